@@ -1,0 +1,59 @@
+# Which verbs does a developer need? `scripts/setup` makes .venv; then `.venv/bin/just VERB`.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+bin := ".venv/bin"
+fast := "not llamacpp and not vllm"
+compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
+
+# List the verbs.
+default:
+    @{{ bin }}/just --list
+
+# Make or refresh .venv from the locks.
+setup:
+    scripts/setup
+
+# Everything that reads the code without running it.
+check:
+    {{ bin }}/ruff check
+    {{ bin }}/ruff format --check
+    {{ bin }}/basedpyright
+    {{ bin }}/lint-imports
+    {{ bin }}/python scripts/check_shape.py
+
+# Put the code into its format and mend what can be mended by itself.
+fmt:
+    {{ bin }}/ruff check --fix
+    {{ bin }}/ruff format
+
+# The tests that need no real engine.
+test *args:
+    {{ bin }}/pytest -n auto --dist worksteal -m "{{ fast }}" {{ args }}
+
+# The core and the model, every branch, by their own tests.
+cover:
+    {{ bin }}/pytest -n auto --dist worksteal tests/core tests/properties tests/replay tests/model \
+        --cov=headgate.core --cov=headgate.model --cov-branch --cov-fail-under=100
+
+# The tests against real llama.cpp; one at a time, since engine and tests share the cores.
+test-llamacpp *args:
+    {{ bin }}/pytest -m llamacpp {{ args }}
+
+# The tests against real vLLM on CPU; one at a time likewise.
+test-vllm *args:
+    {{ bin }}/pytest -m vllm {{ args }}
+
+# Install the real engines, each in an environment of its own outside the checkout.
+engines:
+    scripts/engines llamacpp
+    scripts/engines vllm
+
+# Recompile the hash-pinned requirement files; `just lock --upgrade` takes newer versions.
+lock *args:
+    {{ compile }} {{ args }} pyproject.toml --output-file requirements/base.txt
+    {{ compile }} {{ args }} requirements/dev.in --output-file requirements/dev.txt
+
+# All that CI runs.
+ci:
+    bash .ci/run

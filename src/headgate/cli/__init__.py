@@ -1,0 +1,1 @@
+"""What can a person type? One file per verb; data goes to stdout, everything else to stderr."""

@@ -1,0 +1,171 @@
+"""How does a caller get a key, and the configuration its hash?
+
+A key is shown once and stored nowhere; the configuration holds its hash under a secret. Only the
+key, the secret or the hash goes to stdout, so that `export OPENAI_API_KEY=$(headgate keys new …)`
+works; what to do with it goes to stderr.
+"""
+
+import argparse
+import os
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+VARIABLE = "HEADGATE_KEY_SECRET"
+
+_NO_SECRET = f"""\
+headgate: there is no secret to hash keys under. The gateway and this command must know the same one:
+  export {VARIABLE}=$(headgate keys secret)
+Keep it: under another secret every key made before is worthless."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Secret:
+    value: bytes = field(repr=False)
+    in_file: bool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
+    new = actions.add_parser("new", help="make a key for a tenant and print it, this once")
+    new.add_argument("--tenant", required=True, help="whose key it is, as named in the configuration")
+    new.add_argument("--write", action="store_true", help="write the key's hash into the configuration")
+    hashing = actions.add_parser("hash", help="read a key from stdin and print its hash")
+    for each in (new, hashing):
+        each.add_argument(
+            "--config", type=Path, metavar="FILE", help="configuration (headgate.yaml, where it is there)"
+        )
+    actions.add_parser("secret", help=f"print a new secret for {VARIABLE}")
+
+
+def run(args: argparse.Namespace) -> int:
+    match args.action:
+        case "secret":
+            return _secret()
+        case "hash":
+            return _hash(args.config)
+        case _:
+            return _new(args.tenant, args.config, write=args.write)
+
+
+def _secret() -> int:
+    import secrets
+
+    print(secrets.token_urlsafe(32))
+    return 0
+
+
+def _hash(config: Path | None) -> int:
+    from headgate.wire.keys import digest, format_digest
+
+    secret = _key_secret(config)
+    if secret is None:
+        return 1
+    if sys.stdin.isatty():
+        from getpass import getpass
+
+        key = getpass("key: ")
+    else:
+        key = sys.stdin.readline()
+    if not key.strip():
+        return _problem("no key came in; write one key to stdin")
+    print(format_digest(digest(secret.value, key.strip())))
+    return 0
+
+
+def _new(tenant: str, config: Path | None, *, write: bool) -> int:
+    import secrets
+
+    from headgate.config.references import is_name
+    from headgate.wire.keys import digest, format_digest
+
+    if not is_name(tenant):
+        return _problem(f'"{tenant}" cannot name a tenant; use up to 64 letters, digits, and . _ -')
+    secret = _key_secret(config)
+    if secret is None:
+        return 1
+    key = "hg-" + secrets.token_urlsafe(32)
+    known = format_digest(digest(secret.value, key))
+    file = config or Path("headgate.yaml")
+    if write:
+        if not _write(file, tenant, known, secret):
+            return 1
+        _tell(f'the hash of a new key of tenant "{tenant}" is in {file}; a running gateway takes it up on SIGHUP')
+    else:
+        _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(tenant, known, secret)}")
+    print(key)
+    return 0
+
+
+def _key_secret(config: Path | None) -> _Secret | None:
+    """The secret that the configuration names, else that of the environment. Where there is none, says what to do."""
+    from headgate.config.load import key_secret
+    from headgate.config.problems import ConfigErrors
+
+    file = config or Path("headgate.yaml")
+    if config is not None or file.exists():
+        try:
+            named = key_secret(file, os.environ)
+        except ConfigErrors as errors:
+            _tell(str(errors))
+            if VARIABLE in str(errors):
+                _tell(_NO_SECRET)
+            return None
+        if named is not None:
+            return _Secret(named, in_file=True)
+    if not os.environ.get(VARIABLE):
+        _tell(_NO_SECRET)
+        return None
+    return _Secret(os.environ[VARIABLE].encode(), in_file=False)
+
+
+def _write(file: Path, tenant: str, known: str, secret: _Secret) -> bool:
+    from headgate.config.edit import Unedited, add_item, add_value
+    from headgate.config.load import read_text
+    from headgate.config.problems import ConfigErrors
+
+    try:
+        text = read_text(file)
+        if not secret.in_file:
+            text = add_value(text, ("key_secret",), f"${{{VARIABLE}}}")
+        _replace(file, add_item(text, ("tenants", tenant, "keys"), known))
+    except ConfigErrors as errors:
+        _tell(str(errors))
+    except Unedited:
+        _problem(f"{file} has a layout that only a person should change, so it stays as it is; try without --write")
+    except OSError as error:
+        _problem(f"{file} cannot be written: {error.strerror}")
+    else:
+        return True
+    return False
+
+
+def _replace(file: Path, text: str) -> None:
+    """All or nothing: whoever reads the file meanwhile sees the old one or the new one."""
+    import shutil
+
+    target = file.resolve()
+    draft = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        draft.touch(mode=0o600)
+        draft.write_text(text, encoding="utf-8", newline="")
+        shutil.copymode(target, draft)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def _snippet(tenant: str, known: str, secret: _Secret) -> str:
+    lines = ["tenants:", f"  {tenant}:", "    keys:", f'      - "{known}"']
+    if not secret.in_file:
+        lines.insert(0, f'key_secret: "${{{VARIABLE}}}"')
+    return "\n".join(lines)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
+def _problem(text: str) -> int:
+    _tell(f"headgate: {text}")
+    return 1

@@ -1,0 +1,42 @@
+"""Which verb does the command line ask for?
+
+Each verb is a file of its own with `add_arguments(parser)` and `run(args) -> exit code`. Only the
+one that was asked for is imported, and it imports what it needs when it runs, so that `--help`
+answers at once. Exit codes: 0 all is well, 1 a problem was found, 2 the command line is wrong.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType
+
+from headgate import __version__
+
+VERBS: Mapping[str, str] = MappingProxyType(
+    {
+        "serve": "run the gateway",
+        "check": "say what a configuration file means and what is wrong with it",
+        "keys": "make and hash the keys of callers",
+    }
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(
+        prog="headgate", description="An inference gateway: one OpenAI-compatible endpoint before fleets of engines."
+    )
+    parser.add_argument("--version", action="version", version=f"headgate {__version__}")
+    verbs = parser.add_subparsers(title="verbs", dest="verb", metavar="VERB", required=True)
+    parsers = {verb: verbs.add_parser(verb, help=purpose, description=purpose) for verb, purpose in VERBS.items()}
+    # Before the verb only options without a value may stand, so it is the first word that is not an option.
+    verb = next((word for word in arguments if not word.startswith("-")), "")
+    if verb in parsers:
+        import_module(f"headgate.cli.{verb}").add_arguments(parsers[verb])
+    args = parser.parse_args(arguments)
+    return import_module(f"headgate.cli.{args.verb}").run(args)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

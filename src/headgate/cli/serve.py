@@ -1,0 +1,79 @@
+"""How is a gateway started from the command line?"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.config.settings import Settings
+
+log = logging.getLogger("headgate")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+
+
+def run(args: argparse.Namespace) -> int:
+    """SIGTERM and SIGINT drain and leave; SIGHUP reads the configuration again."""
+    import uvloop
+
+    from headgate.config.load import load
+    from headgate.config.problems import ConfigErrors
+    from headgate.engines.dialects import DIALECTS
+
+    def read() -> "Settings":
+        return load(args.file, os.environ, engines=DIALECTS.keys())
+
+    _log_to_stderr(args.log_level)
+    try:
+        settings = read()
+    except ConfigErrors as errors:
+        for problem in errors.problems:
+            print(problem, file=sys.stderr)
+        print(f"headgate: not started; mend {args.file} and try again", file=sys.stderr)
+        return 1
+    for warning in settings.warnings:
+        log.warning("%s", warning)
+    try:
+        return uvloop.run(_serve(settings, read))
+    except OSError as error:
+        hint = f"choose another address in {args.file} or stop what uses it"
+        print(f"headgate: {error.strerror}; {hint}", file=sys.stderr)
+        return 1
+
+
+async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
+    import asyncio
+
+    from headgate.compose import Gateway
+
+    gateway = Gateway(settings, read)
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def reload() -> None:
+        reloads.add(task := asyncio.create_task(gateway.reload()))
+        task.add_done_callback(reloads.discard)
+
+    loop.add_signal_handler(signal.SIGTERM, gateway.leave)
+    loop.add_signal_handler(signal.SIGINT, gateway.leave)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    return await gateway.run(_announce)
+
+
+def _announce(door: tuple[str, int], admin: tuple[str, int]) -> None:
+    log.info("serving on http://%s:%d/v1", *door)
+    log.info("admin on http://%s:%d/status", *admin)
+
+
+def _log_to_stderr(level: str) -> None:
+    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -1,0 +1,225 @@
+"""Which real parts make a gateway, and how are they put together?
+
+The only place that turns configuration into things that run. Every part gets plain arguments;
+none of them sees the configuration.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+
+from headgate import __version__
+from headgate.config.problems import ConfigErrors
+from headgate.config.settings import Settings
+from headgate.core.events import EndpointUnreadied, PolicyChanged
+from headgate.core.scheduler import Scheduler
+from headgate.edge.admin import AdminApp
+from headgate.edge.auth import KeyRing
+from headgate.edge.door import Access, Door, DoorLimits
+from headgate.edge.open_attempts import OpenAttempts
+from headgate.edge.server import Listener, bind
+from headgate.engines.dialects import DIALECTS
+from headgate.engines.http import HttpEngine, open_session
+from headgate.engines.watch import EngineWatch
+from headgate.fleets.static import changes
+from headgate.hosts.local.clock import SystemClock
+from headgate.hosts.local.host import LocalHost
+from headgate.model.endpoint import Endpoint
+from headgate.model.units import SECOND, EndpointId, ModelName, TenantId
+from headgate.ports.engine import Engine
+from headgate.telemetry.log import LogObserver
+from headgate.telemetry.prometheus import PrometheusObserver
+
+log = logging.getLogger("headgate")
+
+_EXIT_MISTAKE = 70
+
+
+class Gateway:
+    """One gateway process with a scheduler of its own. Made and run inside an event loop."""
+
+    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+        self._settings = settings
+        self._load = load
+        self._reload_problems: tuple[str, ...] = ()
+        self._reloading = asyncio.Lock()
+        self._started_at = time.monotonic()
+        self._leave = asyncio.Event()
+        self._fault: BaseException | None = None
+        self._session = open_session()
+        self._engines: dict[EndpointId, Engine] = {}
+        self._addresses: dict[EndpointId, _Address] = {}
+        self._endpoints: tuple[Endpoint, ...] = ()
+        self._metrics = PrometheusObserver()
+        self._host = LocalHost(Scheduler(), SystemClock(), (self._metrics, LogObserver()), self._on_fault)
+        self._watch = EngineWatch(self._session, self._host.tell)
+        stall_s = settings.limits.client_stall_ns_max / SECOND
+        self._attempts = OpenAttempts(self._host.tell, client_stall_max_s=stall_s)
+        self._door = Door(
+            host=self._host,
+            engines=self._engines,
+            attempts=self._attempts,
+            access=_access(settings),
+            limits=_door_limits(settings),
+            turned_away=self._metrics.turned_away,
+        )
+        self._admin = AdminApp(
+            ready=self._ready, metrics=self._metrics.render, summary=self._host.summary, status=self._status
+        )
+        self._take_over(settings)
+
+    async def run(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> int:
+        """Serves until `leave` is called, then drains. The exit code says whether all went well."""
+        try:
+            await self._serve(started)
+        finally:
+            await self._watch.stop()
+            self._host.stop()
+            await self._session.close()
+        return 0 if self._fault is None else _EXIT_MISTAKE
+
+    async def _serve(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> None:
+        door = Listener(self._door, bind(*self._settings.listen))
+        admin = Listener(self._admin, bind(*self._settings.admin_listen))
+        serving = [asyncio.create_task(listener.serve()) for listener in (door, admin)]
+        sweeping = asyncio.create_task(self._attempts.sweep_for_ever())
+        try:
+            await asyncio.gather(door.started(), admin.started())
+            started(door.address, admin.address)
+            await self._leave.wait()
+            await self._drain()
+        finally:
+            sweeping.cancel()
+            door.stop()
+            admin.stop()
+            await asyncio.gather(*serving)
+
+    def leave(self) -> None:
+        """Begins to drain; said once more, leaves at once."""
+        if self._leave.is_set():
+            self._door.hurry()
+        self._leave.set()
+
+    async def reload(self) -> None:
+        """Takes the configuration anew if it is right, and otherwise keeps the one in force."""
+        async with self._reloading:
+            try:
+                # A large file takes a while; streams go on meanwhile.
+                settings = await asyncio.to_thread(self._load)
+            except ConfigErrors as errors:
+                self._reload_problems = tuple(str(problem) for problem in errors.problems)
+                lines = "\n  ".join(self._reload_problems)
+                log.warning("reload: %s stays in force; the new file is wrong:\n  %s", self._settings.hash, lines)
+            else:
+                self._reload_problems = ()
+                self._change_to(settings)
+
+    def _change_to(self, settings: Settings) -> None:
+        before, self._settings = self._settings, settings
+        if (before.listen, before.admin_listen) != (settings.listen, settings.admin_listen):
+            log.warning("reload: another listen address needs a restart")
+        self._door.access = _access(settings)
+        self._door.limits = _door_limits(settings)
+        self._take_over(settings)
+        log.info("reload: configuration %s is in force", settings.hash)
+
+    def _take_over(self, settings: Settings) -> None:
+        """Brings scheduler, engines and probes to what the settings say."""
+        old, new = self._addresses, _addresses(settings)
+        self._host.tell(PolicyChanged(settings.policy, settings.hash))
+        endpoints = _endpoints(settings)
+        for event in changes(self._endpoints, endpoints):
+            self._host.tell(event)
+        for endpoint_id in old:
+            if old[endpoint_id] != new.get(endpoint_id):
+                self._watch.unwatch(endpoint_id)
+                del self._engines[endpoint_id]
+                if endpoint_id in new:
+                    # Behind another address stands another engine, which has yet to say that it is ready.
+                    self._host.tell(EndpointUnreadied(endpoint_id))
+        for endpoint_id, address in new.items():
+            if old.get(endpoint_id) != address:
+                self._engines[endpoint_id] = self._open(endpoint_id, address)
+        self._endpoints, self._addresses = endpoints, new
+
+    def _open(self, endpoint_id: EndpointId, address: "_Address") -> HttpEngine:
+        """Begins to watch the engine at this address, and gives what asks it."""
+        dialect, model, key = DIALECTS[address.engine], address.served_model, address.api_key
+        self._watch.watch(endpoint_id, address.url, dialect=dialect, served_model=model, api_key=key)
+        return HttpEngine(self._session, address.url, served_model=model, api_key=key, dialect=dialect)
+
+    async def _drain(self) -> None:
+        grace_s = self._settings.drain_grace_ns / SECOND
+        log.info("leaving: %d requests are open and have %g s to end", self._door.open_requests, grace_s)
+        whole = await self._door.drain(grace_s)
+        log.info("leaving: every request ended" if whole else "leaving: the grace time is over")
+
+    def _on_fault(self, mistake: BaseException) -> None:
+        """A mistake of our own: nothing after it can be trusted, so the process ends and says so."""
+        log.critical("this is a mistake in Headgate; leaving at once", exc_info=mistake)
+        self._fault = mistake
+        self._leave.set()
+        self._door.hurry()
+
+    # What the admin listener shows
+
+    def _ready(self) -> tuple[bool, str]:
+        return (False, "leaving") if self._door.draining else (True, "ready")
+
+    def _status(self) -> Mapping[str, object]:
+        summary = self._host.summary()
+        return {
+            "version": __version__,
+            "config_hash": self._settings.hash,
+            "reload_problems": self._reload_problems,
+            "uptime_s": round(time.monotonic() - self._started_at, 1),
+            "draining": self._door.draining,
+            "requests_open": self._door.open_requests,
+            "attempts_open": len(self._attempts),
+            "queued": summary.queued,
+            "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
+            "engines": [asdict(found) for found in self._watch.capabilities()],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Address:
+    """How one endpoint is asked."""
+
+    url: str
+    engine: str
+    served_model: str
+    api_key: str | None = field(repr=False)
+
+
+def _addresses(settings: Settings) -> dict[EndpointId, _Address]:
+    return {
+        endpoint.id: _Address(endpoint.url, pool.engine, pool.served_model, pool.api_key)
+        for pool in settings.pools
+        for endpoint in pool.endpoints
+    }
+
+
+def _endpoints(settings: Settings) -> tuple[Endpoint, ...]:
+    return tuple(
+        Endpoint(endpoint.id, pool.name, endpoint.in_flight_max)
+        for pool in settings.pools
+        for endpoint in pool.endpoints
+    )
+
+
+def _access(settings: Settings) -> Access:
+    tenants = {tenant.id: tenant for tenant in settings.policy.tenants}
+    names = tuple(model.name for model in settings.policy.models)
+
+    def models(tenant_id: TenantId) -> tuple[ModelName, ...]:
+        allowed = tenants[tenant_id].models
+        return tuple(name for name in names if name in allowed) if allowed else names
+
+    return Access(KeyRing(settings.key_secret or b"", settings.keys, settings.anonymous_tenant), models)
+
+
+def _door_limits(settings: Settings) -> DoorLimits:
+    return DoorLimits(settings.limits.body_bytes_max, settings.limits.requests_open_max)

@@ -1,0 +1,1 @@
+"""What does the operator want? One YAML file in, plain arguments and a policy out."""

@@ -1,0 +1,106 @@
+"""Which classes are there, and what does each promise?
+
+Without `classes` in the file there are three: interactive for short prompts, long for the
+rest, batch for those who ask for it. With it, the file names the whole set, in the order in
+which unnamed requests are offered to them; a class that bears the name of a default one starts
+from it, so that changing one number takes one line.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TypeVar
+
+from headgate.config.problems import Report
+from headgate.config.schema import ClassSection, File
+from headgate.config.shape import suggestion
+from headgate.model.policy import ServiceClass
+from headgate.model.units import MINUTE, SECOND, ClassName, Duration, PoolName
+
+_INTERACTIVE = ServiceClass(
+    ClassName("interactive"),
+    band=0,
+    service_tiers=("priority", "fast"),
+    prompt_tokens_max=8_000,
+    queue_wait_ns_max=Duration(10 * SECOND),
+)
+_LONG = ServiceClass(ClassName("long"), band=1, queue_wait_ns_max=Duration(30 * SECOND))
+_BATCH = ServiceClass(
+    ClassName("batch"),
+    band=2,
+    service_tiers=("flex",),
+    unnamed=False,
+    queue_wait_ns_max=Duration(10 * MINUTE),
+    first_token_ns_max=Duration(5 * MINUTE),
+    idle_ns_max=Duration(2 * MINUTE),
+    total_ns_max=Duration(60 * MINUTE),
+)
+DEFAULT_CLASSES: Mapping[str, ServiceClass] = MappingProxyType(
+    {each.name: each for each in (_INTERACTIVE, _LONG, _BATCH)}
+)
+
+TIERS = ("priority", "fast", "flex", "scale")
+"""The values of `service_tier` that can select a class."""
+T = TypeVar("T")
+
+_TIERS_LEFT_TO_US = ("auto", "default")
+
+
+def service_classes(file: File, report: Report) -> tuple[ServiceClass, ...]:
+    if file.classes is None:
+        return tuple(DEFAULT_CLASSES.values())
+    if not file.classes:
+        report.problem(("classes",), "names no class; name at least one, or leave it out for the default ones")
+    classes = tuple(_service_class(name, section, report) for name, section in file.classes.items())
+    _check_tiers(classes, report)
+    if classes and not any(each.unnamed for each in classes):
+        report.warn(
+            ("classes",), "no class takes requests that name neither class nor tier; set unnamed: true on one of them"
+        )
+    return classes
+
+
+def _service_class(name: str, section: ClassSection, report: Report) -> ServiceClass:
+    base = DEFAULT_CLASSES.get(name)
+    if base is None and section.band is None:
+        report.problem(("classes", name, "band"), "missing; give its priority, where 0 goes first")
+    base = base or ServiceClass(ClassName(name), band=section.band or 0)
+    tiers, pools = section.service_tiers, section.pools
+    return replace(
+        base,
+        band=_given(section.band, base.band),
+        service_tiers=base.service_tiers if tiers is None else tuple(tiers),
+        prompt_tokens_max=_given(section.prompt_tokens_max, base.prompt_tokens_max),
+        unnamed=_given(section.unnamed, base.unnamed),
+        pools=base.pools if pools is None else tuple(PoolName(pool) for pool in pools),
+        queue_wait_ns_max=_lasting(section.queue_wait_max, base.queue_wait_ns_max),
+        queue_length_max=_given(section.queue_length_max, base.queue_length_max),
+        queue_length_per_tenant_max=_given(section.queue_length_per_tenant_max, base.queue_length_per_tenant_max),
+        first_token_ns_max=_lasting(section.first_token_max, base.first_token_ns_max),
+        idle_ns_max=_lasting(section.idle_max, base.idle_ns_max),
+        total_ns_max=_lasting(section.total_max, base.total_ns_max),
+    )
+
+
+def _check_tiers(classes: tuple[ServiceClass, ...], report: Report) -> None:
+    taken: dict[str, ClassName] = {}
+    for service_class in classes:
+        for number, tier in enumerate(service_class.service_tiers):
+            place = ("classes", service_class.name, "service_tiers", number)
+            if tier in _TIERS_LEFT_TO_US:
+                report.problem(place, f'tier "{tier}" leaves the choice to us and can select no class; remove it')
+            elif tier not in TIERS:
+                hint = suggestion(tier, TIERS, quiet=f"; the tiers are {', '.join(TIERS)}")
+                report.problem(place, f'tier "{tier}" does not exist{hint}')
+            elif tier in taken:
+                report.problem(place, f'tier "{tier}" already selects class "{taken[tier]}"; keep it in one of them')
+            else:
+                taken[tier] = service_class.name
+
+
+def _given(value: T | None, otherwise: T) -> T:
+    return otherwise if value is None else value
+
+
+def _lasting(value: int | None, otherwise: Duration) -> Duration:
+    return otherwise if value is None else Duration(value)

@@ -1,0 +1,135 @@
+"""How is a value put into the file without disturbing what people wrote there?
+
+Text is inserted beside what stands there, so comments and layout stay. Then the result is read
+back: if it says anything but the old file plus the new value, nothing is changed and the person
+is asked to do it. So the insertion may be simple and still never spoils a file.
+"""
+
+import json
+from copy import deepcopy
+from typing import cast
+
+import yaml
+
+from headgate.config import document
+from headgate.config.document import Tree
+from headgate.config.problems import Report
+
+_INDENT = "  "
+
+
+class Unedited(Exception):
+    """There is no simple way to write it into this file."""
+
+
+def add_item(text: str, path: tuple[str, ...], item: str) -> str:
+    """The text with one more item in the list at this path. Raises `Unedited`."""
+    return _checked(text, path, item, as_list=True)
+
+
+def add_value(text: str, path: tuple[str, ...], value: str) -> str:
+    """The text with a value at this path, where there is none. Raises `Unedited`."""
+    return _checked(text, path, value, as_list=False)
+
+
+def _checked(text: str, path: tuple[str, ...], value: str, *, as_list: bool) -> str:
+    before = _tree(text)
+    edited = _inserted(text, path, json.dumps(value), as_list=as_list)
+    if _tree(edited) != _expected(before, path, value, as_list=as_list):
+        raise Unedited
+    return edited
+
+
+def _tree(text: str) -> Tree:
+    report = Report("")
+    tree = document.parse(text, report)
+    if report.is_wrong(()):
+        raise Unedited
+    return {} if tree is None else tree
+
+
+def _expected(tree: Tree, path: tuple[str, ...], value: str, *, as_list: bool) -> Tree:
+    *around, last = path
+    expected = inner = deepcopy(tree)
+    for name in around:
+        if not isinstance(inner, dict):
+            raise Unedited
+        if inner.get(name) is None:
+            inner[name] = {}
+        inner = inner[name]
+    if not isinstance(inner, dict):
+        raise Unedited
+    present = inner.get(last)
+    if not as_list:
+        inner[last] = value
+    elif present is None or isinstance(present, list):
+        inner[last] = [*(present or []), value]
+    else:
+        raise Unedited
+    return expected
+
+
+def _inserted(text: str, path: tuple[str, ...], quoted: str, *, as_list: bool) -> str:
+    """The text with the value in the innermost thing on the path that is there already."""
+    root = cast("yaml.Node | None", yaml.compose(text, Loader=document.LOADER))  # pyright: ignore[reportUnknownMemberType]
+    lines = text.splitlines(keepends=True)
+    if lines and not lines[-1].endswith("\n"):
+        lines[-1] += "\n"
+    if root is None:
+        return "".join([*lines, *_block("", path, quoted, as_list=as_list)])
+    node, key, rest = _deepest(root, path)
+    match node:
+        case yaml.MappingNode(flow_style=True) | yaml.SequenceNode(flow_style=True):
+            comma = ", " if node.value else ""
+            row, column = node.end_mark.line, node.end_mark.column - 1
+            lines[row] = lines[row][:column] + comma + _flow(rest, quoted, as_list=as_list) + lines[row][column:]
+        case yaml.MappingNode() | yaml.SequenceNode():
+            indent = " " * node.start_mark.column
+            lines[_last_row(node) + 1 : _last_row(node) + 1] = _block(indent, rest, quoted, as_list=as_list)
+        case yaml.ScalarNode(value="") if key is not None:
+            indent = " " * key.start_mark.column + _INDENT
+            row = key.start_mark.line + 1
+            lines[row:row] = _block(indent, rest, quoted, as_list=as_list)
+        case _:
+            raise Unedited
+    return "".join(lines)
+
+
+def _deepest(root: yaml.Node, path: tuple[str, ...]) -> tuple[yaml.Node, yaml.Node | None, tuple[str, ...]]:
+    """The innermost node on the path, the key it stands at, and what of the path is still to be written."""
+    node, key = root, None
+    for depth, name in enumerate(path):
+        found = next((entry for entry in _entries(node) if entry[0].value == name), None)
+        if found is None:
+            return node, key, path[depth:]
+        key, node = found
+    return node, key, ()
+
+
+def _entries(node: yaml.Node) -> list[tuple[yaml.Node, yaml.Node]]:
+    return node.value if isinstance(node, yaml.MappingNode) else []
+
+
+def _last_row(node: yaml.Node) -> int:
+    """The row where what is written ends; the node itself ends only where the next one begins."""
+    match node:
+        case yaml.MappingNode(flow_style=False, value=[*_, (_, yaml.Node() as last)]):
+            return _last_row(last)
+        case yaml.SequenceNode(flow_style=False, value=[*_, yaml.Node() as last]):
+            return _last_row(last)
+        case _:
+            return node.end_mark.line
+
+
+def _block(indent: str, path: tuple[str, ...], quoted: str, *, as_list: bool) -> list[str]:
+    lines = [f"{indent}{_INDENT * depth}{name}:\n" for depth, name in enumerate(path)]
+    if as_list:
+        return [*lines, f"{indent}{_INDENT * len(path)}- {quoted}\n"]
+    return [*lines[:-1], f"{lines[-1].rstrip()} {quoted}\n"]
+
+
+def _flow(path: tuple[str, ...], quoted: str, *, as_list: bool) -> str:
+    text = f"[{quoted}]" if as_list and path else quoted
+    for depth, name in reversed(list(enumerate(path))):
+        text = f"{name}: {text}" if depth == 0 else f"{{{name}: {text}}}"
+    return text

@@ -1,0 +1,59 @@
+"""Do two processes run the same configuration?
+
+The hash is over what the configuration comes to, not over its text: comments, order of
+sections and spelled-out defaults do not change it. A changed secret does, yet the hash stands
+in metrics, where anyone who knows the rest of the file could try guesses of a weak secret
+against it. So secrets enter only as the key of an HMAC, stretched to make each guess dear.
+"""
+
+import hashlib
+import hmac
+from dataclasses import replace
+
+import msgspec
+
+from headgate.config.settings import Settings
+from headgate.wire.keys import format_digest
+
+_STRETCH = 100_000
+_HEX_DIGITS = 16
+
+
+def fingerprint(settings: Settings) -> str:
+    return hmac.new(_key(settings), _canonical(settings), hashlib.sha256).hexdigest()[:_HEX_DIGITS]
+
+
+def _key(settings: Settings) -> bytes:
+    """All secrets together; nothing where there are none."""
+    api_keys = {pool.name: pool.api_key for pool in settings.pools if pool.api_key is not None}
+    if settings.key_secret is None and not api_keys:
+        return b""
+    secrets = msgspec.json.encode((settings.key_secret, api_keys), order="deterministic")
+    return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _STRETCH)
+
+
+def _canonical(settings: Settings) -> bytes:
+    """Everything but the secrets. The order of classes has a meaning and is kept; other orders have none."""
+    pools = [
+        replace(pool, api_key=None, endpoints=tuple(sorted(pool.endpoints, key=lambda each: each.id)))
+        for pool in settings.pools
+    ]
+    policy = settings.policy
+    return msgspec.json.encode(
+        {
+            "listen": settings.listen,
+            "admin_listen": settings.admin_listen,
+            "drain_grace_ns": settings.drain_grace_ns,
+            "limits": settings.limits,
+            "keys": {format_digest(digest): tenant for digest, tenant in settings.keys.items()},
+            "anonymous_tenant": settings.anonymous_tenant,
+            "pools": sorted(pools, key=lambda each: each.name),
+            "policy": replace(
+                policy,
+                pools=tuple(sorted(policy.pools, key=lambda each: each.name)),
+                models=tuple(sorted(policy.models, key=lambda each: each.name)),
+                tenants=tuple(sorted(policy.tenants, key=lambda each: each.id)),
+            ),
+        },
+        order="deterministic",
+    )

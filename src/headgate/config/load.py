@@ -1,0 +1,136 @@
+"""What does the configuration file come to?
+
+Five steps, each of which goes on where the one before found something wrong, so that one run
+names everything: text to a tree (document.py), tree to the schema's shape (shape.py), the names
+against each other (references.py, classes.py, pools.py, tenants.py), all of it to settings,
+and the settings to their hash (fingerprint.py).
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from headgate.config import document, shape
+from headgate.config.classes import service_classes
+from headgate.config.fingerprint import fingerprint
+from headgate.config.pools import pool_settings
+from headgate.config.problems import ConfigErrors, Problem, Report
+from headgate.config.references import check_names, check_references
+from headgate.config.schema import File
+from headgate.config.settings import Address, Limits, Settings
+from headgate.config.tenants import callers
+from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.units import ClassName, Duration, ModelName, PoolName, TenantId
+
+
+def load(path: Path, environ: Mapping[str, str], *, engines: Collection[str]) -> Settings:
+    """Reads the file; `engines` are the names a pool may give. Raises `ConfigErrors` with everything that is wrong."""
+    return parse(read_text(path), str(path), environ, engines=engines)
+
+
+def parse(text: str, name: str, environ: Mapping[str, str], *, engines: Collection[str]) -> Settings:
+    """As `load`, for a text that is at hand; `name` is how messages call it."""
+    report = Report(name)
+    file = shape.read(document.parse(text, report), environ, report)
+    settings = _settings(file, engines, report)
+    report.raise_if_wrong()
+    settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()))
+    return replace(settings, hash=fingerprint(settings))
+
+
+def key_secret(path: Path, environ: Mapping[str, str]) -> bytes | None:
+    """The secret alone, from a file that may be unfinished otherwise. Raises `ConfigErrors`."""
+    report = Report(str(path))
+    tree = document.parse(read_text(path), report)
+    report.raise_if_wrong()
+    secret = tree.get("key_secret") if isinstance(tree, dict) else None
+    file = shape.read({"key_secret": secret, "pools": {}, "models": {}}, environ, report)
+    report.raise_if_wrong()
+    return None if file.key_secret is None else file.key_secret.encode()
+
+
+def read_text(path: Path) -> str:
+    try:
+        # Line ends stay as they are, so that whoever edits the text gives them back.
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        problem = "does not exist; name the configuration file, or write one (docs/reference/configuration.md)"
+    except UnicodeDecodeError:
+        problem = "is not UTF-8 text"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    raise ConfigErrors((Problem(str(path), None, "", problem),))
+
+
+def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
+    check_names(file, report)
+    classes = service_classes(file, report)
+    check_references(file, classes, report)
+    who = callers(file, report)
+    pools = pool_settings(file, engines, report)
+    _check_numbers(file, report)
+    return Settings(
+        listen=Address(*file.listen),
+        admin_listen=Address(*file.admin_listen),
+        drain_grace_ns=Duration(file.drain_grace),
+        limits=Limits(
+            body_bytes_max=file.limits.body_bytes_max,
+            requests_open_max=file.limits.requests_open_max,
+            client_stall_ns_max=Duration(file.limits.client_stall_max),
+        ),
+        key_secret=who.key_secret,
+        keys=who.keys,
+        anonymous_tenant=who.anonymous_tenant,
+        pools=pools,
+        policy=_policy(file, classes),
+        hash="",
+    )
+
+
+def _check_numbers(file: File, report: Report) -> None:
+    if file.listen == file.admin_listen and file.listen[1] != 0:
+        report.problem(("admin_listen",), "is the same as listen; give the admin listener a port of its own")
+    if file.health.eject_max < file.health.eject:
+        report.problem(("health", "eject_max"), "is less than eject; make it at least as long")
+
+
+def _policy(file: File, classes: tuple[ServiceClass, ...]) -> Policy:
+    return Policy(
+        classes=classes,
+        tenants=tuple(
+            Tenant(
+                TenantId(name),
+                classes=tuple(ClassName(each) for each in section.classes),
+                models=tuple(ModelName(each) for each in section.models),
+            )
+            for name, section in file.tenants.items()
+        ),
+        pools=tuple(Pool(PoolName(name), Duration(section.warm_up)) for name, section in file.pools.items()),
+        models=tuple(
+            Model(ModelName(name), tuple(PoolName(each) for each in section.pools))
+            for name, section in file.models.items()
+        ),
+        retry=_retry(file),
+        health=HealthRules(
+            failures_max=file.health.failures_max,
+            stall_ns_max=Duration(file.health.stall_max),
+            eject_ns=Duration(file.health.eject),
+            eject_ns_max=Duration(file.health.eject_max),
+        ),
+    )
+
+
+def _retry(file: File) -> RetryRules:
+    """The core counts in hundredths of a retry, so a percentage of first attempts is their credit as it stands."""
+    retry = file.retry
+    return RetryRules(
+        attempts_max=retry.attempts_max,
+        credit_per_first_attempt=retry.tenant_percent,
+        credit_burst=100 * retry.tenant_burst,
+        cost=100,
+        cost_after_silence=100 * retry.cost_after_silence,
+        pool_window_ns=Duration(retry.pool_window),
+        pool_percent=retry.pool_percent,
+        pool_floor_ns=Duration(retry.pool_floor),
+    )

@@ -1,0 +1,87 @@
+"""How are quantities written, and what do they come to?
+
+Each reader takes the text of one value and gives it in the unit of the core, or raises
+`Unreadable` with what was expected.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from types import MappingProxyType
+
+from headgate.model.units import MILLISECOND, MINUTE, SECOND
+
+_NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
+_DURATION = re.compile(_NUMBER + r" ?(ms|s|m|h)")
+_SIZE = re.compile(_NUMBER + r" ?(B|KiB|MiB|GiB|kB|MB|GB)")
+_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,3}(_?[0-9]{3})*|[+-]?[0-9]{1,18}")
+
+_NANOSECONDS = {"ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": 60 * MINUTE}
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+
+
+class Unreadable(Exception):
+    """The text is not what was expected. The message says what was."""
+
+
+def duration(text: str) -> int:
+    """Nanoseconds."""
+    if found := _DURATION.fullmatch(text):
+        return int(Decimal(found[1]) * _NANOSECONDS[found[2]])
+    raise Unreadable("a duration with its unit, such as 250ms, 10s, 5m or 1h")
+
+
+def size(text: str) -> int:
+    """Bytes."""
+    if found := _SIZE.fullmatch(text):
+        return int(Decimal(found[1]) * _BYTES[found[2]])
+    raise Unreadable("a size with its unit, such as 512KiB, 32MiB or 1GiB")
+
+
+def address(text: str) -> tuple[str, int]:
+    """Host and port; an IPv6 host stands in brackets."""
+    found = _ADDRESS.fullmatch(text)
+    if found and int(found[2]) < 65536:
+        return found[1].strip("[]"), int(found[2])
+    raise Unreadable("an address with its port, such as 127.0.0.1:8080, [::1]:8080 or, for every network, 0.0.0.0:8080")
+
+
+def whole_number(text: str) -> int:
+    if _WHOLE.fullmatch(text):
+        return int(text)
+    raise Unreadable("a whole number")
+
+
+def flag(text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise Unreadable("true or false")
+
+
+READERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
+    {"address": address, "duration": duration, "size": size}
+)
+"""What a field of the schema names in `reads` -> how its text is read."""
+
+
+def duration_text(nanoseconds: int) -> str:
+    """A duration as the file would write it."""
+    for unit, length in (("h", 60 * MINUTE), ("m", MINUTE), ("s", SECOND)):
+        if nanoseconds and nanoseconds % length == 0:
+            return f"{nanoseconds // length}{unit}"
+    if nanoseconds % SECOND == 0:
+        return f"{nanoseconds // SECOND}s"
+    return f"{Decimal(nanoseconds) / MILLISECOND:f}ms"
+
+
+def size_text(size_bytes: int) -> str:
+    """A size as the file would write it."""
+    for unit in ("GiB", "MiB", "KiB"):
+        if size_bytes % _BYTES[unit] == 0:
+            return f"{size_bytes // _BYTES[unit]}{unit}"
+    return f"{size_bytes}B"
+
+
+def address_text(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

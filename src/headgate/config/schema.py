@@ -1,0 +1,118 @@
+"""What may stand in the file?
+
+One struct per section, one field per setting; docs/reference/configuration.md says what each
+means, and a test holds the two together. A field's type says how its text is read
+(quantities.py) and its default is already in the unit of the core.
+
+A section with `SHORT` may be written as that one setting alone: `smollm2: small` is
+`smollm2: {pools: [small]}`.
+"""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta, Struct
+
+from headgate.model.units import MILLISECOND, MINUTE, SECOND
+
+MIB = 1024 * 1024
+
+AddressText = Annotated[tuple[str, int], Meta(extra={"reads": "address"})]
+Lasting = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
+LastingOrNone = Annotated[int, Meta(ge=0, extra={"reads": "duration"})]
+Bytes = Annotated[int, Meta(ge=1024, extra={"reads": "size"})]
+Positive = Annotated[int, Meta(ge=1)]
+Count = Annotated[int, Meta(ge=0)]
+Percent = Annotated[int, Meta(ge=0, le=100)]
+Secret = Annotated[str, Meta(extra={"secret": True})]
+"""Never shown, not even in a message about it."""
+
+# What must be there says in `next` what to write where it is missing.
+EngineName = Annotated[str, Meta(extra={"next": "name the engine that its endpoints run, such as vllm or llamacpp"})]
+Url = Annotated[str, Meta(extra={"next": "write where the engine listens, such as http://127.0.0.1:8081"})]
+
+
+class Section(Struct, frozen=True, forbid_unknown_fields=True):
+    SHORT: ClassVar[str | None] = None
+
+
+class LimitsSection(Section, frozen=True):
+    body_bytes_max: Bytes = 32 * MIB
+    requests_open_max: Positive = 20_000
+    client_stall_max: Lasting = 30 * SECOND
+
+
+class EndpointSection(Section, frozen=True):
+    SHORT: ClassVar[str | None] = "url"
+
+    url: Url
+    name: str | None = None
+    in_flight_max: Positive | None = None
+
+
+class PoolSection(Section, frozen=True):
+    engine: EngineName
+    endpoints: Annotated[list[EndpointSection], Meta(extra={"next": "list the addresses of its engines"})]
+    in_flight_max: Positive | None = None
+    served_model: str | None = None
+    api_key: Secret | None = None
+    warm_up: LastingOrNone = 30 * SECOND
+
+
+class ModelSection(Section, frozen=True):
+    SHORT: ClassVar[str | None] = "pools"
+
+    pools: Annotated[list[str], Meta(extra={"next": "name the pools that serve this model"})]
+
+
+class ClassSection(Section, frozen=True):
+    """Each setting left out is that of the default class of this name, else of any class (classes.py)."""
+
+    band: Count | None = None
+    service_tiers: list[str] | None = None
+    prompt_tokens_max: Positive | None = None
+    unnamed: bool | None = None
+    pools: list[str] | None = None
+    queue_wait_max: Lasting | None = None
+    queue_length_max: Positive | None = None
+    queue_length_per_tenant_max: Positive | None = None
+    first_token_max: Lasting | None = None
+    idle_max: Lasting | None = None
+    total_max: Lasting | None = None
+
+
+class TenantSection(Section, frozen=True):
+    keys: list[Secret] = []
+    classes: list[str] = []
+    models: list[str] = []
+
+
+class RetrySection(Section, frozen=True):
+    attempts_max: Positive = 3
+    tenant_percent: Percent = 10
+    tenant_burst: Count = 10
+    cost_after_silence: Positive = 2
+    pool_percent: Percent = 20
+    pool_window: Lasting = 10 * SECOND
+    pool_floor: Lasting = SECOND
+
+
+class HealthSection(Section, frozen=True):
+    failures_max: Positive = 3
+    stall_max: Lasting = 30 * SECOND
+    eject: Lasting = 10 * SECOND
+    eject_max: Lasting = 5 * MINUTE
+
+
+class File(Section, frozen=True):
+    pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "name at least one pool of endpoints"})]
+    models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
+    listen: AddressText = ("127.0.0.1", 8080)
+    admin_listen: AddressText = ("127.0.0.1", 9090)
+    drain_grace: LastingOrNone = 30 * SECOND
+    key_secret: Secret | None = None
+    anonymous_tenant: str | None = None
+    tenants: dict[str, TenantSection] = {}
+    classes: dict[str, ClassSection] | None = None
+    limits: LimitsSection = LimitsSection()
+    retry: RetrySection = RetrySection()
+    health: HealthSection = HealthSection()

@@ -1,0 +1,67 @@
+"""What does the configuration come to, once it has been read and found right?
+
+Plain values for whoever composes the product. Nothing here knows about YAML, units in text or
+environment variables any more, and a secret is never part of how a value prints itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headgate.model.policy import Policy
+from headgate.model.units import Duration, EndpointId, PoolName, TenantId
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one process takes on, whatever the classes say."""
+
+    body_bytes_max: int
+    requests_open_max: int
+    client_stall_ns_max: Duration
+    """How long a caller may leave its answer unread before it is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointSettings:
+    id: EndpointId
+    url: str
+    """Scheme, host and port where given; no path, no trailing slash."""
+    in_flight_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    name: PoolName
+    engine: str
+    """The dialect that its endpoints speak."""
+    served_model: str
+    """What its engines call the model."""
+    endpoints: tuple[EndpointSettings, ...]
+    api_key: str | None = field(default=None, repr=False)
+    """What its engines ask for as a bearer token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    listen: Address
+    admin_listen: Address
+    drain_grace_ns: Duration
+    limits: Limits
+    key_secret: bytes | None = field(repr=False)
+    """The secret under which callers' keys are hashed; None where no tenant has a key."""
+    keys: Mapping[bytes, TenantId] = field(repr=False)
+    """Digest of a caller's key -> whose it is."""
+    anonymous_tenant: TenantId | None
+    """Whose the requests without a key are; None refuses them."""
+    pools: tuple[PoolSettings, ...]
+    policy: Policy
+    hash: str
+    """Names this configuration: the same in every process that runs it, different after any change."""
+    warnings: tuple[str, ...] = ()
+    """What is allowed but probably not meant, each with where it stands and the next step."""

@@ -1,0 +1,1 @@
+"""What is decided? The scheduler and its parts: pure, synchronous, deterministic."""

@@ -1,0 +1,1 @@
+"""May it come in? What is checked when a request arrives."""

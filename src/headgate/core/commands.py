@@ -1,0 +1,71 @@
+"""What can the scheduler order?
+
+The closed union of its answers. Each carries its reason, so that whoever observes can
+explain every decision without asking the core.
+"""
+
+from dataclasses import dataclass
+
+from headgate.model.outcome import Outcome
+from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatch:
+    """Send the request to this endpoint."""
+
+    request_id: RequestId
+    attempt: int
+    endpoint_id: EndpointId
+    pool: PoolName
+    service_class: ClassName
+    waited_ns: Duration
+    """Time in our queue so far, over all attempts."""
+    first_token_ns_max: Duration
+    idle_ns_max: Duration
+    total_ns_max: Duration
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """Stop this attempt; its `AttemptEnded` is still expected."""
+
+    request_id: RequestId
+    attempt: int
+    endpoint_id: EndpointId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The request is over, in this way. Nothing follows for it."""
+
+    request_id: RequestId
+    outcome: Outcome
+    service_class: ClassName | None
+    """None if it was refused before it had a class."""
+    attempts: int
+    waited_ns: Duration
+    retry_after_ns: Duration | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Eject:
+    """Nothing is sent to this endpoint until then."""
+
+    endpoint_id: EndpointId
+    until: Instant
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Readmit:
+    """This endpoint may serve again."""
+
+    endpoint_id: EndpointId
+    reason: str
+
+
+Command = Dispatch | Abort | End | Eject | Readmit

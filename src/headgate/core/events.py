@@ -1,0 +1,133 @@
+"""What can happen?
+
+The closed union of everything a host may tell the scheduler. Events carry facts, never
+wishes; the time comes beside them, as an argument of `Scheduler.handle`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from headgate.model.endpoint import Endpoint
+from headgate.model.policy import Policy
+from headgate.model.ticket import Ticket
+from headgate.model.units import EndpointId, RequestId
+from headgate.model.usage import Usage
+
+
+class AttemptEnding(StrEnum):
+    """How one try at one endpoint ended, as the relay saw it."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    """Could not connect, an error status, an error event, a broken or truncated answer."""
+    SILENT = "silent"
+    """Nothing came in time."""
+    REFUSED = "refused"
+    """The engine judged the request itself to be wrong."""
+    ABORTED = "aborted"
+    """Stopped because the scheduler said so."""
+
+
+class WithdrawalCause(StrEnum):
+    CLIENT_LEFT = "client_left"
+    GRACE_OVER = "grace_over"
+    """The process that holds the request is leaving and cannot wait any longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestArrived:
+    ticket: Ticket
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWithdrawn:
+    request_id: RequestId
+    cause: WithdrawalCause
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """The answer has begun to reach the caller: from here on nothing is retried."""
+
+    request_id: RequestId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptProgress:
+    request_id: RequestId
+    attempt: int
+    tokens: int
+    """Tokens since the last report."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """What all open attempts have produced since the last report, in one event."""
+
+    attempts: tuple[AttemptProgress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """Every `Dispatch` is answered by exactly one of these; only then is its place free."""
+
+    request_id: RequestId
+    attempt: int
+    ending: AttemptEnding
+    detail: str = ""
+    usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointJoined:
+    """A new endpoint, or new limits of a known one; one that was leaving stays."""
+
+    endpoint: Endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReadied:
+    """The engine says that it can serve."""
+
+    endpoint_id: EndpointId
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointUnreadied:
+    """The engine itself says that it cannot serve, for instance while loading weights."""
+
+    endpoint_id: EndpointId
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointLeaving:
+    """Nothing new goes there; it is forgotten when the last attempt has ended."""
+
+    endpoint_id: EndpointId
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    policy: Policy
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerFired:
+    """The moment that `next_wakeup` named has come."""
+
+
+Event = (
+    RequestArrived
+    | FirstToken
+    | Progressed
+    | AttemptEnded
+    | RequestWithdrawn
+    | TimerFired
+    | EndpointJoined
+    | EndpointReadied
+    | EndpointUnreadied
+    | EndpointLeaving
+    | PolicyChanged
+)

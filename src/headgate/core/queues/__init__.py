@@ -1,0 +1,1 @@
+"""Who goes next? Bands between classes, fairness between tenants, order inside a tenant."""

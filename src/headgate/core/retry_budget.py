@@ -1,0 +1,118 @@
+"""May this request be tried once more?
+
+Two budgets must both agree. A tenant earns a tenth of a retry with each first attempt and
+nothing by waiting, so a tenant whose requests all fail cannot double its own load. A pool
+allows extra attempts up to a fifth of its first attempts of the last seconds, so that all
+tenants together cannot either; one a second is always allowed, or a quiet pool would never
+retry. Counts are kept in tenths of the window: first attempts of the oldest, partly elapsed
+tenth are left out and extra attempts of it kept in, which errs on the side of fewer retries.
+"""
+
+from collections import deque
+
+from headgate.model.policy import Policy, RetryRules
+from headgate.model.units import Duration, Instant, PoolName, TenantId
+
+_PARTS = 10
+
+
+class RetryBudget:
+    __slots__ = ("_credit", "_pools", "_rules")
+
+    def __init__(self, rules: RetryRules) -> None:
+        self._rules = rules
+        self._credit: dict[TenantId, int] = {}
+        self._pools: dict[PoolName, _Window] = {}
+
+    def change_rules(self, policy: Policy) -> None:
+        """Takes new rules and forgets the tenants and pools that are gone."""
+        tenants = [each.id for each in policy.tenants if each.id in self._credit]
+        pools = [each.name for each in policy.pools if each.name in self._pools]
+        if policy.retry.pool_window_ns != self._rules.pool_window_ns:
+            pools = []
+        self._rules = policy.retry
+        self._credit = {tenant: self._credit[tenant] for tenant in tenants}
+        self._pools = {pool: self._pools[pool] for pool in pools}
+
+    def first_attempt(self, tenant: TenantId, pool: PoolName, now: Instant, *, client_retry: bool) -> None:
+        """A first attempt of ours earns credit, unless for its caller it is a retry."""
+        if not client_retry:
+            credit = self._credit.get(tenant, self._rules.credit_burst) + self._rules.credit_per_first_attempt
+            self._credit[tenant] = min(credit, self._rules.credit_burst)
+        self._window(pool).count_first(now)
+
+    def take_for_tenant(self, tenant: TenantId) -> bool:
+        """For a retry that the caller makes: only its own budget is asked."""
+        return self._spend(tenant, self._rules.cost)
+
+    def take(self, tenant: TenantId, pool: PoolName, now: Instant, *, after_silence: bool) -> bool:
+        """For a retry that we make: tenant and pool are asked."""
+        window = self._window(pool)
+        cost = self._rules.cost_after_silence if after_silence else self._rules.cost
+        if not window.allows_extra(now, self._rules) or not self._spend(tenant, cost):
+            return False
+        window.count_extra(now)
+        return True
+
+    def pace(self, pools: tuple[PoolName, ...], now: Instant) -> tuple[int, Duration]:
+        """How quickly these pools have been taking work: first attempts, and in how long."""
+        count = 0
+        for pool in pools:
+            count += self._window(pool).firsts(now)
+        return count, self._rules.pool_window_ns
+
+    def _spend(self, tenant: TenantId, cost: int) -> bool:
+        credit = self._credit.get(tenant, self._rules.credit_burst)
+        if credit < cost:
+            return False
+        self._credit[tenant] = credit - cost
+        return True
+
+    def _window(self, pool: PoolName) -> "_Window":
+        if (window := self._pools.get(pool)) is None:
+            window = self._pools[pool] = _Window(self._rules.pool_window_ns)
+        return window
+
+
+class _Window:
+    """First and extra attempts of one pool over the last window."""
+
+    __slots__ = ("_extras", "_firsts", "_last_extra", "_width_ns")
+
+    def __init__(self, length: Duration) -> None:
+        self._width_ns = max(1, length // _PARTS)
+        self._firsts: deque[list[int]] = deque(maxlen=_PARTS + 1)
+        """Each part that saw any: its number, and how many; oldest first."""
+        self._extras: deque[list[int]] = deque(maxlen=_PARTS + 1)
+        self._last_extra: Instant | None = None
+
+    def count_first(self, now: Instant) -> None:
+        self._count(self._firsts, now)
+
+    def count_extra(self, now: Instant) -> None:
+        self._count(self._extras, now)
+        self._last_extra = now
+
+    def firsts(self, now: Instant) -> int:
+        return self._total(self._firsts, since=now // self._width_ns - _PARTS + 1)
+
+    def allows_extra(self, now: Instant, rules: RetryRules) -> bool:
+        if self._last_extra is None or now - self._last_extra >= rules.pool_floor_ns:
+            return True
+        extras = self._total(self._extras, since=now // self._width_ns - _PARTS)
+        return 100 * (extras + 1) <= rules.pool_percent * self.firsts(now)
+
+    def _count(self, parts: deque[list[int]], now: Instant) -> None:
+        number = now // self._width_ns
+        if parts and parts[-1][0] == number:
+            parts[-1][1] += 1
+        else:
+            parts.append([number, 1])
+
+    def _total(self, parts: deque[list[int]], *, since: int) -> int:
+        while parts and parts[0][0] < since:
+            parts.popleft()
+        total = 0
+        for _, count in parts:
+            total += count
+        return total

@@ -1,0 +1,150 @@
+"""What happens at the door to each request that comes?
+
+Routes are a closed list and everything else is refused. A request is identified, read, made a
+ticket and handed to its exchange; what cannot become a ticket is turned away here with the same
+kind of answer.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from headgate.core.events import RequestWithdrawn, WithdrawalCause
+from headgate.edge import replies
+from headgate.edge.auth import KeyRing
+from headgate.edge.client import Client, ClientLeft, Receive, Send
+from headgate.edge.exchange import Exchange
+from headgate.edge.intake import Turned, identify, take_in
+from headgate.edge.open_attempts import OpenAttempts
+from headgate.model.outcome import Outcome
+from headgate.model.ticket import Api
+from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
+from headgate.ports.engine import Engine
+from headgate.ports.host import Host
+from headgate.wire.replies import error_body, models_body
+
+ROUTES: Mapping[bytes, Api] = {
+    b"/v1/chat/completions": Api.CHAT,
+    b"/v1/completions": Api.COMPLETIONS,
+    b"/v1/embeddings": Api.EMBEDDINGS,
+}
+MODELS_ROUTE = b"/v1/models"
+
+
+@dataclass(slots=True)
+class Access:
+    """Who may ask for what. Replaced as a whole when the configuration changes."""
+
+    keys: KeyRing
+    models: Callable[[TenantId], tuple[ModelName, ...]]
+    """The models that a tenant may use."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    body_bytes_max: int
+    requests_open_max: int
+
+
+@dataclass(slots=True)
+class Door:
+    """The application behind the data listener (ASGI)."""
+
+    host: Host
+    engines: Mapping[EndpointId, Engine]
+    attempts: OpenAttempts
+    access: Access
+    limits: DoorLimits
+    turned_away: Callable[[Outcome], None]
+    """Told of each request that ends here, before it becomes a ticket."""
+    draining: bool = False
+    _open: set[RequestId] = field(default_factory=set[RequestId])
+    _emptied: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        client = Client(scope, receive, send)
+        request_id = RequestId(f"req_{secrets.token_hex(12)}")
+        client.always.append((b"x-request-id", request_id.encode()))
+        if self.draining:
+            client.always.append((b"connection", b"close"))
+        try:
+            await self._route(client, request_id)
+        except Turned as turned:
+            self.turned_away(turned.outcome)
+            status, headers, body = replies.error(turned.outcome, turned.message, param=turned.param)
+            await client.reply(status, headers, body)
+        except ClientLeft:
+            self.turned_away(Outcome.CANCELLED)
+
+    async def _route(self, client: Client, request_id: RequestId) -> None:
+        api = ROUTES.get(client.path)
+        if api is not None and client.method == "POST":
+            await self._take(api, client, request_id)
+        elif client.path == MODELS_ROUTE and client.method == "GET":
+            tenant = identify(client, self.access.keys)
+            await client.reply(200, [replies.JSON], models_body(self.access.models(tenant)))
+        else:
+            await self._no_route(client)
+
+    async def _take(self, api: Api, client: Client, request_id: RequestId) -> None:
+        if self.draining:
+            raise Turned(Outcome.DRAINING, "this gateway is leaving; try again, another one will answer")
+        if len(self._open) >= self.limits.requests_open_max:
+            message = f"{len(self._open)} requests are open, as many as limits.requests_open_max allows; try again"
+            raise Turned(Outcome.QUEUE_FULL, message)
+        tenant = identify(client, self.access.keys)
+        self._open.add(request_id)
+        try:
+            size_max = self.limits.body_bytes_max
+            intake = await take_in(client, api=api, tenant=tenant, request_id=request_id, body_bytes_max=size_max)
+            await Exchange(client, intake, self.host, self.engines, self.attempts).run()
+        finally:
+            self._open.discard(request_id)
+            if not self._open:
+                self._emptied.set()
+
+    async def _no_route(self, client: Client) -> None:
+        known = client.path in ROUTES or client.path == MODELS_ROUTE
+        allowed = "POST" if client.path in ROUTES else "GET"
+        status = 405 if known else 404
+        message = f"{client.method} is not allowed here; use {allowed}" if known else "there is nothing at this path"
+        more = [(b"allow", allowed.encode())] if known else []
+        body = error_body(message=message, type="invalid_request_error", code="unknown_url")
+        self.turned_away(Outcome.INVALID)
+        await client.reply(status, [replies.JSON, *more, (b"x-should-retry", b"false")], body)
+
+    # Leaving
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
+    async def drain(self, grace_s: float) -> bool:
+        """Takes nothing new, lets what is open end, and withdraws what has not ended in time.
+
+        True if everything ended by itself.
+        """
+        self.draining = True
+        if await self._empty_within(grace_s):
+            return True
+        for request_id in list(self._open):
+            self.host.tell(RequestWithdrawn(request_id, WithdrawalCause.GRACE_OVER))
+        await self._empty_within(2.0)
+        return False
+
+    async def _empty_within(self, limit_s: float) -> bool:
+        self._emptied.clear()
+        if not self._open:
+            return True
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._emptied.wait()
+        except TimeoutError:
+            pass
+        return not self._open
+
+    def hurry(self) -> None:
+        """Ends the grace time of a drain under way."""
+        self._emptied.set()

@@ -1,0 +1,121 @@
+"""How does one request go from its ticket to its end?
+
+The exchange follows its line: it carries out each order, reports how that went, and tells the
+caller how it ended. Every `Dispatch` is answered by exactly one `AttemptEnded`, whatever happens
+in between; that is what keeps the scheduler's count of places true.
+"""
+
+import asyncio
+from collections.abc import Mapping
+
+from headgate.core.commands import Abort, Dispatch, End
+from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken, RequestWithdrawn, WithdrawalCause
+from headgate.edge import replies
+from headgate.edge.client import Client
+from headgate.edge.intake import Intake
+from headgate.edge.open_attempts import OpenAttempt, OpenAttempts
+from headgate.edge.relay import EngineReply, Relay, Result
+from headgate.model.outcome import Outcome
+from headgate.model.units import EndpointId
+from headgate.ports.engine import Call, Engine
+from headgate.ports.host import Host
+
+
+class Exchange:
+    def __init__(
+        self,
+        client: Client,
+        intake: Intake,
+        host: Host,
+        engines: Mapping[EndpointId, Engine],
+        attempts: OpenAttempts,
+    ) -> None:
+        self._client = client
+        self._ticket = intake.ticket
+        self._call = Call(intake.ticket.request_id, intake.ticket.api, intake.body, intake.passed_on)
+        self._host = host
+        self._engines = engines
+        self._attempts = attempts
+        self._refusal: EngineReply | None = None
+
+    async def run(self) -> None:
+        line = self._host.open(self._ticket, self._on_abort)
+        watch = asyncio.create_task(self._watch_client())
+        try:
+            while isinstance(order := await line.next(), Dispatch):
+                await self._attempt(order)
+            await self._conclude(order)
+        except asyncio.CancelledError:
+            self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.GRACE_OVER))
+            raise
+        finally:
+            watch.cancel()
+            line.close()
+
+    async def _watch_client(self) -> None:
+        await self._client.gone()
+        if not self._client.finished:
+            self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.CLIENT_LEFT))
+
+    def _on_abort(self, abort: Abort) -> None:
+        attempt = self._attempts.get(abort.request_id)
+        if attempt is not None and attempt.dispatch.attempt == abort.attempt:
+            attempt.stop(AttemptEnding.ABORTED, abort.reason)
+
+    # One attempt
+
+    async def _attempt(self, dispatch: Dispatch) -> None:
+        task: asyncio.Task[None] | None = asyncio.current_task()
+        assert task is not None
+        now = asyncio.get_running_loop().time()
+        attempt = OpenAttempt(dispatch, self._client, task, streamed=self._ticket.stream, now=now)
+        self._attempts.add(attempt)
+        result = Result(AttemptEnding.ABORTED, "the door was closed")
+        try:
+            result = await self._relay(dispatch, attempt)
+        except asyncio.CancelledError:
+            if attempt.stopped is None or task.uncancel():
+                raise
+            result = Result(*attempt.stopped)
+        finally:
+            self._attempts.remove(attempt)
+            self._host.tell(
+                AttemptEnded(dispatch.request_id, dispatch.attempt, result.ending, result.detail, result.usage)
+            )
+
+    async def _relay(self, dispatch: Dispatch, attempt: OpenAttempt) -> Result:
+        engine = self._engines.get(dispatch.endpoint_id)
+        if engine is None:
+            return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left")
+        tale = replies.tale(dispatch.service_class, self._ticket.model, dispatch.waited_ns, dispatch.attempt)
+        relay = Relay(self._client, attempt, tale)
+        result = await relay.run(engine, self._call, lambda: self._first_token(dispatch))
+        self._refusal = relay.refusal
+        return result
+
+    def _first_token(self, dispatch: Dispatch) -> None:
+        self._host.tell(FirstToken(dispatch.request_id, dispatch.attempt))
+
+    # The end
+
+    async def _conclude(self, end: End) -> None:
+        """Tells the caller how it ended, unless it knows already or is gone."""
+        if self._client.finished or end.outcome is Outcome.CANCELLED:
+            return
+        if not self._client.started:
+            await self._reply(end)
+        elif self._ticket.stream:
+            await self._client.finish(replies.interruption(end))
+        # Otherwise half a body has been sent, and only a cut connection says so: the server cuts
+        # it when we return without having finished.
+
+    async def _reply(self, end: End) -> None:
+        tale = replies.tale(end.service_class, self._ticket.model, end.waited_ns, end.attempts)
+        if end.outcome is Outcome.ENGINE_REFUSED and self._refusal is not None:
+            refusal = self._refusal
+            kind = (b"content-type", refusal.content_type.encode())
+            headers = [*tale, kind, (b"x-should-retry", b"false")]
+            await self._client.reply(refusal.status, headers, refusal.body)
+        else:
+            status, headers, body = replies.error(end.outcome, end.reason, retry_after_ns=end.retry_after_ns)
+            await self._client.reply(status, [*tale, *headers], body)

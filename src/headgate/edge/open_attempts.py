@@ -1,0 +1,130 @@
+"""What is every open attempt doing?
+
+Looking at each attempt a few times a second is far cheaper than a timer for each of them, and
+it is also how progress becomes one report instead of one message per chunk. A sweep finds what
+has come, what has been silent for too long, and callers that do not read.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+from headgate.core.commands import Dispatch
+from headgate.core.events import (
+    AttemptEnding,
+    AttemptProgress,
+    Event,
+    Progressed,
+    RequestWithdrawn,
+    WithdrawalCause,
+)
+from headgate.edge.client import Client
+from headgate.model.units import SECOND, Duration, RequestId, seconds
+
+SWEEP_EVERY_S = 0.25
+# So many attempts are looked at before others get the loop again.
+_AT_A_TIME = 1_000
+
+
+class OpenAttempt:
+    """One attempt under way, as the sweep sees it."""
+
+    __slots__ = (
+        "_task",
+        "client",
+        "dispatch",
+        "events",
+        "first_seen",
+        "heard_at",
+        "reported",
+        "started_at",
+        "stopped",
+        "streamed",
+    )
+
+    def __init__(
+        self, dispatch: Dispatch, client: Client, task: asyncio.Task[None], *, streamed: bool, now: float
+    ) -> None:
+        self.dispatch = dispatch
+        self.client = client
+        self.streamed = streamed
+        self._task = task
+        self.started_at = now
+        self.heard_at = now
+        self.first_seen = False
+        """Whether the first token has come."""
+        self.events = 0
+        """Events so far; each is taken for one token."""
+        self.reported = 0
+        self.stopped: tuple[AttemptEnding, str] | None = None
+        """Why it was stopped from outside, if it was."""
+
+    def heard(self, events: int, now: float) -> None:
+        self.events = events
+        self.heard_at = now
+
+    def stop(self, ending: AttemptEnding, why: str) -> None:
+        """Interrupts whatever the attempt is waiting for."""
+        if self.stopped is None:
+            self.stopped = (ending, why)
+            self._task.cancel()
+
+
+class OpenAttempts:
+    def __init__(self, tell: Callable[[Event], None], *, client_stall_max_s: float) -> None:
+        self._tell = tell
+        self._client_stall_max_s = client_stall_max_s
+        self._open: dict[RequestId, OpenAttempt] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def add(self, attempt: OpenAttempt) -> None:
+        self._open[attempt.dispatch.request_id] = attempt
+
+    def remove(self, attempt: OpenAttempt) -> None:
+        del self._open[attempt.dispatch.request_id]
+
+    def get(self, request_id: RequestId) -> OpenAttempt | None:
+        return self._open.get(request_id)
+
+    async def sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(SWEEP_EVERY_S)
+            attempts = list(self._open.values())
+            for start in range(0, len(attempts), _AT_A_TIME):
+                self.sweep(attempts[start : start + _AT_A_TIME], asyncio.get_running_loop().time())
+                await asyncio.sleep(0)
+
+    def sweep(self, attempts: list[OpenAttempt], now: float) -> None:
+        progress: list[AttemptProgress] = []
+        for attempt in attempts:
+            if attempt.events > attempt.reported:
+                dispatch, tokens = attempt.dispatch, attempt.events - attempt.reported
+                progress.append(AttemptProgress(dispatch.request_id, dispatch.attempt, tokens))
+                attempt.reported = attempt.events
+            if not self._waits_for_client(attempt, now):
+                self._check_engine(attempt, now)
+        if progress:
+            self._tell(Progressed(tuple(progress)))
+
+    def _waits_for_client(self, attempt: OpenAttempt, now: float) -> bool:
+        """Whether the attempt waits for its caller to read; one that does not is taken to have left."""
+        blocked_since = attempt.client.blocked_since
+        if blocked_since is None:
+            return False
+        if now - blocked_since > self._client_stall_max_s:
+            self._tell(RequestWithdrawn(attempt.dispatch.request_id, WithdrawalCause.CLIENT_LEFT))
+        return True
+
+    def _check_engine(self, attempt: OpenAttempt, now: float) -> None:
+        dispatch = attempt.dispatch
+        if now - attempt.started_at > dispatch.total_ns_max / SECOND:
+            attempt.stop(AttemptEnding.SILENT, f"not complete within {seconds(dispatch.total_ns_max)}")
+        elif attempt.first_seen:
+            self._check_silence(attempt, dispatch.idle_ns_max, "no token for", now)
+        else:
+            self._check_silence(attempt, dispatch.first_token_ns_max, "no first token within", now)
+
+    def _check_silence(self, attempt: OpenAttempt, limit: Duration, what: str, now: float) -> None:
+        if attempt.streamed and now - attempt.heard_at > limit / SECOND:
+            attempt.stop(AttemptEnding.SILENT, f"{what} {seconds(limit)}")

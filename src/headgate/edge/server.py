@@ -1,0 +1,70 @@
+"""How do both listeners run in one process, and how do they stop?
+
+uvicorn serves them; signals, draining and the order of leaving are ours.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Generator
+from typing import Any
+
+import uvicorn
+
+# Longer than the 60 s after which common load balancers let an idle connection go: whoever
+# closes first must be the one that does not send requests.
+_KEEP_ALIVE_S = 75
+_BACKLOG = 2048
+
+
+class Listener:
+    """One application on one socket."""
+
+    def __init__(self, app: Any, listening: socket.socket) -> None:
+        config = uvicorn.Config(
+            app,
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=2,
+        )
+        self._server = _Server(config)
+        self._socket = listening
+        self.address: tuple[str, int] = listening.getsockname()[:2]
+
+    async def serve(self) -> None:
+        await self._server.serve(sockets=[self._socket])
+
+    async def started(self) -> None:
+        while not self._server.started:  # noqa: ASYNC110 (uvicorn tells it by this flag alone)
+            await asyncio.sleep(0.01)
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket, or OSError with the address in it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listening
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """Leaves signals alone: they mean draining, which is not this server's to decide."""
+        yield

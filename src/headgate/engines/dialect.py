@@ -1,0 +1,75 @@
+"""In what do engines differ?
+
+All engines here speak the OpenAI wire for requests. They differ in where they say that they are well, in the names of
+their metrics, which drift between versions, and in how they report a request that is itself wrong. A dialect is one
+frozen value that holds these differences; nothing else in this room asks which engine it talks to.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from headgate.model.ticket import Api
+
+OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
+    {
+        Api.CHAT: "/v1/chat/completions",
+        Api.COMPLETIONS: "/v1/completions",
+        Api.EMBEDDINGS: "/v1/embeddings",
+    }
+)
+
+# Client errors that say nothing about the request: our key, our address, our proxy, our pace, our name of the model.
+_OURS: Final = frozenset({401, 403, 404, 407, 408, 425, 429})
+
+
+class Signal(StrEnum):
+    """What an engine may tell of its load."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    KV_USED_FRACTION = "kv_used_fraction"
+    PREEMPTIONS = "preemptions"
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSource:
+    """Where an engine says its version: a path, and the field of the object found there."""
+
+    path: str
+    field: str
+
+
+def blames_request(status: int, body: bytes) -> bool:
+    """Whether an error status is the request's own fault, and no sign that engine or setup are failing.
+
+    What counts here is passed to the caller and neither retried nor held against the endpoint. A 404 from a ready
+    engine that lists our model means that the model has gone, which is the setup's fault, unless it is the web
+    framework's own: then the engine does not offer this path, and no retry finds it.
+    """
+    if status == 404:
+        return body.strip() == b'{"detail":"Not Found"}'
+    return 400 <= status < 500 and status not in _OURS
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    name: str
+    paths: Mapping[Api, str] = field(default_factory=lambda: OPENAI_PATHS)
+    keeps_connection_after_stream: bool = False
+    """Whether the connection of a streamed answer can be used again. Where it cannot, or nobody knows, each stream gets
+    one of its own: a request sent on a connection that is just being closed would look like a failure of the engine."""
+    models_path: str = "/v1/models"
+    health_path: str | None = None
+    """Where the engine says that it can serve; None asks for its models instead."""
+    metrics_path: str | None = None
+    metrics_hint: str = ""
+    """What an operator does when the metrics are not there."""
+    metrics: Mapping[Signal, tuple[str, ...]] = field(default_factory=dict[Signal, tuple[str, ...]])
+    """Signal -> the metric's names, the newest first."""
+    scrape_s_min: float = 0.0
+    """The engine suffers when its metrics are read more often than this."""
+    version: VersionSource | None = None
+    blames_request: Callable[[int, bytes], bool] = blames_request

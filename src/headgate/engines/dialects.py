@@ -1,0 +1,14 @@
+"""Which kinds of engine are known, by the name that the configuration uses?"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from headgate.engines.dialect import Dialect
+from headgate.engines.llamacpp import LLAMACPP
+from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
+from headgate.engines.vllm import VLLM
+
+DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
+    {dialect.name: dialect for dialect in (OPENAI_COMPATIBLE, VLLM, LLAMACPP)}
+)

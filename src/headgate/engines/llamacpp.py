@@ -1,0 +1,62 @@
+"""What is particular to llama.cpp's server?
+
+- While it loads, every path answers 503.
+- It reports some mistakes of the caller as its own: 500 for an image sent to a model without eyes or for messages that
+  the chat template refuses, 501 for embeddings from a server of completions. Taken for failures, they would let one
+  caller have every endpoint ejected.
+- It closes the connection after a streamed answer, although the answer's head announces that it is kept.
+- It looks for clients that left only when no result has come for a second, and answers to /metrics count as results. A
+  client that leaves a request which is not streamed is noticed only if the metrics are read seldom enough.
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from headgate.engines.dialect import Dialect, Signal, VersionSource, blames_request
+
+_CALLERS_MISTAKES: Final = (
+    " input is not supported",  # Images, audio.
+    "Jinja Exception",  # The template itself objects, for instance to the order of roles (ggml-org/llama.cpp#19851).
+    "requires --jinja",  # Tools, where the server was started without templates.
+)
+
+
+class _Error(msgspec.Struct):
+    type: str = ""
+    message: str = ""
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Error
+
+
+_ERROR_BODY: Final = msgspec.json.Decoder(_ErrorBody)
+
+
+def _blames_request(status: int, body: bytes) -> bool:
+    if status not in (500, 501):
+        return blames_request(status, body)
+    try:
+        error = _ERROR_BODY.decode(body).error
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return error.type == "not_supported_error" or any(mistake in error.message for mistake in _CALLERS_MISTAKES)
+
+
+LLAMACPP: Final = Dialect(
+    name="llamacpp",
+    health_path="/health",
+    metrics_path="/metrics",
+    metrics_hint="start llama-server with --metrics",
+    metrics=MappingProxyType(
+        {
+            Signal.RUNNING: ("llamacpp:requests_processing",),
+            Signal.WAITING: ("llamacpp:requests_deferred",),
+        }
+    ),
+    scrape_s_min=5.0,
+    version=VersionSource("/props", "build_info"),
+    blames_request=_blames_request,
+)

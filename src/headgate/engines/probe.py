@@ -1,0 +1,190 @@
+"""What does one look at an engine show?
+
+A look is a few small GETs, each bounded in time and size. What an engine says of itself is told apart from our not
+hearing it: only the first may make an endpoint unready, because a gateway that cannot reach its engines for a moment,
+or not by this path, must not stop all work.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from headgate.engines.dialect import Dialect, Signal
+from headgate.engines.http import authorization, reason, url_at
+from headgate.engines.metrics_page import Metric, read_metrics
+from headgate.ports.engine import Telemetry
+from headgate.wire.replies import read_error
+
+MODELS_SHOWN_MAX: Final = 8
+
+
+class Verdict(Enum):
+    SERVES = auto()
+    """It is well and lists our model."""
+    SAYS_NO = auto()
+    """It answers, and says that it cannot serve our model, yet or at all."""
+    UNCLEAR = auto()
+    """It answers, but not so that anything follows from it."""
+    UNHEARD = auto()
+    """Nothing came from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    verdict: Verdict
+    models: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    telemetry: Telemetry | None = None
+    """None where the page could not be read."""
+    signals: dict[Signal, str] | None = None
+    """Which metric each signal was found under."""
+    problem: str | None = None
+
+
+class _Unheard(Exception):
+    """No whole answer came."""
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+_MODELS: Final = msgspec.json.Decoder(_Models)
+_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Probe:
+    """Looks at one engine."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        url: str,
+        *,
+        dialect: Dialect,
+        served_model: str,
+        api_key: str | None,
+        timeout_s: float,
+        page_bytes_max: int,
+    ) -> None:
+        self._session = session
+        self._url = url
+        self._dialect = dialect
+        self._served_model = served_model
+        self._headers = authorization(api_key)
+        self._timeout_s = timeout_s
+        self._page_bytes_max = page_bytes_max
+
+    async def health(self) -> Health:
+        try:
+            if self._dialect.health_path is not None:
+                status, body = await self._get(self._dialect.health_path)
+                if status != 200:
+                    return _unwell(self._dialect.health_path, status, body)
+            status, body = await self._get(self._dialect.models_path)
+        except _Unheard as unheard:
+            return Health(Verdict.UNHEARD, problem=str(unheard))
+        if status != 200:
+            return _unwell(self._dialect.models_path, status, body)
+        return self._judge_models(body)
+
+    def _judge_models(self, body: bytes) -> Health:
+        path = self._dialect.models_path
+        try:
+            models = tuple(model.id for model in _MODELS.decode(body).data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+            return Health(Verdict.UNCLEAR, problem=f"GET {path} gives no list of models: {error}")
+        if self._served_model in models:
+            return Health(Verdict.SERVES, models)
+        shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
+        return Health(
+            Verdict.SAYS_NO,
+            models,
+            f'it serves {shown or "no model"}, not "{self._served_model}"; set served_model to a name it serves',
+        )
+
+    async def version(self) -> str | None:
+        source = self._dialect.version
+        if source is None:
+            return None
+        try:
+            _, body = await self._get(source.path)
+            return msgspec.json.decode(_FIELDS.decode(body)[source.field], type=str)
+        except (_Unheard, KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+
+    async def scrape(self) -> Scrape:
+        dialect = self._dialect
+        if dialect.metrics_path is None:
+            return Scrape()
+        try:
+            status, page = await self._get(dialect.metrics_path)
+        except _Unheard as unheard:
+            return Scrape(problem=str(unheard))
+        if status != 200:
+            said = f"GET {dialect.metrics_path} answered {status}: {read_error(page)}"
+            return Scrape(problem=f"{said}; {dialect.metrics_hint}" if dialect.metrics_hint else said)
+        names = (name for aliases in dialect.metrics.values() for name in aliases)
+        found = read_metrics(page, names)
+        signals = {
+            signal: name
+            for signal, aliases in dialect.metrics.items()
+            if (name := next((alias for alias in aliases if alias in found), None)) is not None
+        }
+        return Scrape(_telemetry(found, signals), signals, _missing_problem(dialect, signals))
+
+    async def _get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of an answer, whole and in time."""
+        try:
+            async with (
+                asyncio.timeout(self._timeout_s),
+                self._session.get(url_at(self._url, path), headers=self._headers, allow_redirects=False) as answer,
+            ):
+                body = bytearray()
+                while data := await answer.content.readany():
+                    body += data
+                    if len(body) > self._page_bytes_max:
+                        answer.close()
+                        raise _Unheard(f"GET {path} answers with more than {self._page_bytes_max} bytes")
+                return answer.status, bytes(body)
+        except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            raise _Unheard(f"GET {path} failed: {reason(error)}") from error
+
+
+def _unwell(path: str, status: int, body: bytes) -> Health:
+    verdict = Verdict.SAYS_NO if status == 503 else Verdict.UNCLEAR
+    hint = "; set api_key to the engine's key" if status in (401, 403) else ""
+    return Health(verdict, problem=f"GET {path} answered {status}: {read_error(body)}{hint}")
+
+
+def _missing_problem(dialect: Dialect, signals: dict[Signal, str]) -> str | None:
+    missing = [aliases[0] for signal, aliases in dialect.metrics.items() if signal not in signals]
+    if not missing:
+        return None
+    return f"{dialect.metrics_path} lacks {', '.join(missing)}; is this engine really {dialect.name}?"
+
+
+def _telemetry(found: dict[str, Metric], signals: dict[Signal, str]) -> Telemetry:
+    def total(signal: Signal) -> int | None:
+        return round(found[signals[signal]].total) if signal in signals else None
+
+    kv = signals.get(Signal.KV_USED_FRACTION)
+    return Telemetry(
+        running=total(Signal.RUNNING),
+        waiting=total(Signal.WAITING),
+        # A fraction of each part's own memory, so the parts' mean.
+        kv_used_fraction=None if kv is None else found[kv].mean,
+        preemptions=total(Signal.PREEMPTIONS),
+    )

@@ -1,0 +1,1 @@
+"""How does the scheduler run inside one gateway process, with nothing else installed?"""

@@ -1,0 +1,128 @@
+"""How do events reach the scheduler, and its commands the door, inside one process?
+
+By a plain call: everything here runs on one event loop, so an event is decided the moment it
+is told, in order, and no queue between can grow or delay. The only thing that waits is the
+timer, which is set to the moment that the scheduler names.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
+from headgate.core.events import Event, RequestArrived, TimerFired
+from headgate.core.scheduler import Scheduler
+from headgate.core.summary import Summary
+from headgate.model.ticket import Ticket
+from headgate.model.units import SECOND, Instant, RequestId
+from headgate.ports.clock import Clock
+from headgate.ports.observer import Observer
+
+
+class LocalHost:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: Clock,
+        observers: Sequence[Observer],
+        on_fault: Callable[[BaseException], None],
+    ) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._observers = tuple(observers)
+        self._on_fault = on_fault
+        self._lines: dict[RequestId, LocalLine] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: Instant | None = None
+        self._deciding = False
+
+    def open(self, ticket: Ticket, on_abort: Callable[[Abort], None]) -> "LocalLine":
+        line = LocalLine(on_abort, lambda: self._lines.pop(ticket.request_id, None))
+        self._lines[ticket.request_id] = line
+        self.tell(RequestArrived(ticket))
+        return line
+
+    def tell(self, event: Event) -> None:
+        assert not self._deciding, "an observer or a line told the host something while it was deciding"
+        self._deciding = True
+        try:
+            now = self._clock.now()
+            commands = self._scheduler.handle(event, now)
+            for observer in self._observers:
+                observer.saw(event, commands, now)
+            for command in commands:
+                self._perform(command)
+        except Exception as mistake:
+            # What the scheduler believes can no longer be trusted, so this process must not go on.
+            self._on_fault(mistake)
+            raise
+        finally:
+            self._deciding = False
+        self._set_timer()
+
+    def summary(self) -> Summary:
+        return self._scheduler.summary()
+
+    def open_lines(self) -> int:
+        return len(self._lines)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = self._timer_at = None
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case Dispatch() | End():
+                if (line := self._lines.get(command.request_id)) is not None:
+                    line.deliver(command)
+            case Abort():
+                if (line := self._lines.get(command.request_id)) is not None:
+                    line.on_abort(command)
+            case Eject() | Readmit():
+                pass
+
+    def _set_timer(self) -> None:
+        """A timer that rings too early only asks again, so it is moved forward but never back."""
+        wakeup = self._scheduler.next_wakeup()
+        if wakeup is None or (self._timer_at is not None and self._timer_at <= wakeup):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        delay = max(0, wakeup - self._clock.now()) / SECOND
+        self._timer = asyncio.get_running_loop().call_later(delay, self._ring)
+        self._timer_at = wakeup
+
+    def _ring(self) -> None:
+        self._timer = self._timer_at = None
+        wakeup = self._scheduler.next_wakeup()
+        if wakeup is not None and wakeup <= self._clock.now():
+            self.tell(TimerFired())
+        else:
+            self._set_timer()
+
+
+class LocalLine:
+    """What the scheduler orders for one request, in order."""
+
+    __slots__ = ("_close", "_orders", "_waiter", "on_abort")
+
+    def __init__(self, on_abort: Callable[[Abort], None], close: Callable[[], object]) -> None:
+        self.on_abort = on_abort
+        self._close = close
+        self._orders: deque[Dispatch | End] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def next(self) -> Dispatch | End:
+        while not self._orders:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        return self._orders.popleft()
+
+    def deliver(self, order: Dispatch | End) -> None:
+        self._orders.append(order)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def close(self) -> None:
+        self._close()

@@ -1,0 +1,17 @@
+"""How many tokens did an attempt use, and who says so?"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class UsageSource(StrEnum):
+    ENGINE = "engine"
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int
+    output_tokens: int
+    cached_tokens: int
+    source: UsageSource

@@ -1,0 +1,1 @@
+"""What do the parts promise each other? Protocols and the values they exchange; no code that runs."""

@@ -1,0 +1,91 @@
+"""How is an engine asked, and what does it say of itself?
+
+An engine takes a call and gives an answer whose bytes are in the OpenAI shape, whatever its
+own dialect is. What it can do is found out by probing, never assumed.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from headgate.model.ticket import Api
+from headgate.model.units import EndpointId, RequestId
+from headgate.wire.request import RequestBody
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request as an engine is asked it."""
+
+    request_id: RequestId
+    api: Api
+    body: RequestBody
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Headers of the caller that go along, such as `traceparent`."""
+
+
+class EngineFault(Exception):
+    """The engine could not be reached, or its answer broke off. The message says which."""
+
+
+class Answer(Protocol):
+    """The answer to a call: its head at once, its bytes as they come."""
+
+    status: int
+    content_type: str
+
+    async def read(self) -> bytes:
+        """The next bytes; empty at a clean end. Raises `EngineFault` where the answer breaks off."""
+        ...
+
+    def blames_request(self, body: bytes) -> bool:
+        """Whether an error answer says that the request itself is wrong, rather than the engine or its setup."""
+        ...
+
+    def close(self) -> None:
+        """Lets go. Unless the answer was read to its end the connection is cut, which tells the engine to stop."""
+        ...
+
+
+class Engine(Protocol):
+    """One endpoint's engine."""
+
+    async def ask(self, call: Call) -> Answer:
+        """Sends the call and waits for the head of the answer. Raises `EngineFault`."""
+        ...
+
+
+class ProbeState(StrEnum):
+    READY = "ready"
+    LOADING = "loading"
+    """The engine answers and says that it cannot serve yet."""
+    UNREACHABLE = "unreachable"
+
+
+@dataclass(frozen=True, slots=True)
+class Telemetry:
+    """What an engine's metrics page last said; None where the engine does not tell."""
+
+    running: int | None = None
+    waiting: int | None = None
+    kv_used_fraction: float | None = None
+    preemptions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What probing one endpoint has shown."""
+
+    endpoint_id: EndpointId
+    dialect: str
+    state: ProbeState
+    version: str | None = None
+    models: tuple[str, ...] = ()
+    signals: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Signal -> the metric of the engine that it comes from."""
+    signals_missing: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What an operator should know, each with its next step."""
+    telemetry: Telemetry = Telemetry()
+    telemetry_age_s: float | None = None

@@ -1,0 +1,38 @@
+"""How does a gateway talk to the scheduler, wherever that runs?
+
+The door opens a line for each request and follows it: it awaits the next order, carries it
+out, and reports what happened. A host may answer at once, in this process, or later, from
+another one.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from headgate.core.commands import Abort, Dispatch, End
+from headgate.core.events import Event
+from headgate.core.summary import Summary
+from headgate.model.ticket import Ticket
+
+
+class RequestLine(Protocol):
+    async def next(self) -> Dispatch | End:
+        """The next order for this request; after `End` there is none."""
+        ...
+
+    def close(self) -> None:
+        """The door has no more to do with this request. What the scheduler still says of it goes nowhere."""
+        ...
+
+
+class Host(Protocol):
+    def open(self, ticket: Ticket, on_abort: Callable[[Abort], None]) -> RequestLine:
+        """Brings a request before the scheduler. `on_abort` is called when a running attempt must stop."""
+        ...
+
+    def tell(self, event: Event) -> None:
+        """Reports what happened."""
+        ...
+
+    def summary(self) -> Summary:
+        """The state of things as last known."""
+        ...

@@ -1,0 +1,1 @@
+"""What is told to those who watch? Observers of events and commands: metrics, logs, traces."""

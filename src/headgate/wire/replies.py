@@ -1,0 +1,54 @@
+"""What do callers and engines say to each other outside of an answer?
+
+Errors and lists of models, in the OpenAI shapes. An error carries all four of its fields, since clients read them.
+"""
+
+from collections.abc import Iterable
+from typing import Final, cast
+
+import msgspec
+
+MESSAGE_CHARS_MAX: Final = 500
+"""How much of an engine's error message is kept."""
+
+_ENCODER: Final = msgspec.json.Encoder()
+
+
+def error_body(*, message: str, type: str, code: str, param: str | None = None) -> bytes:  # noqa: A002 The wire's word.
+    return _ENCODER.encode({"error": {"message": message, "type": type, "param": param, "code": code}})
+
+
+def models_body(names: Iterable[str]) -> bytes:
+    # Clients want the time of creation; nobody knows it, and the same answer every time can be compared.
+    listed = [{"id": name, "object": "model", "created": 0, "owned_by": "headgate"} for name in names]
+    return _ENCODER.encode({"object": "list", "data": listed})
+
+
+def read_error(body: bytes | msgspec.Raw) -> str:
+    """An engine's error message, of whatever shape; empty if it gives none."""
+    try:
+        said: object = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        said = bytes(body)[: 4 * MESSAGE_CHARS_MAX].decode(errors="replace")
+    message = " ".join(_message(said, levels=4).split())
+    return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
+def _message(said: object, *, levels: int) -> str:
+    """The text under the first of the keys that engines use: error, message, detail, msg."""
+    match said:
+        case str():
+            return said
+        case dict() if levels > 0:
+            fields = cast("dict[str, object]", said)
+            inner = (_message(fields[key], levels=levels - 1) for key in _MESSAGE_KEYS if key in fields)
+            return next((text for text in inner if text), "")
+        case list() if levels > 0:
+            return next(
+                (text for each in cast("list[object]", said) if (text := _message(each, levels=levels - 1))), ""
+            )
+        case _:
+            return ""
+
+
+_MESSAGE_KEYS: Final = ("error", "message", "detail", "msg")

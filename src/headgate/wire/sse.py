@@ -1,0 +1,182 @@
+"""What is in a stream of events, and what of it is passed on?
+
+This runs for every read of every stream, so it must cost little. Nearly every read is one or more whole events that
+hold nothing of interest; that is seen by a few searches for bytes, and the read is passed on as it is, the same object.
+Otherwise the bytes are cut into events, and only an event that holds one of the tell-tale byte sequences is parsed:
+
+- `[DONE]` as the whole data of an event ends the stream. It is passed on; nothing after it is.
+- An object with the key `error` at its top is an error of the engine. Neither it nor anything after it is passed on:
+  the relay says what happened in its own words.
+- An object with the key `usage` at its top says how many tokens were used. If it has no choices the event was sent only
+  because we asked for it, and is dropped unless the caller asked too.
+
+The text of an answer may hold any of these sequences. In JSON a quote inside a string is escaped, so `"error"` in an
+answer reads `\\"error\\"` and is no candidate; where one is a candidate by chance (a token `error` among logprobs), its
+parsed top level decides.
+
+An event is held until its boundary has come, so that what was passed on always ends between two events and an error
+can be told in an event of its own. How the stream is cut into reads changes nothing of the outcome.
+"""
+
+import re
+from typing import Final
+
+import msgspec
+
+from headgate.model.usage import Usage
+from headgate.wire.replies import read_error
+from headgate.wire.usage import read_usage
+
+EVENT_BYTES_MAX: Final = 1024 * 1024
+"""The longest event, boundary included. A longer one ends the stream: an engine must not fill the memory."""
+
+# A blank line after a line; the carriage return before the first line feed belongs to that line.
+_BOUNDARY: Final = re.compile(rb"\n\r?\n")
+_BOUNDARY_BYTES_MAX: Final = 3
+_USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class _Chunk(msgspec.Struct):
+    """The top level of an event's object; no value is looked into before it must be."""
+
+    choices: msgspec.Raw = _NULL
+    usage: msgspec.Raw = _NULL
+    error: msgspec.Raw = _NULL
+    object: msgspec.Raw = _NULL
+
+
+_CHUNK: Final = msgspec.json.Decoder(_Chunk)
+
+
+def error_event(body: bytes) -> bytes:
+    """An error body as an event, as the official client expects it in a stream."""
+    return b"data: " + body + b"\n\n"
+
+
+class StreamScanner:
+    """Follows one stream of an engine's answer."""
+
+    __slots__ = (
+        "_closed",
+        "_event_bytes_max",
+        "_keep_usage_chunk",
+        "_tail",
+        "done",
+        "error",
+        "events",
+        "overlong",
+        "usage",
+    )
+
+    def __init__(self, *, keep_usage_chunk: bool, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+        self.events = 0
+        """Events with data passed on, without comments and [DONE]."""
+        self.done = False
+        """Whether [DONE] has come."""
+        self.error: str | None = None
+        """The message of the error event that ended the stream."""
+        self.usage: Usage | None = None
+        """The last usage that the engine told."""
+        self.overlong = False
+        """Whether an event beyond all measure ended the stream."""
+        self._keep_usage_chunk = keep_usage_chunk
+        self._event_bytes_max = event_bytes_max
+        self._closed = False
+        self._tail = bytearray()
+
+    def feed(self, data: bytes) -> bytes:
+        """What of these and earlier bytes is to be passed on."""
+        if self._closed:
+            return b""
+        if not self._tail and len(data) <= self._event_bytes_max and (events := _uninteresting_events(data)):
+            self.events += events
+            return data
+        return self._cut(data)
+
+    def _cut(self, data: bytes) -> bytes:
+        buffer = self._tail
+        # A boundary may have begun in the bytes held, but it did not end there.
+        search_from = max(0, len(buffer) - _BOUNDARY_BYTES_MAX + 1)
+        buffer += data
+        passed: list[bytes] = []
+        start = 0
+        while not self._closed and (boundary := _BOUNDARY.search(buffer, search_from)):
+            event = bytes(buffer[start : boundary.end()])
+            start = search_from = boundary.end()
+            if self._passes(event):
+                passed.append(event)
+        del buffer[:start]
+        if not self._closed and len(buffer) >= self._event_bytes_max:
+            self.overlong = self._closed = True
+        if self._closed:
+            buffer.clear()
+        return b"".join(passed)
+
+    def _passes(self, event: bytes) -> bool:
+        if len(event) > self._event_bytes_max:
+            self.overlong = self._closed = True
+            return False
+        payload = _payload(event)
+        if payload is None:
+            return True
+        if not _is_candidate(payload):
+            self.events += 1
+            return True
+        if payload.strip() == b"[DONE]":
+            self.done = self._closed = True
+            return True
+        return self._passes_chunk(payload)
+
+    def _passes_chunk(self, payload: bytes) -> bool:
+        try:
+            chunk = _CHUNK.decode(payload)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            # Not ours to judge: the caller sees what the engine sent.
+            chunk = _Chunk()
+        # Older vLLM puts the error at the top level and marks it so.
+        if bytes(chunk.error) != b"null" or bytes(chunk.object) == b'"error"':
+            self.error = read_error(payload) or "the engine gave no message"
+            self._closed = True
+            return False
+        if bytes(chunk.usage).startswith(b"{"):
+            self.usage = read_usage(chunk.usage) or self.usage
+            if not self._keep_usage_chunk and not _has_elements(chunk.choices):
+                return False
+        self.events += 1
+        return True
+
+
+def _uninteresting_events(data: bytes) -> int:
+    """How many events there are, if these are whole events of one `data:` line each and none is a candidate; else 0."""
+    if not data.startswith(b"data:") or not data.endswith(b"\n\n"):
+        return 0
+    events = 1
+    if data.find(b"\n") != len(data) - 2:
+        # Several are whole and of one line each if every line feed stands in a pair, and `data:` after every pair.
+        events = data.count(b"\n\n")
+        if data.count(b"\n") != 2 * events or data.count(b"\n\ndata:") != events - 1:
+            return 0
+    return 0 if _is_candidate(data) else events
+
+
+def _is_candidate(data: bytes) -> bool:
+    if b"[DONE]" in data or b'"error"' in data:
+        return True
+    # Some engines put `"usage":null` on every chunk; that costs no parse.
+    return b'"usage"' in data and _USAGE.search(data) is not None
+
+
+def _payload(event: bytes) -> bytes | None:
+    """The data of an event, its lines joined; None if it has none, as a comment."""
+    values = [
+        line[5:].removeprefix(b" ").removesuffix(b"\r")
+        for line in event.split(b"\n")
+        if line.startswith(b"data:") or line.rstrip(b"\r") == b"data"
+    ]
+    return b"\n".join(values) if values else None
+
+
+def _has_elements(choices: msgspec.Raw) -> bool:
+    raw = bytes(choices)
+    return raw.startswith(b"[") and raw[1:].lstrip()[:1] != b"]"

@@ -1,0 +1,199 @@
+"""What must every real engine show through the gateway? The same scenarios run on each of them."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from openai import APIError, AsyncOpenAI
+
+from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from tests.support.real_engines import RealEngine
+
+PROMPT = [{"role": "user", "content": "Count from one to fifty in words."}]
+# Both engines know this field that the official client does not: the answer has as many tokens as may be.
+TO_THE_LAST = {"ignore_eos": True}
+Probe = Callable[[RealEngine], int]
+"""How many requests an engine says it is running."""
+
+
+def config_for(*engines: RealEngine, dialect: str, in_flight_max: int = 4, **settings: object) -> Config:
+    urls = [engine.url for engine in engines]
+    return a_config(
+        *urls, engine=dialect, served_model=engines[0].model, in_flight_max=in_flight_max, model="chat", **settings
+    )
+
+
+def sdk(gateway: RunningGateway, **options: object) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=gateway.url + "/v1", api_key="unused", **options)
+
+
+async def the_sdk_streams_a_chat(engine: RealEngine, dialect: str, folder: Path) -> None:
+    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+        async with sdk(gateway) as client:
+            stream = await client.chat.completions.create(
+                model="chat",
+                messages=PROMPT,
+                stream=True,
+                max_tokens=16,
+                stream_options={"include_usage": True},
+                extra_body=TO_THE_LAST,
+            )
+            chunks = [chunk async for chunk in stream]
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+            whole = await client.chat.completions.create(
+                model="chat", messages=PROMPT, max_tokens=16, extra_body=TO_THE_LAST
+            )
+            legacy = await client.completions.create(model="chat", prompt="One, two,", max_tokens=4)
+            models = [model.id async for model in client.models.list()]
+        await gateway.until_idle()
+
+    assert text.strip()
+    assert chunks[-1].usage is not None
+    assert chunks[-1].usage.completion_tokens == 16
+    assert whole.usage is not None
+    assert whole.usage.completion_tokens == 16
+    assert legacy.choices[0].text
+    assert models == ["chat"]
+
+
+async def sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, dialect: str, folder: Path) -> None:
+    config = config_for(engine, dialect=dialect)
+    config["classes"] = {"interactive": {"band": 0, "queue_wait_max": "60s"}}
+    in_flight: list[int] = []
+    async with gateway_beside(config, folder) as (gateway, _):
+
+        async def watch() -> None:
+            while True:
+                [endpoint] = (await gateway.status())["endpoints"]
+                in_flight.append(endpoint["in_flight"])
+                await asyncio.sleep(0.05)
+
+        watching = asyncio.create_task(watch())
+        async with sdk(gateway, max_retries=0, timeout=120) as client:
+            texts = await asyncio.gather(*(collect(client, max_tokens=12) for _ in range(16)))
+        watching.cancel()
+        await gateway.until_idle()
+
+    assert [finish for _, finish in texts] == ["length"] * 16
+    assert max(in_flight) == 4
+
+
+async def a_caller_who_leaves_frees_the_slot(engine: RealEngine, dialect: str, folder: Path, running: Probe) -> float:
+    """Seconds from the caller's leaving until the engine says that it runs nothing."""
+    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+        async with gateway.post(
+            chat("Tell a very long story.", model="chat", stream=True, max_tokens=1_500, **TO_THE_LAST)
+        ) as answer:
+            await answer.content.readany()
+            assert await asyncio.to_thread(running, engine) == 1
+            answer.close()
+        took = await until_none_runs(engine, running)
+        await gateway.until_idle(seconds_max=1)
+    return took
+
+
+async def until_none_runs(engine: RealEngine, running: Probe) -> float:
+    loop = asyncio.get_running_loop()
+    left = loop.time()
+    while await asyncio.to_thread(running, engine):
+        assert loop.time() - left < 30, "the engine never let go"
+        await asyncio.sleep(0.05)
+    return loop.time() - left
+
+
+async def an_engine_killed_mid_run_costs_only_what_it_was_sending(
+    first: RealEngine, second: RealEngine, dialect: str, folder: Path
+) -> None:
+    config = config_for(first, second, dialect=dialect, in_flight_max=2)
+    config["classes"] = {"interactive": {"band": 0, "queue_wait_max": "120s"}}
+    async with gateway_beside(config, folder) as (gateway, _):
+        started = asyncio.Semaphore(0)
+        async with sdk(gateway, max_retries=0, timeout=180) as client:
+            calls = [asyncio.create_task(outcome(client, started)) for _ in range(8)]
+            for _ in range(4):
+                await started.acquire()
+            first.process.kill()
+            ends = await asyncio.gather(*calls)
+        await gateway.until_idle()
+        async with gateway.http.get(gateway.admin_url + "/metrics") as page:
+            metrics = await page.text()
+
+    # Two were being sent by the engine that died: an honest error. The others were served by the one that is left,
+    # those that had been given to the dead one without an answer yet after a retry.
+    assert sorted(ends) == ["length"] * 6 + ["stream_interrupted"] * 2
+    retried = [line for line in metrics.splitlines() if line.startswith("headgate_retries_total{")]
+    assert sum(float(line.split()[-1]) for line in retried) >= 1
+
+
+async def sigterm_severs_nothing(engine: RealEngine, dialect: str, folder: Path) -> None:
+    config = config_for(engine, dialect=dialect, in_flight_max=2, drain_grace="60s")
+    config["classes"] = {"interactive": {"band": 0, "queue_wait_max": "60s"}}
+    async with gateway_beside(config, folder) as (gateway, process):
+        started = asyncio.Semaphore(0)
+        async with sdk(gateway, max_retries=0, timeout=120) as client:
+            calls = [asyncio.create_task(outcome(client, started, max_tokens=32)) for _ in range(4)]
+            for _ in range(2):
+                await started.acquire()
+            await gateway.until(lambda status: status["queued"]["interactive"] == 2)
+            process.terminate()
+            await gateway.until(lambda status: status["draining"])
+            async with gateway.post(chat(model="chat")) as turned:
+                assert turned.status == 503
+            ends = await asyncio.gather(*calls)
+        status = await asyncio.to_thread(process.wait_until_ended)
+
+    assert ends == ["length"] * 4
+    assert status == 0
+
+
+async def an_image_for_a_model_without_eyes_is_refused(engine: RealEngine, dialect: str, folder: Path) -> None:
+    """And the engine is not blamed for it, however it puts that."""
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
+    body = chat(model="chat", max_tokens=4)
+    body["messages"][0]["content"] = [{"type": "text", "text": "What is this?"}, picture]
+    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+        for _ in range(5):
+            async with gateway.post(body) as answer:
+                assert answer.headers["x-headgate-attempts"] == "1"
+                assert answer.headers["x-should-retry"] == "false"
+        [endpoint] = (await gateway.status())["endpoints"]
+
+    assert endpoint["state"] == "ready"
+
+
+async def embeddings_pass_through(engine: RealEngine, dialect: str, folder: Path) -> None:
+    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+        async with sdk(gateway) as client:
+            found = await client.embeddings.create(model="chat", input=["a cat", "a dog"])
+
+    assert len(found.data) == 2
+    assert len(found.data[0].embedding) > 100
+    assert found.usage.prompt_tokens > 0
+
+
+async def collect(client: AsyncOpenAI, *, max_tokens: int) -> tuple[str, str | None]:
+    stream = await client.chat.completions.create(
+        model="chat", messages=PROMPT, stream=True, max_tokens=max_tokens, extra_body=TO_THE_LAST
+    )
+    text, finish = "", None
+    async for chunk in stream:
+        text += chunk.choices[0].delta.content or ""
+        finish = chunk.choices[0].finish_reason or finish
+    return text, finish
+
+
+async def outcome(client: AsyncOpenAI, started: asyncio.Semaphore, *, max_tokens: int = 64) -> str | None:
+    """How a stream ended: its finish reason, or the code of the error in it."""
+    try:
+        stream = await client.chat.completions.create(
+            model="chat", messages=PROMPT, stream=True, max_tokens=max_tokens, extra_body=TO_THE_LAST
+        )
+        finish, first = None, True
+        async for chunk in stream:
+            if first:
+                started.release()
+                first = False
+            finish = chunk.choices[0].finish_reason or finish
+        return finish
+    except APIError as error:
+        return error.code

@@ -1,0 +1,57 @@
+"""Does the whole product work with real llama.cpp?"""
+
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance import scenarios
+from tests.support.real_engines import RealEngine, llamacpp
+
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
+
+DIALECT = "llamacpp"
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[RealEngine]:
+    with llamacpp(parallel=4) as engine:
+        yield engine
+
+
+def running(engine: RealEngine) -> int:
+    with urllib.request.urlopen(engine.url + "/metrics", timeout=5) as page:
+        lines = page.read().decode().splitlines()
+    [value] = [line.split()[1] for line in lines if line.startswith("llamacpp:requests_processing ")]
+    return int(float(value))
+
+
+async def test_the_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.the_sdk_streams_a_chat(engine, DIALECT, tmp_path)
+
+
+async def test_sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.sixteen_callers_on_four_slots_end_truthfully(engine, DIALECT, tmp_path)
+
+
+async def test_a_caller_who_leaves_frees_the_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
+    assert await scenarios.a_caller_who_leaves_frees_the_slot(engine, DIALECT, tmp_path, running) < 1
+
+
+async def test_sigterm_severs_nothing(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.sigterm_severs_nothing(engine, DIALECT, tmp_path)
+
+
+async def test_an_engine_killed_mid_run_costs_only_what_it_was_sending(engine: RealEngine, tmp_path: Path) -> None:
+    with llamacpp(parallel=4) as doomed:
+        await scenarios.an_engine_killed_mid_run_costs_only_what_it_was_sending(doomed, engine, DIALECT, tmp_path)
+
+
+async def test_an_image_for_a_model_without_eyes_is_the_callers_mistake(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.an_image_for_a_model_without_eyes_is_refused(engine, DIALECT, tmp_path)
+
+
+async def test_embeddings_pass_through(tmp_path: Path) -> None:
+    with llamacpp(embeddings=True) as engine:
+        await scenarios.embeddings_pass_through(engine, DIALECT, tmp_path)

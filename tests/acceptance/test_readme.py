@@ -1,0 +1,80 @@
+"""Does the README's quickstart work, verbatim, in a fresh directory, against a real engine?"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.support.processes import ChildProcess
+from tests.support.real_engines import llamacpp
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
+
+
+def block(language: str, containing: str) -> str:
+    [found] = [text for text in re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL) if containing in text]
+    return found
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A copy of what is under version control, and a new virtual environment, as a newcomer has them."""
+    folder = tmp_path_factory.mktemp("newcomer")
+    names = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for name in names.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    venv.create(folder / "env", with_pip=True)
+    path = f"{folder / 'env' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    return folder, {**os.environ, "PATH": path, "VIRTUAL_ENV": str(folder / "env")}
+
+
+def test_the_quickstart_streams_an_answer_from_llamacpp(fresh: tuple[Path, dict[str, str]]) -> None:
+    folder, environment = fresh
+    commands = block("bash", "pip install .")
+    # What the last command prints is marked off, and the server is ended when all is done.
+    script = f"set -e\n{commands}\nkill $!; wait $! || true\n"
+    with llamacpp(port=8081):
+        run = outcome_of(["bash", "-c", script], folder, environment)
+        assert run.returncode == 0, run.stderr
+        assert '"content":' in run.stdout
+        assert run.stdout.rstrip().endswith("data: [DONE]")
+
+
+def test_the_quickstart_is_at_most_five_commands() -> None:
+    text = re.sub(r"<<'YAML'.*?\nYAML\n", "\n", block("bash", "pip install ."), flags=re.DOTALL).replace("\\\n", " ")
+    commands = [line for line in text.splitlines() if line.strip()]
+    assert len(commands) == 5
+
+
+def test_the_python_example_prints_an_answer(fresh: tuple[Path, dict[str, str]]) -> None:
+    folder, _ = fresh
+    command = [folder / "env" / "bin" / "headgate", "serve", folder / "headgate.yaml"]
+    with llamacpp(port=8081), ChildProcess("headgate", command) as server:
+        server.wait_until_ok("http://127.0.0.1:9090/ready", seconds_max=20)
+        run = outcome_of([sys.executable, "-c", block("python", "OpenAI")])
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip()
+
+
+def outcome_of(
+    command: list[str], folder: Path | None = None, environment: dict[str, str] | None = None
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+    )

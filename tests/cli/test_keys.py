@@ -1,0 +1,163 @@
+"""Does a newcomer get a key that works?"""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from headgate.config.load import load
+from headgate.engines.dialects import DIALECTS
+from headgate.wire.keys import digest, format_digest
+from tests.cli.conftest import Headgate, Said
+from tests.config.builders import SMALL, small_with
+
+SECRET = "a-secret-of-some-length"
+NO_SECRET = """\
+headgate: there is no secret to hash keys under. The gateway and this command must know the same one:
+  export HEADGATE_KEY_SECRET=$(headgate keys secret)
+Keep it: under another secret every key made before is worthless.
+"""
+
+
+@pytest.fixture
+def secret(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("HEADGATE_KEY_SECRET", SECRET)
+    return SECRET
+
+
+def known(key: str, secret: str = SECRET) -> str:
+    return format_digest(digest(secret.encode(), key))
+
+
+def test_a_secret_is_printed_alone_and_never_twice(headgate: Headgate) -> None:
+    first, second = headgate("keys", "secret"), headgate("keys", "secret")
+
+    assert re.fullmatch(r"[A-Za-z0-9_-]{43}\n", first.out)
+    assert first.err == ""
+    assert first.out != second.out
+
+
+def test_a_new_key_is_printed_alone_and_its_hash_beside(headgate: Headgate, secret: str) -> None:
+    said = headgate("keys", "new", "--tenant", "demo")
+
+    assert said.code == 0
+    assert re.fullmatch(r"hg-[A-Za-z0-9_-]{43}\n", said.out)
+    assert (
+        said.err
+        == f"""\
+put this into headgate.yaml, then use the key (--write does it for you):
+key_secret: "${{HEADGATE_KEY_SECRET}}"
+tenants:
+  demo:
+    keys:
+      - "{known(said.out.strip())}"
+"""
+    )
+
+
+def test_without_a_secret_it_is_said_what_to_do(headgate: Headgate) -> None:
+    assert headgate("keys", "new", "--tenant", "demo") == Said(1, "", NO_SECRET)
+
+
+def test_a_secret_that_the_file_asks_for_and_is_not_set_is_named(headgate: Headgate, file: Path) -> None:
+    file.write_text("key_secret: ${HEADGATE_KEY_SECRET}\n")
+
+    assert headgate("keys", "new", "--tenant", "demo") == Said(
+        1,
+        "",
+        "headgate.yaml:1: key_secret: the environment variable HEADGATE_KEY_SECRET is not set; "
+        "export it before starting Headgate\n" + NO_SECRET,
+    )
+
+
+def test_the_secret_of_the_file_comes_before_that_of_the_environment(
+    headgate: Headgate, file: Path, secret: str
+) -> None:
+    file.write_text("key_secret: that-of-the-file\n")
+
+    said = headgate("keys", "new", "--tenant", "demo")
+
+    assert known(said.out.strip(), "that-of-the-file") in said.err
+    assert "key_secret" not in said.err
+
+
+@pytest.mark.parametrize("before", [SMALL, SMALL.replace("demo: {}", "demo:"), SMALL + f"key_secret: {SECRET}\n"])
+def test_a_written_key_is_one_that_the_gateway_knows(headgate: Headgate, file: Path, secret: str, before: str) -> None:
+    file.write_text("# kept\n" + before)
+    file.chmod(0o640)
+
+    first = headgate("keys", "new", "--tenant", "demo", "--write")
+    second = headgate("keys", "new", "--tenant", "neu", "--write", "--config", str(file))
+
+    settings = load(file, {"HEADGATE_KEY_SECRET": SECRET}, engines=DIALECTS)
+    assert first.err == (
+        'the hash of a new key of tenant "demo" is in headgate.yaml; a running gateway takes it up on SIGHUP\n'
+    )
+    assert settings.key_secret == SECRET.encode()
+    assert settings.keys == {
+        digest(settings.key_secret, first.out.strip()): "demo",
+        digest(settings.key_secret, second.out.strip()): "neu",
+    }
+    assert file.read_text().startswith("# kept\n")
+    assert file.stat().st_mode & 0o777 == 0o640
+    assert [each.name for each in file.parent.iterdir()] == ["headgate.yaml"]
+
+
+def test_a_link_to_the_file_stays_a_link(headgate: Headgate, file: Path, tmp_path: Path, secret: str) -> None:
+    (tmp_path / "real.yaml").write_text(SMALL)
+    file.symlink_to("real.yaml")
+
+    assert headgate("keys", "new", "--tenant", "demo", "--write").code == 0
+
+    assert file.is_symlink()
+    assert "hmac-sha256:" in (tmp_path / "real.yaml").read_text()
+
+
+def test_a_file_with_an_odd_layout_is_left_alone_and_no_key_is_given(
+    headgate: Headgate, file: Path, secret: str
+) -> None:
+    text = small_with().replace("demo: {}", "demo: ~")
+    file.write_text(text)
+
+    assert headgate("keys", "new", "--tenant", "demo", "--write") == Said(
+        1,
+        "",
+        "headgate: headgate.yaml has a layout that only a person should change, so it stays as it is; "
+        "try without --write\n",
+    )
+    assert file.read_text() == text
+
+
+def test_a_key_cannot_be_written_where_no_file_is(headgate: Headgate, secret: str) -> None:
+    said = headgate("keys", "new", "--tenant", "demo", "--write")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("headgate.yaml: does not exist; ")
+
+
+def test_a_file_named_outright_must_be_there(headgate: Headgate, secret: str) -> None:
+    said = headgate("keys", "new", "--tenant", "demo", "--config", "other.yaml")
+
+    assert (said.code, said.out) == (1, "")
+    assert said.err.startswith("other.yaml: does not exist; ")
+
+
+def test_a_tenant_must_have_a_name_that_the_file_may_hold(headgate: Headgate, secret: str) -> None:
+    assert headgate("keys", "new", "--tenant", "a b") == Said(
+        1, "", 'headgate: "a b" cannot name a tenant; use up to 64 letters, digits, and . _ -\n'
+    )
+
+
+def test_a_key_that_exists_is_hashed_from_stdin(
+    headgate: Headgate, secret: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("hg-mine\n"))
+
+    assert headgate("keys", "hash") == Said(0, known("hg-mine") + "\n", "")
+
+
+def test_no_key_at_all_is_not_hashed(headgate: Headgate, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n"))
+
+    assert headgate("keys", "hash") == Said(1, "", "headgate: no key came in; write one key to stdin\n")

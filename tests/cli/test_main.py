@@ -1,0 +1,53 @@
+"""Does the command line find its verbs?"""
+
+import subprocess
+import sys
+
+import pytest
+
+from headgate import __version__
+from headgate.cli.main import VERBS
+from tests.cli.conftest import Headgate
+
+
+def test_help_names_every_verb(headgate: Headgate) -> None:
+    said = headgate("--help")
+
+    assert said.code == 0
+    assert all(f"\n    {verb} " in said.out for verb in VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(headgate: Headgate, verb: str) -> None:
+    said = headgate(verb, "--help")
+
+    assert said.code == 0
+    assert VERBS[verb] in said.out
+
+
+def test_version_is_told(headgate: Headgate) -> None:
+    assert headgate("--version").out == f"headgate {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("fly",), ("check", "--fast"), ("keys",), ("keys", "new"), ("check", "a", "b")]
+)
+def test_a_wrong_command_line_is_code_two_and_says_why(headgate: Headgate, arguments: tuple[str, ...]) -> None:
+    said = headgate(*arguments)
+
+    assert (said.code, said.out) == (2, "")
+    assert "usage: headgate" in said.err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\n"
+        "from headgate.cli.main import main\n"
+        "try: main(sys.argv[1:])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('aiohttp', 'asyncio', 'msgspec', 'uvloop', 'yaml') if name in sys.modules])\n"
+    )
+    for arguments in (["--help"], *([verb, "--help"] for verb in VERBS)):
+        done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+
+        assert done.stdout.splitlines()[-1] == "[]", arguments

@@ -1,0 +1,69 @@
+"""Does any file at all end in settings or in a list of problems, and in nothing else?"""
+
+import json
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.config.problems import ConfigErrors
+from headgate.config.schema import File
+from tests.config.builders import settings_of
+
+WORDS = (
+    "small",
+    "x",
+    "",
+    "10s",
+    "4",
+    "-1",
+    "true",
+    "http://a:1",
+    "127.0.0.1:1",
+    "vllm",
+    "flex",
+    "${E}",
+    "${",
+    "1MiB",
+    "<<",
+)
+NAMES = (
+    *File.__struct_fields__,
+    "engine",
+    "endpoints",
+    "url",
+    "name",
+    "in_flight_max",
+    "keys",
+    "band",
+    "service_tiers",
+)
+
+words = st.sampled_from(WORDS) | st.none() | st.text(max_size=5)
+names = st.sampled_from(NAMES + WORDS) | st.text(max_size=3)
+trees = st.recursive(
+    words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+def ends_well(text: str) -> None:
+    problems: list[str] = []
+    try:
+        settings_of(text, {"E": "value"})
+    except ConfigErrors as errors:
+        problems = [str(problem) for problem in errors.problems]
+        problems = problems or ["an error without a problem"]
+
+    assert [problem for problem in problems if not problem.startswith("headgate.yaml:")] == []
+
+
+@given(st.dictionaries(st.sampled_from(File.__struct_fields__), trees, max_size=12))
+@settings(max_examples=300)
+def test_any_tree_is_judged(tree: dict) -> None:
+    ends_well(json.dumps(tree))
+
+
+@given(st.text())
+def test_any_text_is_judged(text: str) -> None:
+    ends_well(text)

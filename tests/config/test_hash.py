@@ -1,0 +1,88 @@
+"""Does the hash of a configuration change exactly when the configuration does?"""
+
+import hashlib
+
+import pytest
+
+from tests.config.builders import SMALL, settings_of, small_with
+
+DIGEST = "hmac-sha256:" + "ab" * 32
+SECRET = "key_secret: ${S}"
+
+
+def hash_of(text: str, **environ: str) -> str:
+    return settings_of(text, environ).hash
+
+
+def test_a_hash_is_sixteen_digits_that_stay_the_same() -> None:
+    assert hash_of(SMALL) == hash_of(SMALL)
+    assert len(bytes.fromhex(hash_of(SMALL))) == 8
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        "# a comment\n" + SMALL,
+        small_with("drain_grace: 30s", "retry: {attempts_max: 3}", "health:"),
+        small_with("classes: {interactive: {}, long: {}, batch: {}}"),
+        SMALL.replace("8081", "8081/").replace("smollm2: small", "smollm2: {pools: [small]}"),
+    ],
+)
+def test_another_way_to_write_the_same_has_the_same_hash(same: str) -> None:
+    assert hash_of(same) == hash_of(SMALL)
+
+
+def test_the_order_of_what_has_no_order_does_not_count() -> None:
+    pools = [
+        "  a: {engine: vllm, in_flight_max: 1, endpoints: [http://a, http://b]}",
+        "  c: {engine: vllm, in_flight_max: 1, endpoints: [http://c]}",
+    ]
+    turned = [pools[1], pools[0].replace("http://a, http://b", "http://b, http://a")]
+    models = ["  m: [a, c]", "  n: [c]"]
+    tenants = ["  t: {}", "  u: {}"]
+
+    def file(pools: list[str], models: list[str], tenants: list[str]) -> str:
+        served = [pool.replace("engine", "served_model: x, engine") for pool in pools]
+        return "\n".join(["pools:", *served, "models:", *models, "tenants:", *tenants])
+
+    assert hash_of(file(pools, models, tenants)) == hash_of(file(turned, models[::-1], tenants[::-1]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        small_with("drain_grace: 31s"),
+        small_with("listen: 127.0.0.1:8082"),
+        small_with("limits: {requests_open_max: 1}"),
+        small_with("retry: {tenant_percent: 11}"),
+        small_with("classes: {long: {}, interactive: {}, batch: {}}"),
+        small_with(SECRET),
+        SMALL.replace("in_flight_max: 4", "in_flight_max: 5"),
+        SMALL.replace("8081", "8082"),
+        SMALL.replace("smollm2", "smollm3"),
+        SMALL.replace("anonymous_tenant: demo", ""),
+        SMALL.replace("demo: {}", f"demo: {{keys: ['{DIGEST}']}}") + SECRET,
+    ],
+)
+def test_any_change_of_meaning_changes_the_hash(other: str) -> None:
+    assert hash_of(other, S="s" * 20) != hash_of(SMALL)
+
+
+def test_another_secret_changes_the_hash() -> None:
+    pool = SMALL.replace("engine: llamacpp", "engine: llamacpp, api_key: '${S}'")
+
+    for text in (small_with(SECRET), pool):
+        assert hash_of(text, S="one" * 10) != hash_of(text, S="two" * 10)
+
+
+def test_a_secret_moved_to_another_place_changes_the_hash() -> None:
+    pool = SMALL.replace("engine: llamacpp", "engine: llamacpp, api_key: '${S}'")
+
+    assert hash_of(small_with(SECRET), S="one" * 10) != hash_of(pool, S="one" * 10)
+
+
+def test_the_hash_is_not_a_plain_hash_of_the_secret() -> None:
+    """What stands in metrics must not let anyone try guesses cheaply."""
+    guess = hashlib.sha256(b"s" * 20).hexdigest()
+
+    assert hash_of(small_with(SECRET), S="s" * 20) not in guess

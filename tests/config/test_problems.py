@@ -1,0 +1,288 @@
+"""What is said about a file that is wrong?"""
+
+import pytest
+
+from tests.config.builders import (
+    SMALL,
+    problems_of,
+    small_with,
+    small_with_classes,
+    small_with_endpoint,
+    warnings_of,
+)
+
+DIGEST = "hmac-sha256:" + "ab" * 32
+
+ADDRESS = "an address with its port, such as 127.0.0.1:8080, [::1]:8080 or, for every network, 0.0.0.0:8080"
+SIZE = "a size with its unit, such as 512KiB, 32MiB or 1GiB"
+LIMITS = "a mapping with the settings body_bytes_max, requests_open_max, client_stall_max"
+SAME = "is the same as listen; give the admin listener a port of its own"
+
+
+def test_everything_that_is_wrong_is_said_at_once_in_the_order_of_the_file() -> None:
+    text = """
+    listen: 127.0.0.1
+    drain_grace: 30
+    limits: {body_bytes_max: 32MiB, request_open_max: 20000}
+    pools:
+      small:
+        engine: llamacp
+        endpoits: [http://127.0.0.1:8081/v1, {url: "http://b:1/", nam: gpu-2, in_flight_max: 0}]
+    models:
+      smollm2: smal
+      m2: {pools: [small, small]}
+    classes:
+      interactive: {queue_wait_max: 5s, service_tiers: [prioriy, auto]}
+      x: {}
+    tenants:
+      demo: {keys: [hg-1234], clases: [interactiv]}
+      demo: {}
+    anonymous_tenant: dem
+    key_secret: ${NOT_SET}
+    """
+
+    assert problems_of(text) == [
+        (
+            "1: listen: expected an address with its port, such as 127.0.0.1:8080, [::1]:8080 or, for every network, "
+            '0.0.0.0:8080, found "127.0.0.1"'
+        ),
+        '2: drain_grace: expected a duration with its unit, such as 250ms, 10s, 5m or 1h, found "30"',
+        '3: limits.request_open_max: unknown key; did you mean "requests_open_max"?',
+        '6: pools.small.engine: engine "llamacp" is not known; did you mean "llamacpp"?',
+        '7: pools.small.endpoits: unknown key; did you mean "endpoints"?',
+        '7: pools.small.endpoints[1].nam: unknown key; did you mean "name"?',
+        "7: pools.small.endpoints[1].in_flight_max: must be at least 1, not 0",
+        '7: pools.small.endpoints[0].url: ends in "/v1"; leave it out, since Headgate adds the paths of the API itself',
+        '9: models.smollm2.pools[0]: pool "smal" does not exist; did you mean "small"?',
+        '10: models.m2.pools[1]: pool "small" is named twice; keep one',
+        '12: classes.interactive.service_tiers[0]: tier "prioriy" does not exist; did you mean "priority"?',
+        (
+            '12: classes.interactive.service_tiers[1]: tier "auto" leaves the choice to us and can select no class; '
+            "remove it"
+        ),
+        "13: classes.x.band: missing; give its priority, where 0 goes first",
+        "15: tenants.demo: stands on line 15 and again on line 16; keep one",
+        '15: tenants.demo.clases: unknown key; did you mean "classes"?',
+        '15: tenants.demo.classes[0]: class "interactiv" does not exist; did you mean "interactive"?',
+        (
+            "15: tenants.demo.keys[0]: is not the hash of a key (hmac-sha256: and 64 hexadecimal digits); "
+            "`headgate keys hash` turns a key into one"
+        ),
+        '17: anonymous_tenant: tenant "dem" does not exist; did you mean "demo"?',
+        "18: key_secret: the environment variable NOT_SET is not set; export it before starting Headgate",
+    ]
+
+
+def test_an_empty_file_is_told_what_it_needs() -> None:
+    assert problems_of("# nothing yet\n") == [
+        "1: pools: missing; name at least one pool of endpoints",
+        "1: models: missing; name at least one model and its pools",
+    ]
+
+
+def test_what_names_nothing_is_told_to_name_something() -> None:
+    assert problems_of("pools: {}\nmodels: {}\n") == [
+        "1: pools: names no pool; name at least one, with the addresses of its engines",
+        "2: models: names no model; name at least one and the pools that serve it",
+    ]
+
+
+def test_an_empty_pool_is_told_what_it_needs() -> None:
+    assert problems_of(SMALL.replace("{engine: llamacpp, in_flight_max: 4, ", "{")) == [
+        "2: pools.small.engine: missing; name the engine that its endpoints run, such as vllm or llamacpp",
+        (
+            "2: pools.small.in_flight_max: missing; say how many requests an endpoint may hold at once "
+            "(llama.cpp: its --parallel; vLLM: try 64)"
+        ),
+    ]
+
+
+def test_an_unknown_key_that_resembles_none_is_told_those_there_are() -> None:
+    assert problems_of(small_with("health: {xyz: 1}")) == [
+        "8: health.xyz: unknown key; the settings here are failures_max, stall_max, eject, eject_max"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("limits: 3", f'limits: expected {LIMITS}, found "3"'),
+        ("limits: [3]", f"limits: expected {LIMITS}, found a list"),
+        ("limits: {body_bytes_max: 32}", f'limits.body_bytes_max: expected {SIZE}, found "32"'),
+        ("limits: {body_bytes_max: 1B}", "limits.body_bytes_max: must be at least 1KiB, not 1B"),
+        ("limits: {requests_open_max: many}", 'limits.requests_open_max: expected a whole number, found "many"'),
+        ("limits: {requests_open_max: 0}", "limits.requests_open_max: must be at least 1, not 0"),
+        ("limits: {requests_open_max: [1]}", "limits.requests_open_max: expected a number, found a list"),
+        ("limits: {client_stall_max: 0s}", "limits.client_stall_max: must be at least 1ms, not 0s"),
+        ("retry: {pool_percent: 101}", "retry.pool_percent: must be at most 100, not 101"),
+        ("classes: []", "classes: expected a mapping from names to their settings, found a list"),
+        ("classes: {}", "classes: names no class; name at least one, or leave it out for the default ones"),
+        ("classes: {long: {unnamed: yes}}", 'classes.long.unnamed: expected true or false, found "yes"'),
+        ("classes: {long: {unnamed: [yes]}}", "classes.long.unnamed: expected true or false, found a list"),
+        ("classes: {long: {pools: {a: b}}}", "classes.long.pools: expected a list, found a mapping"),
+        ("listen: [a]", "listen: expected text, found a list"),
+        ("health: {eject: 1m, eject_max: 1s}", "health.eject_max: is less than eject; make it at least as long"),
+        ("admin_listen: 127.0.0.1:8080", f"admin_listen: {SAME}"),
+        ("listen: :8080", f'listen: expected {ADDRESS}, found ":8080"'),
+        ('key_secret: ""', "key_secret: expected some text; it is empty"),
+        ("key_secret: [a]", "key_secret: expected text"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_told_the_right_one(line: str, said: str) -> None:
+    assert problems_of(small_with(line)) == [f"8: {said}"]
+
+
+def test_a_key_that_is_not_text_is_refused() -> None:
+    assert problems_of(small_with("? [a]", ": b")) == [
+        "1: has a key on line 8 that is not plain text; write a name there"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "said"),
+    [
+        ("127.0.0.1:8081", "is not the address of an engine; write it as http://HOST:PORT or https://HOST"),
+        ("ftp://gpu", "is not the address of an engine; write it as http://HOST:PORT or https://HOST"),
+        ("http://", "is not the address of an engine; write it as http://HOST:PORT or https://HOST"),
+        ("http://gpu:99999", "is not the address of an engine; write it as http://HOST:PORT or https://HOST"),
+        ("http://[gpu", "is not the address of an engine; write it as http://HOST:PORT or https://HOST"),
+        ("http://gpu/v1/", 'ends in "/v1/"; leave it out, since Headgate adds the paths of the API itself'),
+        ("http://gpu?a=b", 'ends in "?a=b"; leave it out, since Headgate adds the paths of the API itself'),
+        ("http://me:pass@gpu", "holds a user or password; remove it and set api_key on the pool"),
+    ],
+)
+def test_an_address_that_is_none_is_told_so(endpoint: str, said: str) -> None:
+    assert problems_of(small_with_endpoint(f'"{endpoint}"')) == [f"2: pools.small.endpoints[0].url: {said}"]
+
+
+def test_one_address_cannot_be_two_endpoints() -> None:
+    assert problems_of(small_with_endpoint('http://gpu, {url: "http://GPU:80/", name: b}')) == [
+        (
+            '2: pools.small.endpoints[1].url: gpu:80 is already endpoint "small/gpu:80"; keep one, '
+            "or its places are given twice"
+        )
+    ]
+
+
+def test_one_name_cannot_be_two_endpoints_of_a_pool() -> None:
+    endpoints = "{url: http://a, name: gpu}, {url: http://b, name: gpu}"
+
+    assert problems_of(small_with_endpoint(endpoints)) == [
+        '2: pools.small.endpoints[1].name: an endpoint of pool "small" is already called "gpu"; give it another name'
+    ]
+
+
+def test_an_endpoint_without_an_address_is_told_what_to_write() -> None:
+    assert problems_of(small_with_endpoint("{name: 'a b'}, {url: http://b, name: 'a b'}")) == [
+        "2: pools.small.endpoints[0].url: missing; write where the engine listens, such as http://127.0.0.1:8081",
+        "2: pools.small.endpoints[1].name: a name is made of letters, digits, and . _ : -",
+    ]
+
+
+def test_a_pool_without_endpoints_is_refused() -> None:
+    assert problems_of(small_with_endpoint("")) == [
+        "2: pools.small.endpoints: names no endpoint; list the address of at least one engine"
+    ]
+
+
+def test_a_pool_shared_by_models_must_say_what_its_engines_call_theirs() -> None:
+    assert problems_of(SMALL.replace("smollm2: small", "a: small\n  b: small")) == [
+        (
+            '2: pools.small.served_model: missing; models "a", "b" share this pool, '
+            "so say under which name its engines know theirs"
+        )
+    ]
+
+
+def test_names_that_cannot_travel_in_headers_and_metrics_are_refused() -> None:
+    text = small_with_classes('"two words": {band: 0}').replace("smollm2", '"caf\xe9"')
+
+    assert problems_of(text) == [
+        "4: models.caf\xe9: a model's name is made of up to 256 letters, digits, and . _ : / @ + -",
+        "9: classes.two words: a name is made of up to 64 letters, digits, and . _ -",
+    ]
+
+
+def test_a_model_needs_a_pool_and_references_must_exist() -> None:
+    text = small_with("  x: {models: [nope], classes: [interactive]}", "classes: {chat: {band: 0, pools: [nope]}}")
+    text = text.replace("smollm2: small", "smollm2: small\n  empty: []").replace("anonymous_tenant: demo\n", "")
+
+    assert problems_of(text) == [
+        "5: models.empty.pools: names no pool; name the pools that serve this model",
+        '8: tenants.x.classes[0]: class "interactive" does not exist; there is chat',
+        '8: tenants.x.models[0]: model "nope" does not exist; there is smollm2, empty',
+        '9: classes.chat.pools[0]: pool "nope" does not exist; there is small',
+    ]
+
+
+def test_a_tier_selects_one_class() -> None:
+    assert problems_of(small_with_classes("interactive: {}", "mine: {band: 0, service_tiers: fast}")) == [
+        '10: classes.mine.service_tiers[0]: tier "fast" already selects class "interactive"; keep it in one of them'
+    ]
+
+
+def test_a_key_belongs_to_one_tenant() -> None:
+    text = small_with(f"  acme: {{keys: [{DIGEST}, {DIGEST}]}}", "key_secret: 0123456789abcdef")
+    text = text.replace("anonymous_tenant: demo\n", "")
+
+    assert problems_of(text) == ['7: tenants.acme.keys[1]: is already a key of tenant "acme"; keep it in one place']
+
+
+def test_keys_need_a_secret() -> None:
+    assert problems_of(SMALL.replace("demo: {}", f"demo: {{keys: {DIGEST}}}")) == [
+        (
+            '1: key_secret: missing, but tenant "demo" has keys, which are hashed under it; '
+            "write ${HEADGATE_KEY_SECRET} and export what `headgate keys secret` prints"
+        )
+    ]
+
+
+def test_an_anonymous_tenant_that_resembles_none_is_told_how_to_be_added() -> None:
+    assert problems_of(SMALL.replace("anonymous_tenant: demo", "anonymous_tenant: laptop")) == [
+        '7: anonymous_tenant: tenant "laptop" does not exist; add "laptop: {}" to tenants'
+    ]
+
+
+def test_what_is_allowed_but_probably_not_meant_is_a_warning() -> None:
+    text = """
+    listen: 0.0.0.0:8080
+    key_secret: short
+    anonymous_tenant: demo
+    pools:
+      small: {engine: llamacpp, in_flight_max: 4, endpoints: ["http://127.0.0.1:8081"]}
+      spare: {engine: llamacpp, in_flight_max: 4, endpoints: ["http://127.0.0.1:8082"]}
+    models:
+      smollm2: small
+    tenants:
+      demo: {}
+      nobody: {}
+    classes:
+      batch: {}
+    """
+
+    assert warnings_of(text) == [
+        "2: key_secret: is short enough to be guessed; `headgate keys secret` makes a better one",
+        (
+            '3: anonymous_tenant: whoever reaches 0.0.0.0 is tenant "demo", without a key; '
+            "listen on 127.0.0.1 or remove it"
+        ),
+        "6: pools.spare: no model uses this pool; name it in models, or remove it",
+        (
+            "11: tenants.nobody: has no key and is not the anonymous tenant, so nobody can call as it; "
+            "`headgate keys new --tenant nobody` makes one"
+        ),
+        "12: classes: no class takes requests that name neither class nor tier; set unnamed: true on one of them",
+    ]
+
+
+def test_a_gateway_without_tenants_is_warned_about() -> None:
+    text = SMALL.partition("tenants:")[0]
+
+    assert warnings_of(text) == [
+        "1: tenants: there is no tenant, so nobody can call; `headgate keys new --tenant NAME` makes a key"
+    ]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
+def test_an_anonymous_tenant_behind_a_local_address_needs_no_warning(host: str) -> None:
+    assert warnings_of(small_with(f"listen: '{host}:8080'")) == []

@@ -1,0 +1,103 @@
+"""Are quantities read as people mean them?"""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.config.environment import Unexpandable, expand
+from headgate.config.quantities import (
+    Unreadable,
+    address,
+    address_text,
+    duration,
+    duration_text,
+    flag,
+    size,
+    size_text,
+    whole_number,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "nanoseconds"),
+    [
+        ("250ms", 250_000_000),
+        ("10s", 10_000_000_000),
+        ("10 s", 10_000_000_000),
+        ("1.5s", 1_500_000_000),
+        ("5m", 300_000_000_000),
+        ("1h", 3_600_000_000_000),
+        ("0s", 0),
+    ],
+)
+def test_a_duration_has_a_unit(text: str, nanoseconds: int) -> None:
+    assert duration(text) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("1B", 1), ("1KiB", 1024), ("32MiB", 33_554_432), ("1.5GiB", 1_610_612_736), ("1kB", 1000), ("2MB", 2_000_000)],
+)
+def test_a_size_has_a_unit(text: str, bytes_: int) -> None:
+    assert size(text) == bytes_
+
+
+@pytest.mark.parametrize(
+    ("text", "host_and_port"),
+    [("127.0.0.1:80", ("127.0.0.1", 80)), ("[::1]:0", ("::1", 0)), ("gateway.local:65535", ("gateway.local", 65535))],
+)
+def test_an_address_has_a_host_and_a_port(text: str, host_and_port: tuple[str, int]) -> None:
+    assert address(text) == host_and_port
+    assert address_text(*host_and_port) == text
+
+
+@pytest.mark.parametrize(("text", "number"), [("0", 0), ("20000", 20_000), ("20_000", 20_000), ("-3", -3)])
+def test_a_whole_number_may_be_grouped(text: str, number: int) -> None:
+    assert whole_number(text) == number
+
+
+@pytest.mark.parametrize("read", [duration, size, address, whole_number, flag])
+@pytest.mark.parametrize(
+    "text", ["", " ", "ten", "10", "1e3s", "1s1s", "-1s", "::1:80", "a:b:80", "h:65536", "0x10", "1.0", "yes", "٣"]
+)
+def test_what_is_not_plainly_written_is_refused(read, text: str) -> None:
+    if (read, text) == (whole_number, "10"):
+        return
+
+    with pytest.raises(Unreadable):
+        read(text)
+
+
+@given(st.integers(min_value=0, max_value=10**14).map(lambda each: each * 1000))
+def test_a_duration_is_written_as_it_is_read(nanoseconds: int) -> None:
+    assert duration(duration_text(nanoseconds)) == nanoseconds
+
+
+@given(st.integers(min_value=1, max_value=10**11))
+def test_a_size_is_written_as_it_is_read(count: int) -> None:
+    assert size(size_text(count)) == count
+
+
+@pytest.mark.parametrize(
+    ("text", "expanded"),
+    [
+        ("plain", "plain"),
+        ("${A}", "1"),
+        ("x${A}y${B_2}z", "x1y${A}z"),
+        ("$${A}", "${A}"),
+        ("$A and $$", "$A and $$"),
+    ],
+)
+def test_variables_of_the_environment_are_put_in_once(text: str, expanded: str) -> None:
+    assert expand(text, {"A": "1", "B_2": "${A}"}) == expanded
+
+
+def test_a_variable_that_is_not_set_is_named() -> None:
+    with pytest.raises(Unexpandable, match=r"^the environment variable MISSING is not set; export it before starting"):
+        expand("a${MISSING}", {})
+
+
+@pytest.mark.parametrize("text", ["${", "${}", "${a b}", "${1}"])
+def test_a_variable_must_be_well_written(text: str) -> None:
+    with pytest.raises(Unexpandable, match=r'write "[$][$]{" where "[$]{" is meant'):
+        expand(text, {})

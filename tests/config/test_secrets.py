@@ -1,0 +1,42 @@
+"""Is a secret ever shown?"""
+
+import pytest
+
+from headgate.config.problems import ConfigErrors
+from tests.config.builders import SMALL, settings_of
+
+CANARY = "canary-5f1d"
+
+RIGHT = SMALL.replace("engine: llamacpp", "engine: llamacpp, api_key: '${S}'") + "key_secret: ${S}\n"
+
+
+def test_settings_do_not_print_their_secrets() -> None:
+    settings = settings_of(RIGHT, {"S": CANARY})
+
+    assert settings.key_secret == CANARY.encode()
+    assert settings.pools[0].api_key == CANARY
+    assert CANARY not in repr(settings)
+    assert CANARY not in "\n".join(settings.warnings)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        SMALL.replace("demo: {}", f"demo: {{keys: [{CANARY}]}}"),
+        SMALL.replace("demo: {}", "demo: {keys: ['${S}']}"),
+        SMALL.replace("demo: {}", f"demo: {{keys: [[{CANARY}]]}}"),
+        SMALL.replace("http://127.0.0.1:8081", "http://u:${S}@gpu"),
+        SMALL.replace("http://127.0.0.1:8081", f"http://u:{CANARY}@gpu/v1"),
+        SMALL.replace("http://127.0.0.1:8081", "${S}"),
+        SMALL.replace("in_flight_max: 4", "in_flight_max: '${S}'"),
+        SMALL + "drain_grace: ${S}\n",
+        SMALL + f"key_secret: [{CANARY}]\n",
+        SMALL + f"key_secret: {{a: {CANARY}}}\n",
+        SMALL + "key_secret: ${NOT_SET}\n",
+    ],
+)
+def test_no_message_repeats_what_may_be_a_secret(wrong: str) -> None:
+    with pytest.raises(ConfigErrors) as raised:
+        settings_of(wrong, {"S": CANARY})
+
+    assert CANARY not in str(raised.value)

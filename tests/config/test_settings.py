@@ -1,0 +1,251 @@
+"""What does a file that is right come to?"""
+
+from pathlib import Path
+
+import pytest
+
+from headgate.config.classes import DEFAULT_CLASSES
+from headgate.config.load import key_secret, load
+from headgate.config.problems import ConfigErrors
+from headgate.config.settings import Address, EndpointSettings, Limits, PoolSettings, Settings
+from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.units import SECOND
+from tests.config.builders import ENGINES, SMALL, settings_of, small_with, small_with_classes
+
+DIGEST = "ab" * 32
+
+WHOLE = f"""
+listen: 0.0.0.0:8000
+admin_listen: "[::1]:9000"
+drain_grace: 1m
+key_secret: ${{SECRET}}
+anonymous_tenant: demo
+limits: {{body_bytes_max: 1MiB, requests_open_max: 10, client_stall_max: 5s}}
+pools:
+  large:
+    engine: vllm
+    served_model: ${{ORG}}/big
+    in_flight_max: ${{PLACES}}
+    warm_up: 2m
+    api_key: ${{ENGINE_KEY}}
+    endpoints: [http://GPU-1:8000/, {{url: https://gpu-2, name: gpu-2, in_flight_max: 8}}]
+  spare: {{engine: openai_compatible, in_flight_max: 1, endpoints: "http://[fd00::1]:80"}}
+models:
+  big: {{pools: [large, spare]}}
+classes:
+  chat:
+    band: 0
+    service_tiers: [priority]
+    prompt_tokens_max: 1_000
+    unnamed: true
+    pools: large
+    queue_wait_max: 250ms
+    queue_length_max: 20
+    queue_length_per_tenant_max: 5
+    first_token_max: 1s
+    idle_max: 2s
+    total_max: 3s
+  batch: {{band: 7}}
+tenants:
+  demo: {{}}
+  acme: {{keys: ["hmac-sha256:{DIGEST}"], classes: [chat], models: [big]}}
+retry:
+  attempts_max: 2
+  tenant_percent: 5
+  tenant_burst: 1
+  cost_after_silence: 3
+  pool_percent: 30
+  pool_window: 20s
+  pool_floor: 2s
+health: {{failures_max: 1, stall_max: 1s, eject: 2s, eject_max: 3s}}
+"""
+ENVIRON = {"SECRET": "s" * 20, "ORG": "org", "PLACES": "64", "ENGINE_KEY": "e" * 20}
+
+
+def test_every_setting_of_a_file_arrives() -> None:
+    settings = settings_of(WHOLE, ENVIRON)
+
+    assert settings == Settings(
+        listen=Address("0.0.0.0", 8000),
+        admin_listen=Address("::1", 9000),
+        drain_grace_ns=60 * SECOND,
+        limits=Limits(body_bytes_max=1024 * 1024, requests_open_max=10, client_stall_ns_max=5 * SECOND),
+        key_secret=b"s" * 20,
+        keys={bytes.fromhex(DIGEST): "acme"},
+        anonymous_tenant="demo",
+        pools=(
+            PoolSettings(
+                name="large",
+                engine="vllm",
+                served_model="org/big",
+                endpoints=(
+                    EndpointSettings("large/gpu-1:8000", "http://gpu-1:8000", 64),
+                    EndpointSettings("large/gpu-2", "https://gpu-2", 8),
+                ),
+                api_key="e" * 20,
+            ),
+            PoolSettings(
+                name="spare",
+                engine="openai_compatible",
+                served_model="big",
+                endpoints=(EndpointSettings("spare/[fd00::1]:80", "http://[fd00::1]:80", 1),),
+            ),
+        ),
+        policy=Policy(
+            classes=(
+                ServiceClass(
+                    "chat",
+                    band=0,
+                    service_tiers=("priority",),
+                    prompt_tokens_max=1000,
+                    unnamed=True,
+                    pools=("large",),
+                    queue_wait_ns_max=SECOND // 4,
+                    queue_length_max=20,
+                    queue_length_per_tenant_max=5,
+                    first_token_ns_max=SECOND,
+                    idle_ns_max=2 * SECOND,
+                    total_ns_max=3 * SECOND,
+                ),
+                ServiceClass(
+                    "batch",
+                    band=7,
+                    service_tiers=("flex",),
+                    unnamed=False,
+                    queue_wait_ns_max=600 * SECOND,
+                    first_token_ns_max=300 * SECOND,
+                    idle_ns_max=120 * SECOND,
+                    total_ns_max=3600 * SECOND,
+                ),
+            ),
+            tenants=(Tenant("demo"), Tenant("acme", classes=("chat",), models=("big",))),
+            pools=(Pool("large", 120 * SECOND), Pool("spare")),
+            models=(Model("big", ("large", "spare")),),
+            retry=RetryRules(
+                attempts_max=2,
+                credit_per_first_attempt=5,
+                credit_burst=100,
+                cost=100,
+                cost_after_silence=300,
+                pool_window_ns=20 * SECOND,
+                pool_percent=30,
+                pool_floor_ns=2 * SECOND,
+            ),
+            health=HealthRules(failures_max=1, stall_ns_max=SECOND, eject_ns=2 * SECOND, eject_ns_max=3 * SECOND),
+        ),
+        hash=settings.hash,
+        warnings=settings.warnings,
+    )
+
+
+def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
+    settings = settings_of(SMALL)
+
+    assert settings.policy == Policy(
+        classes=tuple(DEFAULT_CLASSES.values()),
+        tenants=(Tenant("demo"),),
+        pools=(Pool("small"),),
+        models=(Model("smollm2", ("small",)),),
+        retry=RetryRules(),
+        health=HealthRules(),
+    )
+    assert settings.warnings == ()
+    assert settings.key_secret is None
+
+
+def test_a_new_class_is_as_the_model_has_it_but_for_what_is_written() -> None:
+    settings = settings_of(small_with_classes("mine: {band: 3}"))
+
+    assert settings.policy.classes == (ServiceClass("mine", band=3),)
+
+
+def test_a_class_that_bears_a_default_name_starts_from_it() -> None:
+    settings = settings_of(small_with_classes("interactive: {queue_wait_max: 1s}"))
+
+    [interactive] = settings.policy.classes
+    assert (interactive.queue_wait_ns_max, interactive.service_tiers) == (SECOND, ("priority", "fast"))
+
+
+def test_a_name_may_be_any_word_that_yaml_takes_for_something_else() -> None:
+    text = SMALL.replace("smollm2", "no").replace("demo", "1.0").replace("small", "off")
+
+    settings = settings_of(text)
+
+    assert (settings.policy.models[0].name, settings.anonymous_tenant, settings.pools[0].name) == ("no", "1.0", "off")
+
+
+def test_values_may_be_shared_by_anchors() -> None:
+    settings = settings_of(
+        """
+        pools:
+          a: &pool {engine: vllm, in_flight_max: 4, endpoints: [http://a]}
+          b: {<<: *pool, in_flight_max: 8, endpoints: [http://b]}
+        models: {m: [a, b]}
+        tenants: {demo: }
+        anonymous_tenant: demo
+        """
+    )
+
+    assert [(pool.engine, pool.endpoints[0].in_flight_max) for pool in settings.pools] == [("vllm", 4), ("vllm", 8)]
+
+
+def test_a_list_of_merged_mappings_takes_the_first_that_has_the_key() -> None:
+    settings = settings_of(
+        """
+        pools:
+          a: &a {engine: vllm, in_flight_max: 4, endpoints: [http://a]}
+          b: &b {<<: *a, in_flight_max: 8, endpoints: [http://b]}
+          c: {<<: [{warm_up: 1s}, *b, *a], endpoints: [http://c]}
+        models: {m: [a, b, c]}
+        tenants: {demo: }
+        anonymous_tenant: demo
+        """
+    )
+
+    assert [pool.endpoints[0].in_flight_max for pool in settings.pools] == [4, 8, 8]
+    assert settings.policy.pools[2].warm_up_ns == SECOND
+
+
+def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
+    path = tmp_path / "headgate.yaml"
+    path.write_text("\ufeff" + SMALL, encoding="utf-8")
+
+    assert load(path, {}, engines=ENGINES) == settings_of(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "does not exist; name the configuration file, or write one (docs/reference/configuration.md)"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "headgate.yaml"
+    if content is not None:
+        path.write_bytes(content)
+
+    with pytest.raises(ConfigErrors) as raised:
+        load(path, {}, engines=ENGINES)
+
+    assert str(raised.value) == f"{path}: {said}"
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(ConfigErrors, match="cannot be read: Is a directory"):
+        load(tmp_path, {}, engines=ENGINES)
+
+
+def test_the_key_secret_can_be_had_from_a_file_that_is_not_finished(tmp_path: Path) -> None:
+    path = tmp_path / "headgate.yaml"
+    path.write_text("key_secret: ${S}\npools: {small: {api_key: '${NOT_SET}'}}\n")
+
+    assert key_secret(path, {"S": "x"}) == b"x"
+
+
+def test_a_file_without_a_key_secret_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "headgate.yaml"
+    path.write_text(small_with(""))
+
+    assert key_secret(path, {}) is None

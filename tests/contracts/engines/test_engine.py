@@ -1,0 +1,242 @@
+"""Does every engine, real or fake, keep what the port promises?"""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from headgate.core.events import EndpointReadied, Event
+from headgate.engines.dialects import DIALECTS
+from headgate.engines.http import HttpAnswer
+from headgate.engines.watch import EngineWatch
+from headgate.model.ticket import Api
+from headgate.model.units import EndpointId
+from headgate.model.usage import UsageSource
+from headgate.ports.engine import Answer, Call, Engine, EngineFault, ProbeState
+from headgate.wire.sse import StreamScanner
+from headgate.wire.usage import UsageFinder
+from tests.contracts.engines.subjects import Kind, Subject, a_real_engine, a_subject
+from tests.engines.calls import a_call, connections_idle, connections_in_use, read_all
+from tests.support.fake_engine import Behaviour
+from tests.support.real_engines import RealEngine
+
+E1 = EndpointId("e1")
+KINDS = [
+    pytest.param("fake"),
+    pytest.param("llamacpp", marks=pytest.mark.llamacpp),
+    # Its start counts as time of the first test that needs it.
+    pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(300)]),
+]
+LONG = {"max_tokens": 400, "ignore_eos": True}
+IMAGE = {
+    "type": "image_url",
+    "image_url": {
+        "url": "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk"
+        "+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+    },
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind_and_real(request: pytest.FixtureRequest) -> Iterator[tuple[Kind, RealEngine | None]]:
+    with a_real_engine(request.param) as real:
+        yield request.param, real
+
+
+@pytest.fixture
+async def subject(kind_and_real: tuple[Kind, RealEngine | None]) -> AsyncIterator[Subject]:
+    kind, real = kind_and_real
+    async with a_subject(kind, real) as subject:
+        yield subject
+        assert connections_in_use(subject.session) == 0
+
+
+async def scanned(answer: Answer) -> StreamScanner:
+    scanner = StreamScanner(keep_usage_chunk=False)
+    while data := await answer.read():
+        scanner.feed(data)
+    answer.close()
+    return scanner
+
+
+def test_the_adapter_is_what_the_port_asks_for(subject: Subject) -> None:
+    engine: Engine = subject.engine
+    asks: type[Answer] = HttpAnswer
+
+    assert engine.ask
+    assert asks.read
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
+async def test_a_stream_ends_with_done_and_says_its_usage(subject: Subject, api: Api) -> None:
+    answer = await subject.engine.ask(a_call(api, stream=True, max_tokens=8, temperature=0, ignore_eos=True))
+    scanner = await scanned(answer)
+
+    assert answer.status == 200
+    assert answer.content_type.startswith("text/event-stream")
+    assert (scanner.done, scanner.error) == (True, None)
+    assert scanner.usage is not None
+    assert (scanner.usage.output_tokens, scanner.usage.source) == (8, UsageSource.ENGINE)
+    assert scanner.events >= 1
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
+async def test_the_same_request_uses_the_same_tokens_streamed_or_not(subject: Subject, api: Api) -> None:
+    settings = {"max_tokens": 8, "temperature": 0, "ignore_eos": True}
+    streamed = (await scanned(await subject.engine.ask(a_call(api, stream=True, **settings)))).usage
+    answer = await subject.engine.ask(a_call(api, **settings))
+    finder = UsageFinder()
+    finder.feed(await read_all(answer))
+    whole = finder.usage
+
+    assert answer.content_type.startswith("application/json")
+    assert streamed is not None
+    assert whole is not None
+    assert (streamed.prompt_tokens, streamed.output_tokens) == (whole.prompt_tokens, whole.output_tokens)
+
+
+async def test_requests_follow_each_other_at_once_on_the_connections_that_are_kept(subject: Subject) -> None:
+    for stream in (True, True, False, True, True, False, False, True):
+        answer = await subject.engine.ask(a_call(stream=stream, max_tokens=2))
+        await read_all(answer)
+        answer.close()
+
+    kept = 1 if DIALECTS[subject.dialect].keeps_connection_after_stream else 0
+    assert connections_idle(subject.session) == kept
+
+
+MISTAKES = [
+    pytest.param(a_call(stream=True, temperature="hot"), Behaviour(status=400), id="a field of another type"),
+    pytest.param(a_call(messages=[{"role": "user", "content": [IMAGE]}]), Behaviour(status=400), id="an image"),
+    pytest.param(a_call(messages=[{"role": "user", "content": "word " * 6000}]), Behaviour(status=400), id="too long"),
+    pytest.param(
+        a_call(Api.EMBEDDINGS), Behaviour(status=404, body=b'{"detail":"Not Found"}'), id="embeddings of a chat model"
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "behaviour"), MISTAKES)
+async def test_a_mistake_in_the_request_is_blamed_on_the_request(
+    subject: Subject, call: Call, behaviour: Behaviour
+) -> None:
+    subject.would_answer(behaviour)
+
+    answer = await subject.engine.ask(call)
+    body = await read_all(answer)
+
+    assert answer.status >= 400
+    assert answer.blames_request(body), (answer.status, body)
+
+
+async def test_closing_a_stream_stops_the_engine_within_a_second(subject: Subject) -> None:
+    subject.would_answer(Behaviour(tokens=400, pace_s=0.02))
+    answer = await subject.engine.ask(a_call(stream=True, **LONG))
+    while b"content" not in await answer.read():
+        pass
+    await subject.until_running(1, seconds_max=5)
+    answer.close()
+
+    await subject.until_running(0, seconds_max=1)
+    assert connections_idle(subject.session) == 0
+
+
+async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
+    subject.would_answer(Behaviour(tokens=400, pace_s=0.02))
+    asking = asyncio.create_task(subject.engine.ask(a_call(**LONG)))
+    await subject.until_running(1, seconds_max=5)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    assert (connections_in_use(subject.session), connections_idle(subject.session)) == (0, 0)
+    # llama.cpp looks for clients that left only when nothing was asked of it for a second.
+    await subject.until_running(0, seconds_max=5, every_s=1.5 if subject.kind == "llamacpp" else 0.05)
+
+
+# vLLM's start is a minute long; that its death shows likewise is seen by the acceptance tests, which need to kill it too.
+@pytest.mark.parametrize("kind", KINDS[:2])
+async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
+    with a_real_engine(kind) as real:
+        async with a_subject(kind, real) as subject:
+            subject.would_answer(Behaviour(tokens=1500, pace_s=0.02))
+            answer = await subject.engine.ask(a_call(stream=True, max_tokens=1500, ignore_eos=True))
+            while b"content" not in await answer.read():
+                pass
+            if real is not None:
+                real.process.kill()
+            else:
+                assert subject.fake is not None
+                await subject.fake.kill()
+
+            with pytest.raises(EngineFault, match="the engine's answer broke off"):
+                await scanned(answer)
+            answer.close()
+            assert connections_in_use(subject.session) == 0
+
+
+async def test_the_watch_readies_it_and_finds_its_signals(subject: Subject) -> None:
+    told: asyncio.Queue[Event] = asyncio.Queue()
+    dialect = DIALECTS[subject.dialect]
+    watch = EngineWatch(subject.session, told.put_nowait, interval_s=0.2)
+    watch.watch(E1, subject.url, dialect=dialect, served_model=subject.model, api_key=None)
+
+    assert await told.get() == EndpointReadied(E1)
+    while (found := watch.capabilities()[0]).telemetry_age_s is None:
+        await asyncio.sleep(0.01)
+    await watch.stop()
+
+    assert (found.state, found.models, found.problems) == (ProbeState.READY, (subject.model,), ())
+    assert found.version
+    assert found.signals == {signal.value: names[0] for signal, names in dialect.metrics.items()}
+    assert (found.telemetry.running, found.telemetry.waiting) == (0, 0)
+
+
+async def test_the_watch_says_what_it_serves_instead_of_our_model(subject: Subject) -> None:
+    told: list[Event] = []
+    watch = EngineWatch(subject.session, told.append)
+    watch.watch(E1, subject.url, dialect=DIALECTS[subject.dialect], served_model="another", api_key=None)
+    while not (found := watch.capabilities()[0]).models:
+        await asyncio.sleep(0.01)
+    await watch.stop()
+
+    assert found.problems == (f'it serves {subject.model}, not "another"; set served_model to a name it serves',)
+    assert told == []
+
+
+async def test_an_engine_that_stands_still_is_unreachable_but_stays_ready(
+    kind_and_real: tuple[Kind, RealEngine | None], subject: Subject
+) -> None:
+    _, real = kind_and_real
+    told: list[Event] = []
+    watch = EngineWatch(subject.session, told.append, interval_s=0.2, timeout_s=0.5)
+    watch.watch(E1, subject.url, dialect=DIALECTS[subject.dialect], served_model=subject.model, api_key=None)
+
+    async def until(state: ProbeState) -> None:
+        while watch.capabilities()[0].state is not state:
+            await asyncio.sleep(0.05)
+
+    await until(ProbeState.READY)
+    await freeze(subject, real)
+    try:
+        await until(ProbeState.UNREACHABLE)
+    finally:
+        await thaw(subject, real)
+    await until(ProbeState.READY)
+    await watch.stop()
+
+    assert told == [EndpointReadied(E1)]
+
+
+async def freeze(subject: Subject, real: RealEngine | None) -> None:
+    if real is not None:
+        real.process.freeze()
+    elif subject.fake is not None:
+        # It cannot stand still without this test; being away is the next best.
+        await subject.fake.kill()
+
+
+async def thaw(subject: Subject, real: RealEngine | None) -> None:
+    if real is not None:
+        real.process.thaw()
+    elif subject.fake is not None:
+        await subject.fake.start()

@@ -1,0 +1,164 @@
+"""Does a host keep its promise to the door? One suite for every host."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headgate.core.commands import Abort, Command, Dispatch, End
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    EndpointJoined,
+    EndpointReadied,
+    Event,
+    PolicyChanged,
+    RequestWithdrawn,
+    WithdrawalCause,
+)
+from headgate.core.scheduler import Scheduler
+from headgate.hosts.local.clock import SystemClock
+from headgate.hosts.local.host import LocalHost
+from headgate.model.endpoint import Endpoint
+from headgate.model.outcome import Outcome
+from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import MILLISECOND, ClassName, Duration, EndpointId, ModelName, PoolName, RequestId, TenantId
+from headgate.ports.host import Host
+
+POOL, MODEL, TENANT, ENDPOINT = PoolName("p"), ModelName("m"), TenantId("t"), EndpointId("p/e1")
+POLICY = Policy(
+    classes=(ServiceClass(ClassName("only"), band=0, queue_wait_ns_max=Duration(30 * MILLISECOND)),),
+    tenants=(Tenant(TENANT),),
+    pools=(Pool(POOL),),
+    models=(Model(MODEL, (POOL,)),),
+)
+
+
+class Recorder:
+    """An observer that keeps what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Event, list[Command], int]] = []
+
+    def saw(self, event: Event, commands: object, now: int) -> None:
+        assert isinstance(commands, list)
+        self.seen.append((event, list(commands), now))
+
+
+@asynccontextmanager
+async def local_host(recorder: Recorder) -> AsyncIterator[Host]:
+    faults: list[BaseException] = []
+    host = LocalHost(Scheduler(), SystemClock(), (recorder,), faults.append)
+    yield host
+    host.stop()
+    assert faults == []
+
+
+@pytest.fixture(params=[local_host], ids=["local"])
+async def host(request: pytest.FixtureRequest, recorder: Recorder) -> AsyncIterator[Host]:
+    async with request.param(recorder) as host:
+        host.tell(PolicyChanged(POLICY, "hash"))
+        host.tell(EndpointJoined(Endpoint(ENDPOINT, POOL, in_flight_max=1)))
+        host.tell(EndpointReadied(ENDPOINT))
+        yield host
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+def a_ticket(name: str, model: str = MODEL) -> Ticket:
+    return Ticket(RequestId(name), Api.CHAT, ModelName(model), TENANT, stream=True, prompt_bytes=100)
+
+
+def never(abort: Abort) -> None:
+    raise AssertionError(f"nobody asked for {abort}")
+
+
+async def order(line: object, within: float = 2.0) -> Dispatch | End:
+    async with asyncio.timeout(within):
+        return await line.next()  # type: ignore[attr-defined]
+
+
+async def test_a_request_is_dispatched_and_ends_with_its_attempt(host: Host) -> None:
+    line = host.open(a_ticket("a"), never)
+    dispatch = await order(line)
+    assert isinstance(dispatch, Dispatch)
+    assert dispatch.endpoint_id == ENDPOINT
+
+    host.tell(AttemptEnded(RequestId("a"), 1, AttemptEnding.COMPLETED))
+    end = await order(line)
+    assert isinstance(end, End)
+    assert end.outcome is Outcome.COMPLETED
+
+
+async def test_a_request_that_waits_is_dispatched_when_there_is_room(host: Host) -> None:
+    first, second = host.open(a_ticket("a"), never), host.open(a_ticket("b"), never)
+    await order(first)
+    waiting = asyncio.create_task(order(second))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+
+    host.tell(AttemptEnded(RequestId("a"), 1, AttemptEnding.COMPLETED))
+    assert isinstance(await waiting, Dispatch)
+
+
+async def test_time_passes_without_events(host: Host) -> None:
+    await order(host.open(a_ticket("a"), never))
+    end = await order(host.open(a_ticket("b"), never))
+    assert isinstance(end, End)
+    assert end.outcome is Outcome.EXPIRED
+
+
+async def test_a_refusal_comes_at_once(host: Host) -> None:
+    end = await order(host.open(a_ticket("a", model="unknown"), never))
+    assert isinstance(end, End)
+    assert end.outcome is Outcome.MODEL_NOT_FOUND
+
+
+async def test_a_withdrawn_request_has_its_attempt_aborted(host: Host) -> None:
+    aborts: list[Abort] = []
+    line = host.open(a_ticket("a"), aborts.append)
+    await order(line)
+    host.tell(RequestWithdrawn(RequestId("a"), WithdrawalCause.CLIENT_LEFT))
+    end = await order(line)
+
+    assert [(abort.request_id, abort.attempt) for abort in aborts] == [("a", 1)]
+    assert isinstance(end, End)
+    assert end.outcome is Outcome.CANCELLED
+
+
+async def test_a_closed_line_is_forgotten_and_nothing_breaks(host: Host) -> None:
+    host.open(a_ticket("a"), never).close()
+    host.tell(AttemptEnded(RequestId("a"), 1, AttemptEnding.COMPLETED))
+    assert host.summary().requests == 0
+
+
+async def test_observers_see_every_decision_in_order_with_times_that_never_fall(host: Host, recorder: Recorder) -> None:
+    line = host.open(a_ticket("a"), never)
+    await order(line)
+    host.tell(AttemptEnded(RequestId("a"), 1, AttemptEnding.COMPLETED))
+
+    names = [type(event).__name__ for event, _, _ in recorder.seen]
+    times = [now for _, _, now in recorder.seen]
+    assert names == ["PolicyChanged", "EndpointJoined", "EndpointReadied", "RequestArrived", "AttemptEnded"]
+    assert times == sorted(times)
+    assert [type(command).__name__ for command in recorder.seen[-1][1]] == ["End"]
+
+
+async def test_a_mistake_of_ours_is_reported_and_not_swallowed() -> None:
+    faults: list[BaseException] = []
+    fault: Callable[[BaseException], None] = faults.append
+    host = LocalHost(Scheduler(), SystemClock(), (), fault)
+    host.tell(PolicyChanged(POLICY, "hash"))
+    host.tell(EndpointJoined(Endpoint(ENDPOINT, POOL, in_flight_max=1)))
+    host.tell(EndpointReadied(ENDPOINT))
+    host.open(a_ticket("a"), never)
+    with pytest.raises(AssertionError, match="arrived twice"):
+        host.open(a_ticket("a"), never)
+    assert len(faults) == 1
+    host.stop()

@@ -1,0 +1,377 @@
+"""When is an endpoint left alone, and how does it come back?"""
+
+import pytest
+
+from headgate.core.commands import Command, Dispatch, Eject
+from headgate.core.events import Event, TimerFired
+from headgate.core.scheduler import Scheduler
+from headgate.model.endpoint import EndpointState
+from headgate.model.outcome import Outcome
+from headgate.model.policy import HealthRules
+from headgate.model.units import SECOND, Instant
+from tests.support.builders import (
+    a_policy,
+    a_scheduler,
+    abort,
+    aborted,
+    an_endpoint,
+    arrived,
+    at,
+    client_left,
+    completed,
+    dispatch,
+    eject,
+    end,
+    endpoint_summary,
+    failed,
+    fell_silent,
+    first_token,
+    joined,
+    lasting,
+    leaving,
+    progressed,
+    readied,
+    readmit,
+    refused,
+    told,
+    unreadied,
+)
+
+NO_LIFE = "its endpoint shows no sign of life"
+
+
+def state_of(scheduler: Scheduler, name: str = "e1") -> EndpointState:
+    return endpoint_summary(scheduler, name).state
+
+
+def fails_once(scheduler: Scheduler, name: str, now: Instant) -> list[Command]:
+    """What is said to a failure at the endpoint, of a request whose client has left so that it is not tried again."""
+    [sent] = scheduler.handle(arrived(name), now)
+    assert isinstance(sent, Dispatch)
+    told(scheduler, now, client_left(name))
+    return scheduler.handle(failed(name), now)
+
+
+def seconds_out(commands: list[Command], now: Instant) -> int:
+    [command] = commands
+    assert isinstance(command, Eject)
+    return (command.until - now) // SECOND
+
+
+# Failures in a row
+
+
+def test_failures_in_a_row_eject_an_endpoint() -> None:
+    scheduler = a_scheduler()
+
+    assert fails_once(scheduler, "a", at(0)) == []
+    assert fails_once(scheduler, "b", at(1)) == []
+    assert fails_once(scheduler, "c", at(2)) == [eject("e1", until=at(12), reason="connection refused")]
+    assert state_of(scheduler) is EndpointState.EJECTED
+    assert scheduler.next_wakeup() == at(12)
+
+
+@pytest.mark.parametrize("success", [completed("s"), refused("s"), first_token("s")])
+def test_a_success_in_between_makes_failures_start_anew(success: Event) -> None:
+    scheduler = a_scheduler()
+    fails_once(scheduler, "a", at(0))
+    fails_once(scheduler, "b", at(0))
+    told(scheduler, at(0), arrived("s"), success, aborted("s"))
+
+    assert fails_once(scheduler, "c", at(1)) == []
+    assert fails_once(scheduler, "d", at(1)) == []
+    assert state_of(scheduler) is EndpointState.READY
+
+
+def test_an_aborted_attempt_is_neither_success_nor_failure() -> None:
+    scheduler = a_scheduler()
+    fails_once(scheduler, "a", at(0))
+    fails_once(scheduler, "b", at(0))
+    told(scheduler, at(0), arrived("x"), client_left("x"), aborted("x"))
+
+    assert fails_once(scheduler, "c", at(1)) == [eject("e1", until=at(11), reason="connection refused")]
+
+
+def test_silence_counts_as_a_failure() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    told(scheduler, at(0), arrived("r"), first_token("r"))
+
+    assert scheduler.handle(fell_silent("r"), at(0))[0] == eject("e1", until=at(10), reason="no token in time")
+
+
+def test_an_ejected_endpoint_gets_nothing_until_its_time_is_over_and_then_one_request_on_trial() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)), places=4)
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(1), arrived("b"), arrived("c"))
+
+    assert scheduler.handle(TimerFired(), at(9.999)) == []
+    assert scheduler.handle(TimerFired(), at(10)) == [dispatch("b", place="1 of 4", waited=9)]
+    assert state_of(scheduler) is EndpointState.TRIAL
+
+
+@pytest.mark.parametrize("success", [completed("b"), refused("b"), first_token("b")])
+def test_a_trial_that_succeeds_readmits_the_endpoint_with_all_of_its_places(success: Event) -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)), places=3)
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(10), arrived("b"), arrived("c"), arrived("d"))
+
+    commands = scheduler.handle(success, at(11))
+
+    assert commands[0] == readmit("e1", "its trial request succeeded")
+    assert [each.request_id for each in commands if isinstance(each, Dispatch)] == ["c", "d"]
+    assert state_of(scheduler) is EndpointState.READY
+
+
+def test_a_trial_that_fails_ejects_it_again_for_twice_as_long_up_to_a_limit() -> None:
+    health = HealthRules(failures_max=1, eject_ns=lasting(10), eject_ns_max=lasting(50))
+    scheduler = a_scheduler(policy=a_policy(health=health))
+    now, lengths = 0, list[int]()
+
+    for name in "abcde":
+        lengths.append(seconds_out(fails_once(scheduler, name, at(now)), at(now)))
+        now += lengths[-1]
+        told(scheduler, at(now), TimerFired())
+
+    assert lengths == [10, 20, 40, 50, 50]
+
+
+def test_an_endpoint_ejected_for_ever_so_many_times_is_still_out_for_a_bounded_time() -> None:
+    health = HealthRules(failures_max=1, eject_ns=lasting(1), eject_ns_max=lasting(10**9))
+    scheduler = a_scheduler(policy=a_policy(health=health))
+    now = length = 0
+    for number in range(20):
+        length = seconds_out(fails_once(scheduler, f"r{number}", at(now)), at(now))
+        now += length
+        told(scheduler, at(now), TimerFired())
+
+    assert length == 2**16
+
+
+def test_after_a_success_ejections_start_anew() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    fails_once(scheduler, "a", at(0))
+    fails_once(scheduler, "b", at(10))
+    told(scheduler, at(30), arrived("c"), completed("c"))
+
+    assert fails_once(scheduler, "d", at(31)) == [eject("e1", until=at(41), reason="connection refused")]
+
+
+def test_on_trial_an_endpoint_that_still_holds_old_attempts_gets_nothing_more() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)), places=4)
+    told(scheduler, at(0), arrived("old", stream=False))
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(1), arrived("waits"))
+
+    assert scheduler.handle(TimerFired(), at(10)) == []
+    assert state_of(scheduler) is EndpointState.TRIAL
+    assert scheduler.handle(completed("old"), at(12)) == [
+        readmit("e1", "its trial request succeeded"),
+        end("old", Outcome.COMPLETED, attempts=1),
+        dispatch("waits", place="1 of 4", waited=11),
+    ]
+
+
+def test_attempts_that_fail_after_the_ejection_do_not_prolong_it() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)), places=4)
+    told(scheduler, at(0), arrived("x"), arrived("y"), client_left("x"), client_left("y"))
+
+    assert scheduler.handle(failed("x"), at(0)) == [eject("e1", until=at(10), reason="connection refused")]
+    assert scheduler.handle(failed("y"), at(5)) == []
+    assert scheduler.next_wakeup() == at(10)
+
+
+def test_an_engine_that_says_it_is_ready_is_not_believed_before_its_time_is_over() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    fails_once(scheduler, "a", at(0))
+
+    assert scheduler.handle(readied("e1"), at(1)) == []
+    assert state_of(scheduler) is EndpointState.EJECTED
+
+
+def test_an_engine_that_restarts_while_ejected_is_on_trial_as_soon_as_it_is_ready() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)), places=4)
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(1), unreadied("e1"), arrived("b"), arrived("c"))
+    assert state_of(scheduler) is EndpointState.WARMING
+
+    assert scheduler.handle(readied("e1"), at(3)) == [dispatch("b", place="1 of 4", waited=2)]
+    assert state_of(scheduler) is EndpointState.TRIAL
+
+
+def test_an_engine_that_restarts_again_and_again_is_out_longer_each_time() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(1), unreadied("e1"), readied("e1"))
+
+    assert fails_once(scheduler, "b", at(2)) == [eject("e1", until=at(22), reason="connection refused")]
+
+
+def test_the_end_of_an_ejection_that_a_restart_overtook_changes_nothing() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(1), unreadied("e1"))
+
+    assert scheduler.next_wakeup() is None
+    assert scheduler.handle(TimerFired(), at(10)) == []
+    assert state_of(scheduler) is EndpointState.WARMING
+
+
+def test_unready_during_a_trial_ends_the_trial_and_the_attempt_that_was_tried_ends_as_it_does() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(10), arrived("b"), client_left("b"), unreadied("e1"))
+
+    assert scheduler.handle(failed("b"), at(11)) == []
+    assert state_of(scheduler) is EndpointState.WARMING
+    told(scheduler, at(12), readied("e1"))
+    assert state_of(scheduler) is EndpointState.TRIAL
+
+
+def test_one_that_warms_up_is_not_ejected() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    told(scheduler, at(0), arrived("a"), client_left("a"), unreadied("e1"))
+
+    assert scheduler.handle(failed("a"), at(1)) == []
+    assert scheduler.handle(readied("e1"), at(2)) == [readmit("e1", "the engine says it is ready")]
+
+
+def test_one_that_says_it_is_ready_twice_is_ready_once() -> None:
+    scheduler = a_scheduler()
+
+    assert told(scheduler, at(1), readied("e1"), unreadied("e1"), unreadied("e1"), readied("e1")) == [
+        readmit("e1", "the engine says it is ready")
+    ]
+
+
+# Silence of streams
+
+
+def test_streams_without_a_sign_of_life_eject_their_endpoint_and_are_aborted_and_retried() -> None:
+    scheduler = a_scheduler(an_endpoint("e1", places=2), an_endpoint("e2", places=2))
+    told(scheduler, at(0), arrived("mute"), arrived("lively"), arrived("cut"), first_token("cut"))
+    told(scheduler, at(20), progressed("lively"))
+
+    assert scheduler.next_wakeup() == at(30)
+    assert scheduler.handle(TimerFired(), at(30)) == [
+        eject("e1", until=at(40), reason="no sign of life for 30 s; streams in flight: 2"),
+        abort("mute", reason=NO_LIFE),
+        abort("cut", reason=NO_LIFE),
+    ]
+    assert told(scheduler, at(30.5), aborted("mute"), aborted("cut")) == [
+        dispatch("mute", "e2", attempt=2, place="2 of 2"),
+        end(
+            "cut",
+            Outcome.ENGINE_SILENT,
+            "after the first token: its endpoint showed no sign of life",
+            attempts=1,
+            retry_after=1,
+        ),
+    ]
+
+
+@pytest.mark.parametrize("sign", [first_token("r"), progressed("r"), progressed("s"), first_token("s"), completed("s")])
+def test_a_sign_of_life_of_any_attempt_puts_the_silence_off(sign: Event) -> None:
+    scheduler = a_scheduler(places=2)
+    told(scheduler, at(0), arrived("r"), arrived("s"))
+    told(scheduler, at(20), sign)
+
+    assert scheduler.handle(TimerFired(), at(30)) == []
+    assert scheduler.next_wakeup() == at(50)
+    assert scheduler.handle(TimerFired(), at(50))[0] == eject(
+        "e1",
+        until=at(60),
+        reason=f"no sign of life for 30 s; streams in flight: {endpoint_summary(scheduler, 'e1').in_flight}",
+    )
+
+
+def test_attempts_that_are_not_streamed_may_be_silent() -> None:
+    scheduler = a_scheduler(places=2)
+    told(scheduler, at(0), arrived("r", stream=False))
+
+    assert scheduler.next_wakeup() is None
+    assert scheduler.handle(TimerFired(), at(300)) == []
+
+
+def test_attempts_that_are_not_streamed_go_on_where_streams_are_aborted() -> None:
+    scheduler = a_scheduler(places=2)
+    told(scheduler, at(0), arrived("streamed"), arrived("whole", stream=False))
+
+    assert scheduler.handle(TimerFired(), at(30))[1:] == [abort("streamed", reason=NO_LIFE)]
+
+
+def test_silence_is_counted_from_the_first_stream_after_an_idle_time() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("r"), completed("r"))
+    told(scheduler, at(100), arrived("s"))
+
+    assert scheduler.next_wakeup() == at(130)
+
+
+def test_the_silence_of_an_endpoint_is_over_with_its_last_stream() -> None:
+    scheduler = a_scheduler(places=3)
+    told(scheduler, at(0), arrived("r"), arrived("s"), arrived("whole", stream=False))
+    told(scheduler, at(1), completed("r"))
+    assert scheduler.next_wakeup() == at(30)
+
+    told(scheduler, at(2), completed("s"))
+    assert scheduler.next_wakeup() is None
+
+
+def test_a_stream_that_does_not_obey_is_aborted_again_and_the_ejection_is_not_prolonged() -> None:
+    health = HealthRules(eject_ns=lasting(100))
+    scheduler = a_scheduler(policy=a_policy(health=health))
+    told(scheduler, at(0), arrived("r"))
+    told(scheduler, at(30), TimerFired())
+
+    assert scheduler.handle(TimerFired(), at(60)) == [abort("r", reason=NO_LIFE)]
+    assert state_of(scheduler) is EndpointState.EJECTED
+
+
+def test_streams_whose_requests_have_ended_need_no_second_abort() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("r"), client_left("r"))
+
+    assert scheduler.handle(TimerFired(), at(30)) == [
+        eject("e1", until=at(40), reason="no sign of life for 30 s; streams in flight: 1")
+    ]
+
+
+def test_the_streams_of_one_that_is_not_ready_any_more_are_aborted_but_it_is_not_ejected() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("r"), unreadied("e1"))
+
+    assert scheduler.handle(TimerFired(), at(30)) == [abort("r", reason=NO_LIFE)]
+    assert state_of(scheduler) is EndpointState.WARMING
+
+
+def test_endpoints_that_fall_silent_together_are_all_ejected_before_any_stream_is_aborted() -> None:
+    scheduler = a_scheduler(an_endpoint("e1"), an_endpoint("e2"))
+    told(scheduler, at(0), arrived("r"), arrived("s"))
+
+    assert scheduler.handle(TimerFired(), at(30)) == [
+        eject("e1", until=at(40), reason="no sign of life for 30 s; streams in flight: 1"),
+        eject("e2", until=at(40), reason="no sign of life for 30 s; streams in flight: 1"),
+        abort("r", "e1", reason=NO_LIFE),
+        abort("s", "e2", reason=NO_LIFE),
+    ]
+
+
+def test_a_trial_that_stalls_is_over() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(10), arrived("b"))
+
+    assert scheduler.handle(TimerFired(), at(40)) == [
+        eject("e1", until=at(60), reason="no sign of life for 30 s; streams in flight: 1"),
+        abort("b", reason=NO_LIFE),
+    ]
+
+
+def test_an_ejected_endpoint_that_rejoins_stays_ejected() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    told(scheduler, at(0), arrived("old", stream=False), joined("e1", places=2))
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(1), leaving("e1"), joined("e1", places=2))
+
+    assert state_of(scheduler) is EndpointState.EJECTED
+    assert scheduler.next_wakeup() == at(10)

@@ -1,0 +1,139 @@
+"""Does the reference of the configuration name every setting with its true default, and no other?"""
+
+import re
+
+import pytest
+from msgspec import NODEFAULT, inspect
+
+from headgate.config import quantities
+from headgate.config.classes import DEFAULT_CLASSES
+from headgate.config.load import parse
+from headgate.config.schema import (
+    ClassSection,
+    EndpointSection,
+    File,
+    HealthSection,
+    LimitsSection,
+    ModelSection,
+    PoolSection,
+    RetrySection,
+    Section,
+    TenantSection,
+)
+from headgate.engines.dialects import DIALECTS
+from headgate.model.policy import ServiceClass
+from tests.house.small_tree import PROJECT
+
+PAGE = (PROJECT / "docs/reference/configuration.md").read_text()
+
+SECTIONS: dict[str, type[Section]] = {
+    "The file": File,
+    "`limits`": LimitsSection,
+    "`pools.NAME`": PoolSection,
+    "`pools.NAME.endpoints[]`": EndpointSection,
+    "`models.NAME`": ModelSection,
+    "`classes.NAME`": ClassSection,
+    "`tenants.NAME`": TenantSection,
+    "`retry`": RetrySection,
+    "`health`": HealthSection,
+}
+ANY_CLASS = ServiceClass("any", band=0)
+
+
+def rows_under(heading: str) -> dict[str, list[str]]:
+    """The first table under a heading: setting -> the other cells of its row."""
+    [body] = re.findall(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in body.splitlines() if line.startswith("| `")
+    ]
+    return {row[0].strip("`"): row[1:] for row in rows}
+
+
+def shown(value: object, reads: object) -> str:
+    """A default as the page writes it."""
+    match value, reads:
+        case None, _:
+            return "*none*"
+        case int(), "duration":
+            return f"`{quantities.duration_text(value)}`"
+        case int(), "size":
+            return f"`{quantities.size_text(value)}`"
+        case (str(host), int(port)), "address":
+            return f"`{quantities.address_text(host, port)}`"
+        case bool(), _:
+            return f"`{str(value).lower()}`"
+        case ((list() | tuple() | dict()), _):
+            return ", ".join(f"`{each}`" for each in value) or "*none*"
+        case _:
+            return f"`{value}`"
+
+
+def reads_of(info: inspect.Type) -> object:
+    if isinstance(info, inspect.UnionType):
+        return next((reads_of(each) for each in info.types if not isinstance(each, inspect.NoneType)), None)
+    return (info.extra or {}).get("reads") if isinstance(info, inspect.Metadata) else None
+
+
+def default_of(field: inspect.Field, section: type[Section]) -> str:
+    if section is ClassSection and field.name != "band":
+        return shown(of_class(ANY_CLASS, field.name), reads_of(field.type))
+    if field.required or section is ClassSection:
+        return "*required*"
+    default = field.default if field.default is not NODEFAULT else field.default_factory()
+    return f"see `{field.name}`" if isinstance(default, Section) else shown(default, reads_of(field.type))
+
+
+def of_class(service_class: ServiceClass, setting: str) -> object:
+    """A setting of the file, as the model has it: what lasts carries its unit there."""
+    for name in (setting, setting.replace("_max", "_ns_max")):
+        if hasattr(service_class, name):
+            return getattr(service_class, name)
+    raise AssertionError(setting)
+
+
+def fields_of(section: type[Section]) -> dict[str, inspect.Field]:
+    info = inspect.type_info(section)
+    assert isinstance(info, inspect.StructType)
+    return {field.name: field for field in info.fields}
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_every_setting_is_on_the_page_with_its_default_and_no_other(heading: str) -> None:
+    section = SECTIONS[heading]
+
+    described = {setting: cells[0] for setting, cells in rows_under(heading).items()}
+
+    assert described == {name: default_of(field, section) for name, field in fields_of(section).items()}
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_every_setting_has_a_meaning(heading: str) -> None:
+    assert [setting for setting, cells in rows_under(heading).items() if not cells[1].endswith(".")] == []
+
+
+def test_every_section_of_the_schema_is_on_the_page() -> None:
+    assert set(SECTIONS.values()) == set(Section.__subclasses__())
+
+
+def test_the_default_classes_are_told_as_they_are() -> None:
+    fields = fields_of(ClassSection)
+
+    assert rows_under("The default classes") == {
+        setting: [shown(of_class(each, setting), reads_of(fields[setting].type)) for each in DEFAULT_CLASSES.values()]
+        for setting in fields
+        if any(of_class(each, setting) != of_class(ANY_CLASS, setting) for each in DEFAULT_CLASSES.values())
+    }
+
+
+def test_every_engine_is_named() -> None:
+    [_, meaning] = rows_under("`pools.NAME`")["engine"]
+
+    assert set(re.findall("`([a-z_]+)`", meaning)) == set(DIALECTS)
+
+
+def test_the_example_is_right() -> None:
+    [example] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+
+    settings = parse(example, "headgate.yaml", {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"}, engines=DIALECTS)
+
+    assert settings.warnings == ()

@@ -1,0 +1,201 @@
+"""What happens when somebody leaves: the caller, the engine, or the gateway itself?"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import a_config, chat, events_of, gateway_in_loop
+
+
+async def test_a_caller_who_leaves_while_queued_is_forgotten(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, in_flight_max=1), tmp_path) as gateway:
+            engine.script.append(Behaviour(hang_after=1))
+            first = asyncio.create_task(read(gateway.post(chat(stream=True))))
+            held = await engine.next_request()
+            waiting = asyncio.create_task(read(gateway.post(chat(stream=True))))
+            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+
+            waiting.cancel()
+            await gateway.until(lambda status: status["queued"]["interactive"] == 0, seconds_max=1)
+            held.resume.set()
+            await first
+            await gateway.until_idle()
+
+    assert len(engine.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "stream"),
+    [
+        (Behaviour(hang_before_head=True), True),
+        (Behaviour(hang_after=0), True),
+        (Behaviour(tokens=5, hang_after=2), True),
+        (Behaviour(hang_before_head=True), False),
+        (Behaviour(hang_after=0), False),
+    ],
+    ids=["before the head", "before the first token", "mid-stream", "not streamed", "not streamed, mid-body"],
+)
+async def test_a_caller_who_leaves_frees_the_engine(tmp_path: Path, behaviour: Behaviour, stream: bool) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.script.append(behaviour)
+        call = asyncio.create_task(read(gateway.post(chat(stream=stream))))
+        received = await engine.next_request()
+        await received.hung.wait()
+        call.cancel()
+
+        async with asyncio.timeout(1):
+            await received.client_left.wait()
+        await gateway.until_idle(seconds_max=1)
+
+
+async def test_an_engine_that_hangs_before_the_first_token_is_given_up_for_another(tmp_path: Path) -> None:
+    classes = {"interactive": {"band": 0, "first_token_max": "300ms"}}
+    async with FakeEngine() as silent, FakeEngine() as other:
+        async with gateway_in_loop(a_config(silent.url, other.url, classes=classes), tmp_path) as gateway:
+            silent.behaviour = Behaviour(hang_after=0)
+            both = await asyncio.gather(*(told(gateway.post(chat(stream=True))) for _ in range(2)))
+            assert (await silent.next_request()).client_left.is_set()
+
+    assert sorted(attempts for attempts, _ in both) == ["1", "2"]
+    assert [events_of(body)[-1] for _, body in both] == ["[DONE]", "[DONE]"]
+
+
+async def test_an_engine_that_hangs_mid_stream_ends_in_an_honest_error(tmp_path: Path) -> None:
+    classes = {"interactive": {"band": 0, "idle_max": "300ms"}}
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, classes=classes), tmp_path) as gateway:
+            engine.behaviour = Behaviour(tokens=5, hang_after=2)
+            async with gateway.post(chat(stream=True)) as answer:
+                events = events_of(await answer.read())
+
+    assert len(events) == 3
+    error = json.loads(events[-1])["error"]
+    assert error["code"] == "stream_interrupted"
+    assert "no token for 0.3 s" in error["message"]
+
+
+async def test_what_is_not_complete_in_time_ends(tmp_path: Path) -> None:
+    classes = {"interactive": {"band": 0, "total_max": "300ms"}}
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(
+            a_config(engine.url, classes=classes, retry={"attempts_max": 1}), tmp_path
+        ) as gateway:
+            engine.behaviour = Behaviour(hang_before_head=True)
+            async with gateway.post(chat()) as answer:
+                error = (await answer.json())["error"]
+
+    assert answer.status == 504
+    assert error["code"] == "engine_timeout"
+
+
+async def test_an_engine_that_dies_mid_run_costs_only_the_streams_it_was_sending(tmp_path: Path) -> None:
+    async with FakeEngine() as dying, FakeEngine() as other:
+        async with gateway_in_loop(a_config(dying.url, other.url, in_flight_max=4), tmp_path) as gateway:
+            dying.behaviour = Behaviour(tokens=5, hang_after=2)
+            calls = [asyncio.create_task(read(gateway.post(chat(stream=True)))) for _ in range(8)]
+            for _ in range(4):
+                await (await dying.next_request()).hung.wait()
+            dying.behaviour = Behaviour()
+            await dying.kill()
+            ends = [events_of(await call)[-1] for call in calls]
+            # What comes afterwards is retried where nothing has reached the caller yet.
+            later = [asyncio.create_task(read(gateway.post(chat(stream=True)))) for _ in range(8)]
+            later_ends = [events_of(await call)[-1] for call in later]
+
+    assert ends.count("[DONE]") == 4
+    assert sum('"stream_interrupted"' in end for end in ends) == 4
+    assert later_ends == ["[DONE]"] * 8
+
+
+async def test_sixteen_callers_on_four_places_are_all_served_and_never_more_than_four_at_once(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, in_flight_max=4), tmp_path) as gateway:
+            engine.behaviour = Behaviour(tokens=4, pace_s=0.005)
+            bodies = await asyncio.gather(*(read(gateway.post(chat(stream=True))) for _ in range(16)))
+            await gateway.until_idle()
+
+    assert [events_of(body)[-1] for body in bodies] == ["[DONE]"] * 16
+    assert engine.running_max == 4
+
+
+async def test_draining_lets_open_streams_end_and_turns_new_requests_away(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, in_flight_max=1), tmp_path) as gateway:
+            engine.script.append(Behaviour(tokens=3, hang_after=1))
+            streaming = asyncio.create_task(read(gateway.post(chat(stream=True))))
+            held = await engine.next_request()
+            await held.hung.wait()
+            queued = asyncio.create_task(read(gateway.post(chat(stream=True))))
+            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+
+            gateway.gateway.leave()
+            await gateway.until(lambda status: status["draining"])
+            async with gateway.http.get(gateway.admin_url + "/ready") as ready:
+                assert ready.status == 503
+            async with gateway.post(chat()) as turned:
+                assert (turned.status, (await turned.json())["error"]["code"]) == (503, "server_is_overloaded")
+            assert turned.headers["x-should-retry"] == "true"
+            assert turned.headers["retry-after"] == "1"
+
+            held.resume.set()
+            assert events_of(await streaming)[-1] == "[DONE]"
+            assert events_of(await queued)[-1] == "[DONE]"
+            assert await gateway.running == 0
+
+
+async def test_what_outlasts_the_grace_time_is_told_so(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, in_flight_max=1, drain_grace="200ms"), tmp_path) as gateway:
+            engine.script.append(Behaviour(tokens=3, hang_after=1))
+            streaming = asyncio.create_task(read(gateway.post(chat(stream=True))))
+            held = await engine.next_request()
+            await held.hung.wait()
+            queued = asyncio.create_task(answered(gateway.post(chat(stream=True))))
+            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+
+            gateway.gateway.leave()
+            interrupted = events_of(await streaming)
+            status, body = await queued
+
+    assert json.loads(interrupted[-1])["error"]["code"] == "slow_down"
+    assert (status, json.loads(body)["error"]["code"]) == (503, "server_is_overloaded")
+    assert held.client_left.is_set()
+
+
+async def test_a_caller_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, limits={"client_stall_max": "500ms"})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            event = b'data: {"choices":[{"index":0,"delta":{"content":"' + b"x" * 60_000 + b'"}}]}\n\n'
+            engine.behaviour = Behaviour(body=event * 400)
+            host, port = config["listen"].split(":")
+            _, writer = await asyncio.open_connection(host, int(port), limit=1)
+            body = json.dumps(chat(stream=True)).encode()
+            head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+            writer.write(head + body)
+            received = await engine.next_request()
+            async with asyncio.timeout(10):
+                await received.client_left.wait()
+            await gateway.until_idle()
+            writer.close()
+
+
+async def read(request: "aiohttp.client._RequestContextManager") -> bytes:
+    async with request as answer:
+        return await answer.read()
+
+
+async def answered(request: "aiohttp.client._RequestContextManager") -> tuple[int, bytes]:
+    async with request as answer:
+        return answer.status, await answer.read()
+
+
+async def told(request: "aiohttp.client._RequestContextManager") -> tuple[str, bytes]:
+    """How many attempts it says it took, and its body."""
+    async with request as answer:
+        return answer.headers["x-headgate-attempts"], await answer.read()

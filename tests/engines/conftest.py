@@ -1,0 +1,21 @@
+"""What do the tests of this room share?"""
+
+from collections.abc import AsyncIterator
+
+import aiohttp
+import pytest
+
+from headgate.engines.http import open_session
+from tests.support.fake_engine import FakeEngine
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with open_session() as session:
+        yield session
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine

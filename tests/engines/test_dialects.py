@@ -1,0 +1,105 @@
+"""Do the dialects know what real engines say? The pages were recorded, and shortened by most of their buckets."""
+
+from pathlib import Path
+
+import pytest
+
+from headgate.engines.dialect import Signal
+from headgate.engines.dialects import DIALECTS
+from headgate.engines.metrics_page import Metric, read_metrics
+from headgate.model.ticket import Api
+
+RECORDED = Path(__file__).parent / "recorded"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "page", "found"),
+    [
+        (
+            "vllm",
+            "vllm-0.32.0.txt",
+            {
+                "vllm:num_requests_running": Metric(0.0, 1),
+                "vllm:num_requests_waiting": Metric(0.0, 1),
+                "vllm:kv_cache_usage_perc": Metric(0.0, 1),
+                "vllm:num_preemptions_total": Metric(0.0, 1),
+            },
+        ),
+        (
+            "llamacpp",
+            "llamacpp-2026.10.txt",
+            {"llamacpp:requests_processing": Metric(0.0, 1), "llamacpp:requests_deferred": Metric(0.0, 1)},
+        ),
+    ],
+)
+def test_every_signal_is_found_on_the_recorded_page(dialect: str, page: str, found: dict[str, Metric]) -> None:
+    metrics = DIALECTS[dialect].metrics
+    names = [name for aliases in metrics.values() for name in aliases]
+
+    assert read_metrics((RECORDED / page).read_bytes(), names) == found
+    assert all(any(name in found for name in aliases) for aliases in metrics.values())
+
+
+def test_older_names_are_known_after_the_newest() -> None:
+    kv = DIALECTS["vllm"].metrics[Signal.KV_USED_FRACTION]
+
+    assert kv == ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
+
+
+def test_every_dialect_has_a_path_for_every_api_and_its_own_name() -> None:
+    for name, dialect in DIALECTS.items():
+        assert dialect.name == name
+        assert set(dialect.paths) == set(Api)
+
+
+def test_metrics_of_llamacpp_are_read_seldom() -> None:
+    assert DIALECTS["llamacpp"].scrape_s_min >= 5
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize(
+    ("status", "body", "blamed"),
+    [
+        (400, b'{"error":{"message":"Expected \'messages\' to be an array"}}', True),
+        (405, b"", True),
+        (409, b"", True),
+        (413, b"", True),
+        (422, b'{"detail":[{"msg":"field required"}]}', True),
+        (401, b"", False),
+        (403, b"", False),
+        (407, b"", False),
+        (408, b"", False),
+        (429, b"", False),
+        (404, b'{"error":{"message":"The model `nope` does not exist. Valid aliases: smollm2."}}', False),
+        (404, b"<html>404</html>", False),
+        (404, b'{"detail":"Not Found"}', True),
+        (307, b"", False),
+        (500, b'{"error":{"message":"EngineCore encountered an issue","type":"server_error"}}', False),
+        (500, b"not json", False),
+        (502, b"", False),
+        (503, b'{"error":{"message":"Loading model","type":"unavailable_error","code":503}}', False),
+    ],
+)
+def test_a_request_is_blamed_only_for_its_own_mistakes(dialect: str, status: int, body: bytes, blamed: bool) -> None:
+    assert DIALECTS[dialect].blames_request(status, body) is blamed
+
+
+IMAGE_REFUSED = (
+    b'{"error":{"code":500,"message":"image input is not supported - hint: if this is unexpected, you may need to '
+    b'provide the mmproj","type":"server_error"}}'
+)
+TEMPLATE_REFUSED = (
+    b'{"error":{"code":500,"message":"\\n------------\\nWhile executing CallExpression at line 189, column 32 in:'
+    b"\\n^\\nError: Jinja Exception: After the optional system message, conversation roles must alternate user and "
+    b'assistant roles","type":"server_error"}}'
+)
+EMBEDDINGS_REFUSED = (
+    b'{"error":{"code":501,"message":"This server does not support embeddings. Start it with `--embeddings`",'
+    b'"type":"not_supported_error"}}'
+)
+
+
+@pytest.mark.parametrize(("status", "body"), [(500, IMAGE_REFUSED), (500, TEMPLATE_REFUSED), (501, EMBEDDINGS_REFUSED)])
+def test_llamacpp_reports_some_mistakes_of_callers_as_its_own(status: int, body: bytes) -> None:
+    assert DIALECTS["llamacpp"].blames_request(status, body)
+    assert not DIALECTS["vllm"].blames_request(status, body)

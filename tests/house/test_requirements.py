@@ -1,0 +1,66 @@
+"""Is everything that we install pinned, hashed and named without an address?"""
+
+import re
+import tomllib
+
+import pytest
+
+from tests.house.small_tree import PROJECT
+
+LOCKS = sorted(path.name for path in (PROJECT / "requirements").glob("*.txt"))
+DIRECT_DEPENDENCIES_MAX = 15
+TOTAL_DEPENDENCIES_MAX = 40
+
+REQUIREMENT = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)(\[[a-z,]+\])?==(?P<version>[^\s;]+)")
+
+
+def requirements_of(lock: str) -> list[str]:
+    """Each requirement of a lock on one line, without comments."""
+    text = (PROJECT / "requirements" / lock).read_text()
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return [line.strip() for line in code.replace("\\\n", " ").splitlines() if line.strip()]
+
+
+def direct_dependencies() -> list[str]:
+    return tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["dependencies"]
+
+
+def test_the_product_and_its_development_are_locked() -> None:
+    assert {"base.txt", "dev.txt"} <= set(LOCKS)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_every_requirement_is_pinned_and_hashed(lock: str) -> None:
+    loose = [line for line in requirements_of(lock) if not (REQUIREMENT.match(line) and "--hash=sha256:" in line)]
+
+    assert loose == []
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_no_lock_names_an_address(lock: str) -> None:
+    text = (PROJECT / "requirements" / lock).read_text()
+
+    assert re.findall(r".*(?:://|--index|--extra-index|--find-links|--trusted-host).*", text) == []
+
+
+def test_the_base_install_stays_small() -> None:
+    assert len(direct_dependencies()) <= DIRECT_DEPENDENCIES_MAX
+    assert len(requirements_of("base.txt")) <= TOTAL_DEPENDENCIES_MAX
+
+
+def test_the_lock_holds_what_the_project_asks_for() -> None:
+    asked = {re.split(r"[^A-Za-z0-9._-]", each)[0].lower() for each in direct_dependencies()}
+    locked = {found["name"].lower() for line in requirements_of("base.txt") if (found := REQUIREMENT.match(line))}
+
+    assert asked <= locked
+
+
+def test_development_runs_on_the_versions_that_are_shipped() -> None:
+    def versions(lock: str) -> dict[str, str]:
+        return {m["name"]: m["version"] for line in requirements_of(lock) if (m := REQUIREMENT.match(line))}
+
+    shipped, used = versions("base.txt"), versions("dev.txt")
+
+    assert {name: used[name] for name in used if name in shipped} == {
+        name: shipped[name] for name in shipped if name in used
+    }

@@ -1,0 +1,109 @@
+"""Does scripts/check_shape.py see what it should?"""
+
+import pytest
+
+from tests.house.small_tree import SmallTree
+
+
+def test_the_small_tree_has_the_shape(tree: SmallTree) -> None:
+    verdict = tree.shape()
+
+    assert verdict.passed, verdict.said
+
+
+def test_a_file_without_a_docstring_is_asked_for_its_question(tree: SmallTree) -> None:
+    (tree.root / "src/headgate/edge/mute.py").write_text("X = 1\n")
+
+    assert_refused(tree, "src/headgate/edge/mute.py:1: open the file with a docstring")
+
+
+def test_a_docstring_that_asks_nothing_is_refused(tree: SmallTree) -> None:
+    (tree.root / "src/headgate/edge/vague.py").write_text('"""Various things.\n\nWhy not?\n"""\n')
+
+    assert_refused(tree, "src/headgate/edge/vague.py:1: the docstring's first paragraph asks no question")
+
+
+def test_an_init_file_may_be_empty(tree: SmallTree) -> None:
+    (tree.root / "src/headgate/edge/__init__.py").write_text("")
+
+    assert tree.shape().passed
+
+
+@pytest.mark.parametrize(("lines", "passes"), [(70, True), (71, False)])
+@pytest.mark.parametrize("define", ["def", "async def"])
+def test_a_function_has_at_most_seventy_lines(tree: SmallTree, define: str, lines: int, passes: bool) -> None:
+    tree.write("src/headgate/edge/long.py", f"{define} long():", *["    pass"] * (lines - 1))
+
+    verdict = tree.shape()
+
+    assert verdict.passed is passes
+    assert (f"long has {lines} lines" in verdict.said) is not passes
+
+
+@pytest.mark.parametrize("name", ["utils", "helpers", "common", "manager"])
+def test_a_file_named_for_nothing_is_refused(tree: SmallTree, name: str) -> None:
+    tree.write(f"src/headgate/edge/{name}.py")
+
+    assert_refused(tree, f"name the file for its noun, not '{name}.py'")
+
+
+@pytest.mark.parametrize("room", ["core", "core/queues", "model"])
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("import platform", "may not import platform"),
+        ("import msgspec", "may not import msgspec"),
+        ("from redis.asyncio import Redis", "may not import redis.asyncio"),
+        ("from math import exp", "may not use math.exp"),
+        ("X = math.floor(1.5)", "may not use math.floor"),
+        ("X = hash('a')", "hash() differs between runs"),
+        ("X = sorted([], key=id)", "id() differs between runs"),
+        ("X = open('a')", "open() is I/O"),
+    ],
+)
+def test_a_pure_room_imports_and_uses_little(tree: SmallTree, room: str, line: str, reason: str) -> None:
+    tree.write(f"src/headgate/{room}/violation.py", line)
+
+    assert_refused(tree, f"src/headgate/{room}/violation.py:3:")
+    assert_refused(tree, reason)
+
+
+def test_a_field_named_like_a_builtin_is_no_use_of_it(tree: SmallTree) -> None:
+    tree.write("src/headgate/model/thing.py", "class Thing:", "    id: int", "    hash: int")
+
+    verdict = tree.shape()
+
+    assert verdict.passed, verdict.said
+
+
+# The tildes are taken out below: written plainly, this file would name the addresses itself.
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/wo~rk/somewhere",
+        "/ro~ot/.cache",
+        "files.python~hosted.org",
+        "pypi~.org/simple",
+        "registry.npm~js.org",
+        "deb.deb~ian.org",
+        "file:~///mirror",
+    ],
+)
+@pytest.mark.parametrize("name", ["docs/guide.md", "requirements/base.txt", "src/headgate/edge/app.py"])
+def test_an_address_of_one_machine_or_registry_is_refused(tree: SmallTree, name: str, address: str) -> None:
+    tree.write(name, "# see " + address.replace("~", ""))
+
+    assert_refused(tree, f"{name}:3: names a path of one machine")
+
+
+def test_an_ignored_file_is_not_looked_at(tree: SmallTree) -> None:
+    (tree.root / ".gitignore").write_text("notes.md\n")
+    tree.write("notes.md", "/wo~rk/somewhere".replace("~", ""))
+
+    assert tree.shape().passed
+
+
+def assert_refused(tree: SmallTree, complaint: str) -> None:
+    verdict = tree.shape()
+    assert not verdict.passed
+    assert complaint in verdict.said

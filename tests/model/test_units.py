@@ -1,0 +1,29 @@
+"""Do the numbers read as people read them?"""
+
+import pytest
+
+from headgate.model.units import MILLISECOND, MINUTE, SECOND, Duration, Instant, after, seconds
+
+
+def test_an_instant_and_a_wait_make_an_instant() -> None:
+    assert after(Instant(5), Duration(7)) == 12
+
+
+def test_a_minute_is_made_of_seconds_and_a_second_of_milliseconds() -> None:
+    assert (MINUTE, SECOND) == (60 * SECOND, 1_000 * MILLISECOND)
+
+
+@pytest.mark.parametrize(
+    ("length", "text"),
+    [
+        (Duration(0), "0 s"),
+        (MILLISECOND, "0.001 s"),
+        (Duration(1_234_567_890), "1.23 s"),
+        (Duration(30 * SECOND), "30 s"),
+        (Duration(99_960 * MILLISECOND), "100 s"),
+        (Duration(3_600 * SECOND), "3600 s"),
+        (Duration(86_400 * SECOND), "86400 s"),
+    ],
+)
+def test_a_duration_is_written_in_seconds_without_an_exponent(length: Duration, text: str) -> None:
+    assert seconds(length) == text

@@ -1,0 +1,1 @@
+"""What do tests share? Real processes and engines, and how to build what is tested."""

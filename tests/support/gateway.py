@@ -1,0 +1,173 @@
+"""How does a test get a gateway: in its own event loop, or as the process a user would start?"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import yaml
+
+from headgate.compose import Gateway
+from headgate.config.load import load
+from headgate.config.settings import Settings
+from headgate.engines.dialects import DIALECTS
+from tests.support.ports import free_port
+from tests.support.processes import ChildProcess
+
+Config = dict[str, Any]
+
+CHAT = "/v1/chat/completions"
+
+
+def a_config(
+    *urls: str,
+    engine: str = "vllm",
+    served_model: str = "fake",
+    in_flight_max: int = 8,
+    model: str = "m",
+    **settings: Any,
+) -> Config:
+    """One pool of these endpoints, one model, one tenant that needs no key; `settings` are merged on top."""
+    config: Config = {
+        "listen": f"127.0.0.1:{free_port()}",
+        "admin_listen": f"127.0.0.1:{free_port()}",
+        "drain_grace": "5s",
+        "pools": {
+            "small": {
+                "engine": engine,
+                "served_model": served_model,
+                "in_flight_max": in_flight_max,
+                "endpoints": list(urls),
+            }
+        },
+        "models": {model: "small"},
+        "tenants": {"laptop": {}},
+        "anonymous_tenant": "laptop",
+    }
+    return config | deepcopy(settings)
+
+
+def chat(content: str = "hi", *, model: str = "m", **fields: Any) -> Config:
+    return {"model": model, "messages": [{"role": "user", "content": content}], **fields}
+
+
+@dataclass
+class RunningGateway:
+    url: str
+    admin_url: str
+    file: Path
+    http: aiohttp.ClientSession
+
+    def post(self, body: Mapping[str, Any], path: str = CHAT, **options: Any) -> Any:
+        return self.http.post(self.url + path, json=body, **options)
+
+    async def status(self) -> Config:
+        async with self.http.get(self.admin_url + "/status") as answer:
+            return await answer.json()
+
+    async def until(self, reached: Any, *, seconds_max: float = 5.0) -> Config:
+        """The first status for which `reached` holds."""
+        async with asyncio.timeout(seconds_max):
+            while not reached(status := await self.status()):
+                await asyncio.sleep(0.01)
+        return status
+
+    async def until_ready(self, count: int, *, seconds_max: float = 5.0) -> None:
+        def ready(status: Config) -> bool:
+            return sum(endpoint["state"] == "ready" for endpoint in status["endpoints"]) == count
+
+        await self.until(ready, seconds_max=seconds_max)
+
+    async def until_idle(self, *, seconds_max: float = 5.0) -> None:
+        """Until no request is open and no place is taken."""
+
+        def idle(status: Config) -> bool:
+            return not status["requests_open"] and not any(each["in_flight"] for each in status["endpoints"])
+
+        await self.until(idle, seconds_max=seconds_max)
+
+
+@dataclass
+class GatewayInLoop(RunningGateway):
+    gateway: Gateway
+    running: asyncio.Task[int]
+
+    async def rewrite(self, config: Config) -> None:
+        self.file.write_text(yaml.safe_dump(config))
+        await self.gateway.reload()
+
+
+def urls_of(config: Config) -> tuple[str, str]:
+    return f"http://{config['listen']}", f"http://{config['admin_listen']}"
+
+
+@asynccontextmanager
+async def gateway_in_loop(config: Config, folder: Path, *, wait_for: int | None = None) -> AsyncIterator[GatewayInLoop]:
+    """A gateway in this event loop, once so many endpoints (all of them) are ready."""
+    file = folder / "headgate.yaml"
+    file.write_text(yaml.safe_dump(config))
+
+    def read() -> Settings:
+        return load(file, os.environ, engines=DIALECTS.keys())
+
+    gateway = Gateway(read(), read)
+    up = asyncio.Event()
+    running = asyncio.create_task(gateway.run(lambda *_: up.set()))
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+        url, admin_url = urls_of(config)
+        await asyncio.wait([running, asyncio.ensure_future(up.wait())], return_when=asyncio.FIRST_COMPLETED)
+        found = GatewayInLoop(url, admin_url, file, http, gateway, running)
+        try:
+            endpoints = sum(len(pool["endpoints"]) for pool in config["pools"].values())
+            await found.until_ready(endpoints if wait_for is None else wait_for)
+            yield found
+        finally:
+            gateway.leave()
+            gateway.leave()
+            assert await running == 0, "the gateway found a mistake of its own"
+
+
+@contextmanager
+def gateway_process(
+    config: Config, folder: Path, *, environment: Mapping[str, str] | None = None, arguments: Sequence[str] = ()
+) -> Iterator[ChildProcess]:
+    """`headgate serve` on a file with this configuration, once its admin listener says that it is ready."""
+    file = folder / "headgate.yaml"
+    file.write_text(yaml.safe_dump(config))
+    command = [sys.executable, "-m", "headgate.cli.main", "serve", str(file), *arguments]
+    with ChildProcess("headgate", command, environment) as process:
+        process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=20)
+        yield process
+
+
+@asynccontextmanager
+async def gateway_beside(
+    config: Config, folder: Path, *, wait_for: int | None = None, seconds_max: float = 20.0
+) -> AsyncIterator[tuple[RunningGateway, ChildProcess]]:
+    """A gateway as a process of its own, with a client to it."""
+    with gateway_process(config, folder) as process:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
+            url, admin_url = urls_of(config)
+            found = RunningGateway(url, admin_url, folder / "headgate.yaml", http)
+            endpoints = sum(len(pool["endpoints"]) for pool in config["pools"].values())
+            await found.until_ready(endpoints if wait_for is None else wait_for, seconds_max=seconds_max)
+            yield found, process
+
+
+def events_of(stream: bytes) -> list[str]:
+    """The data of each event, in order."""
+    return [event.removeprefix("data: ") for event in stream.decode().split("\n\n") if event.startswith("data: ")]
+
+
+def text_of(stream: bytes) -> str:
+    """What a streamed chat says."""
+    parts = [json.loads(event) for event in events_of(stream) if event != "[DONE]"]
+    deltas = [choice["delta"] for part in parts for choice in part.get("choices", [])]
+    return "".join(delta.get("content") or "" for delta in deltas)

@@ -1,0 +1,56 @@
+"""How much does a scheduler remember? A read-only view for tests; the core has no hooks for them."""
+
+from dataclasses import dataclass
+
+from headgate.core.alarms import Alarms
+from headgate.core.scheduler import Scheduler
+from headgate.model.units import EndpointId, RequestId
+
+
+@dataclass(frozen=True, slots=True)
+class Inside:
+    """The length of everything that grows with work or with endpoints."""
+
+    requests: int
+    attempts: int
+    queued_per_tenant: int
+    lines: int
+    """Lines of waiting requests, over all bands and tenants."""
+    turns_listed: int
+    """Tenants on the list of some pool; one that waits no longer stays until its turn comes."""
+    pools_changed: int
+    expiries: tuple[int, int]
+    """Alarms alive, and entries of their heap."""
+    returns: tuple[int, int]
+    stalls: tuple[int, int]
+    endpoints: int
+    pools: int
+    shelved: int
+    tenants_with_credit: int
+    pools_with_window: int
+
+
+def inside(scheduler: Scheduler) -> Inside:
+    scheduler.next_wakeup()  # Takes the husks off the tops of the heaps.
+    fleet, backlog, budget = scheduler._fleet, scheduler._backlog, scheduler._retry_budget
+    bands = list(backlog._bands.values())
+    return Inside(
+        requests=len(scheduler._requests),
+        attempts=len(scheduler._attempts),
+        queued_per_tenant=len(backlog._per_tenant),
+        lines=sum(len(lines) for band in bands for lines in band._waiting.values()),
+        turns_listed=sum(len(turns._listed) for band in bands for turns in band._turns.values()),
+        pools_changed=len(fleet.changed),
+        expiries=_lengths(scheduler._expiries),
+        returns=_lengths(fleet._returns),
+        stalls=_lengths(fleet._stalls),
+        endpoints=len(fleet.endpoints),
+        pools=len(fleet.pools),
+        shelved=sum(len(shelf) for pool in fleet.pools.values() for shelf in pool._shelves),
+        tenants_with_credit=len(budget._credit),
+        pools_with_window=len(budget._pools),
+    )
+
+
+def _lengths(alarms: Alarms[RequestId] | Alarms[EndpointId]) -> tuple[int, int]:
+    return len(alarms._due), len(alarms._heap)

@@ -1,0 +1,171 @@
+"""How does a test start a program, know that it is up, hurt it, and be sure that it is gone?
+
+Each child leads a process group of its own, because engines start children of theirs: what is killed or frozen is
+always the group. A watcher beside it, blocked on a pipe that this process holds, kills the group when this process
+dies, however it dies: a killed test run leaves no engine behind. (A parent-death signal would reach the child but not
+its children, and it fires when the thread that started the child ends.)
+"""
+
+import contextlib
+import http.client
+import os
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+LOG_TAIL_BYTES = 8_000
+POLL_SECONDS = 0.05
+REQUEST_SECONDS_MAX = 5.0
+STOP_SECONDS_MAX = 10.0
+
+# Ends the group whose leader is $1 once nobody can write to its standard input any more.
+WATCHER = 'read -r _; kill -s KILL -- "-$1"'
+
+
+class ProcessFailedError(Exception):
+    """The program ended or stayed silent when it should have answered; the message holds the tail of its log."""
+
+
+class ChildProcess:
+    """One program, its log file and its process group, from construction to `stop`."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], environment: Mapping[str, str] | None = None) -> None:
+        self.name = name
+        self._folder = tempfile.TemporaryDirectory(prefix=f"headgate-{name}-", ignore_cleanup_errors=True)
+        self.log_path = Path(self._folder.name) / "log"
+        try:
+            self._popen = self._start(command, environment or {})
+        except OSError:
+            self._folder.cleanup()
+            raise
+        self._watcher = subprocess.Popen(
+            ["/bin/sh", "-c", WATCHER, "watcher", str(self.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    def _start(self, command: Sequence[str | Path], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        with self.log_path.open("wb") as log:
+            return subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """None while it runs; minus the signal's number when a signal ended it."""
+        return self._popen.poll()
+
+    def log(self) -> str:
+        return self.log_path.read_text(errors="replace")
+
+    def wait_until_ok(self, url: str, seconds_max: float) -> None:
+        """Returns when `url` answers 200."""
+        give_up_at = time.monotonic() + seconds_max
+        while not _answers_ok(url):
+            if self.exit_status is not None:
+                raise self._failed(f"ended with status {self.exit_status} before {url} answered 200")
+            if time.monotonic() > give_up_at:
+                raise self._failed(f"did not answer 200 at {url} within {seconds_max:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+    def wait_until_ended(self, seconds_max: float = STOP_SECONDS_MAX) -> int:
+        try:
+            return self._popen.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            raise self._failed(f"did not end within {seconds_max:.0f} s") from None
+
+    def terminate(self) -> None:
+        """Asks only the program itself, as a supervisor does; it ends its own children."""
+        self._popen.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """The whole group at once, without a chance to say goodbye. Returns before it is gone."""
+        self._signal_group(signal.SIGKILL)
+
+    def freeze(self) -> None:
+        """The engine that hangs: connections stay open and nothing comes."""
+        self._signal_group(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._signal_group(signal.SIGCONT)
+
+    def stop(self) -> None:
+        """Politely, then not; whatever the state, nothing of the group is left. A second call does nothing."""
+        if not self.log_path.exists():
+            return
+        if self.exit_status is None:
+            self.thaw()
+            self.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(STOP_SECONDS_MAX)
+        self.kill()
+        self._popen.wait()
+        self._wait_until_group_is_gone()
+        self._dismiss_watcher()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _signal_group(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
+    def _wait_until_group_is_gone(self) -> None:
+        """The leader's children hold gigabytes, which a killed process frees before it is gone."""
+        give_up_at = time.monotonic() + STOP_SECONDS_MAX
+        while _group_is_alive(self.pid) and time.monotonic() < give_up_at:
+            time.sleep(POLL_SECONDS)
+
+    def _dismiss_watcher(self) -> None:
+        self._watcher.kill()
+        self._watcher.wait()
+        assert self._watcher.stdin is not None
+        self._watcher.stdin.close()
+
+    def _failed(self, what: str) -> ProcessFailedError:
+        tail = self.log()[-LOG_TAIL_BYTES:]
+        return ProcessFailedError(f"{self.name} {what}; the end of its log:\n{tail}")
+
+
+def _answers_ok(url: str) -> bool:
+    # A proxy that the machine may be configured to use knows nothing of our loopback ports.
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with direct.open(url, timeout=REQUEST_SECONDS_MAX) as answer:
+            return answer.status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _group_is_alive(group: int) -> bool:
+    """Whether a member still runs. Those that only wait for process 1 to collect them do not count."""
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # After the name, which ends with the last parenthesis: state, parent, group.
+            state, _, of_group = path.read_text().rpartition(")")[2].split()[:3]
+            if int(of_group) == group and state not in "ZX":
+                return True
+    return False

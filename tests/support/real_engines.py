@@ -1,0 +1,126 @@
+"""How does a test get a real engine, with real weights, that it may also kill?
+
+`scripts/engines` finds the engine's environment, or makes it; an engine that cannot be had fails the test and never
+skips it. Each engine computes on one thread: with more, on a machine whose cores are shared, throughput collapses.
+
+    with llamacpp(parallel=4) as engine:
+        ask(engine.url, model=engine.model)
+        engine.process.kill()
+"""
+
+import json
+import subprocess
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support.ports import free_port
+from tests.support.processes import ChildProcess
+
+MODEL = "smollm2"
+ROOT = Path(__file__).parents[2]
+
+LLAMACPP_START_SECONDS_MAX = 60
+VLLM_START_SECONDS_MAX = 300
+
+# A model for speed: random weights, but the tokenizer and chat template of the real one.
+TINY = {
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RealEngine:
+    url: str
+    model: str
+    process: ChildProcess
+
+
+@contextmanager
+def llamacpp(
+    *, parallel: int = 4, ctx: int = 8192, batch: int = 64, port: int | None = None, embeddings: bool = False
+) -> Generator[RealEngine]:
+    """llama.cpp with `parallel` slots of `ctx / parallel` tokens, for text, and with `embeddings` for those too.
+
+    It takes notice of a client that left between two batches only, so a small batch keeps a long prompt cancellable.
+    """
+    folder = environment_of("llamacpp")
+    port = port or free_port()
+    command = [
+        *(folder / "bin/python", ROOT / "scripts/engine_llamacpp.py"),
+        *("--model", folder / "smollm2.gguf", "--name", MODEL),
+        *("--port", port, "--parallel", parallel, "--ctx", ctx, "--batch", batch),
+        *(["--embeddings"] if embeddings else []),
+    ]
+    with running("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
+        yield engine
+
+
+@contextmanager
+def vllm(
+    *, max_num_seqs: int = 8, max_model_len: int = 2048, port: int | None = None, tiny: bool = False
+) -> Generator[RealEngine]:
+    """vLLM on CPU, running at most `max_num_seqs` requests at a time. `tiny` trades sense for speed."""
+    folder = environment_of("vllm")
+    port = port or free_port()
+    with model_folder(folder / MODEL, tiny=tiny) as model:
+        command = [
+            *(folder / "bin/python", "-m", "vllm.entrypoints.openai.api_server", "--host", "127.0.0.1", "--port", port),
+            *("--model", model, "--served-model-name", MODEL, "--load-format", "dummy" if tiny else "auto"),
+            *("--dtype", "bfloat16", "--max-model-len", max_model_len, "--max-num-seqs", max_num_seqs),
+            *("--scheduling-policy", "priority", "--enable-prefix-caching", "--enforce-eager"),
+            *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        ]
+        with running("vllm", command, vllm_variables(folder), port, VLLM_START_SECONDS_MAX) as engine:
+            yield engine
+
+
+def environment_of(engine: str) -> Path:
+    """Prints progress where pytest shows it with a failure."""
+    printed = subprocess.run([ROOT / "scripts/engines", engine], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return Path(printed.splitlines()[-1])
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str | Path | int], variables: Mapping[str, str], port: int, start_seconds_max: float
+) -> Generator[RealEngine]:
+    url = f"http://127.0.0.1:{port}"
+    with ChildProcess(name, [str(part) for part in command], variables) as process:
+        process.wait_until_ok(f"{url}/health", start_seconds_max)
+        yield RealEngine(url, MODEL, process)
+
+
+@contextmanager
+def model_folder(real: Path, *, tiny: bool) -> Generator[Path]:
+    if not tiny:
+        yield real
+        return
+    with tempfile.TemporaryDirectory(prefix="headgate-tiny-") as name:
+        folder = Path(name)
+        for file in real.iterdir():
+            if file.suffix != ".safetensors" and file.name != "config.json":
+                (folder / file.name).symlink_to(file)
+        config = json.loads((real / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | TINY))
+        yield folder
+
+
+def vllm_variables(folder: Path) -> dict[str, str]:
+    return {
+        "OMP_NUM_THREADS": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",  # GiB
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "VLLM_HOST_IP": "127.0.0.1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_CACHE_ROOT": str(folder / "cache"),
+        # Otherwise the first request for logprobs compiles for half a minute while all others wait.
+        "TORCHDYNAMO_DISABLE": "1",
+    }

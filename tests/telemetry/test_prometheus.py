@@ -1,0 +1,218 @@
+"""Does what Prometheus reads agree with what happened?"""
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate import __version__
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    EndpointJoined,
+    EndpointLeaving,
+    Event,
+    PolicyChanged,
+    TimerFired,
+)
+from headgate.core.summary import EndpointSummary, Summary
+from headgate.model.endpoint import Endpoint, EndpointState
+from headgate.model.outcome import Outcome
+from headgate.model.policy import Policy, Pool, ServiceClass
+from headgate.model.units import SECOND
+from headgate.model.usage import Usage, UsageSource
+from headgate.telemetry import prometheus
+from headgate.telemetry.prometheus import PrometheusObserver
+
+EMPTY = Summary(policy_hash="", queued={}, requests=0, endpoints=())
+POLICY = Policy(classes=(ServiceClass("chat", 0), ServiceClass("batch", 1)), pools=(Pool("small"), Pool("large")))
+
+
+def an_observer(policy: Policy = POLICY) -> PrometheusObserver:
+    observer = PrometheusObserver()
+    observer.saw(PolicyChanged(policy, "h1"), [], now=0)
+    return observer
+
+
+def saw(observer: PrometheusObserver, *commands: Command, event: Event | None = None) -> None:
+    observer.saw(event or TimerFired(), commands, now=0)
+
+
+def dispatch(request_id: str = "r", attempt: int = 1, *, pool: str = "small", service_class: str = "chat") -> Dispatch:
+    return Dispatch(request_id, attempt, f"{pool}/a", pool, service_class, SECOND // 2, 1, 1, 1, "")
+
+
+def end(outcome: Outcome, service_class: str | None = "chat") -> End:
+    return End("r", outcome, service_class, 1, 0, None, "")
+
+
+def ended(request_id: str = "r", attempt: int = 1, *, usage: Usage | None = None) -> AttemptEnded:
+    return AttemptEnded(request_id, attempt, AttemptEnding.COMPLETED, usage=usage)
+
+
+def samples(observer: PrometheusObserver, summary: Summary = EMPTY) -> dict[str, float]:
+    """Every sample, by its name and labels as they are written."""
+    page, _ = observer.render(summary)
+    found: dict[str, float] = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for sample in family.samples:
+            labels = ",".join(f"{name}={value}" for name, value in sample.labels.items())
+            key = f"{sample.name}{{{labels}}}"
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return found
+
+
+def counted(observer: PrometheusObserver) -> dict[str, float]:
+    """The counters that are not zero."""
+    return {key: value for key, value in samples(observer).items() if value and "_total{" in key}
+
+
+def test_requests_are_counted_by_class_and_outcome() -> None:
+    observer = an_observer()
+
+    saw(observer, end(Outcome.COMPLETED), end(Outcome.COMPLETED), end(Outcome.EXPIRED, "batch"))
+    saw(observer, end(Outcome.MODEL_NOT_FOUND, None))
+    observer.turned_away(Outcome.UNAUTHORIZED)
+
+    assert counted(observer) == {
+        "headgate_requests_total{class=chat,outcome=completed}": 2,
+        "headgate_requests_total{class=batch,outcome=expired}": 1,
+        "headgate_requests_total{class=none,outcome=model_not_found}": 1,
+        "headgate_requests_total{class=none,outcome=unauthorized}": 1,
+    }
+
+
+def test_attempts_retries_and_tokens_go_to_the_pool_and_class_they_ran_in() -> None:
+    observer = an_observer()
+
+    saw(observer, dispatch())
+    saw(observer, dispatch(attempt=2, pool="large"), event=AttemptEnded("r", 1, AttemptEnding.SILENT))
+    saw(observer, event=ended(attempt=2, usage=Usage(100, 20, 0, UsageSource.ENGINE)))
+
+    assert counted(observer) == {
+        "headgate_attempts_total{ending=silent,pool=small}": 1,
+        "headgate_attempts_total{ending=completed,pool=large}": 1,
+        "headgate_retries_total{pool=large}": 1,
+        "headgate_tokens_total{class=chat,direction=prompt}": 100,
+        "headgate_tokens_total{class=chat,direction=output}": 20,
+    }
+
+
+def test_the_wait_of_a_first_attempt_is_a_histogram_in_seconds() -> None:
+    observer = an_observer()
+
+    saw(observer, dispatch("a"), replace(dispatch("b"), waited_ns=700 * SECOND), dispatch("c", attempt=2))
+
+    found = samples(observer)
+    assert found["headgate_queue_wait_seconds_count{class=chat}"] == 2
+    assert found["headgate_queue_wait_seconds_sum{class=chat}"] == 700.5
+    bucket = "headgate_queue_wait_seconds_bucket{{class=chat,le={}}}"
+    buckets = {bound: found[bucket.format(bound)] for bound in ("0.25", "0.5", "600.0", "+Inf")}
+    assert buckets == {"0.25": 0, "0.5": 1, "600.0": 1, "+Inf": 2}
+
+
+def test_ejections_are_counted_by_the_pool_of_the_endpoint() -> None:
+    observer = an_observer()
+    observer.saw(EndpointJoined(Endpoint("small/a", "small", 1)), [], now=0)
+
+    saw(observer, Eject("small/a", 1, ""), Readmit("small/a", ""), Abort("r", 1, "small/a", ""))
+    saw(observer, Eject("small/a", 1, ""), event=EndpointLeaving("small/a"))
+
+    assert counted(observer) == {
+        "headgate_endpoint_ejections_total{pool=small}": 1,
+        "headgate_endpoint_ejections_total{pool=other}": 1,
+    }
+
+
+def test_the_present_state_is_told_at_each_scrape() -> None:
+    summary = Summary(
+        policy_hash="abc",
+        queued={"chat": 3, "batch": 0},
+        requests=4,
+        endpoints=(
+            EndpointSummary("small/a", "small", EndpointState.READY, leaving=False, in_flight=1, in_flight_max=4),
+            EndpointSummary("small/b", "small", EndpointState.READY, leaving=True, in_flight=2, in_flight_max=4),
+            EndpointSummary("gone/c", "gone", EndpointState.EJECTED, leaving=False, in_flight=0, in_flight_max=4),
+        ),
+    )
+
+    found = samples(an_observer(), summary)
+
+    assert {key: value for key, value in found.items() if key.startswith(("headgate_queue_depth", "headgate_in_"))} == {
+        "headgate_queue_depth{class=chat}": 3,
+        "headgate_queue_depth{class=batch}": 0,
+        "headgate_in_flight{endpoint=small/a,pool=small}": 1,
+        "headgate_in_flight{endpoint=small/b,pool=small}": 2,
+        "headgate_in_flight{endpoint=gone/c,pool=gone}": 0,
+    }
+    assert {key for key, value in found.items() if key.startswith("headgate_endpoints") and value} == {
+        "headgate_endpoints{pool=small,state=ready}",
+        "headgate_endpoints{pool=small,state=leaving}",
+        "headgate_endpoints{pool=gone,state=ejected}",
+    }
+    assert found["headgate_endpoints{pool=large,state=ready}"] == 0
+    assert found["headgate_config_info{hash=abc}"] == 1
+    assert found[f"headgate_build_info{{version={__version__}}}"] == 1
+
+
+def test_a_new_policy_keeps_the_counts_of_what_stays_and_forgets_what_goes() -> None:
+    observer = an_observer()
+    saw(observer, end(Outcome.COMPLETED), end(Outcome.COMPLETED, "batch"), dispatch(service_class="batch"))
+
+    renamed = Policy(classes=(ServiceClass("chat", 0), ServiceClass("other", 1)), pools=(Pool("other"),))
+    observer.saw(PolicyChanged(renamed, "h2"), [], now=0)
+    saw(observer, end(Outcome.COMPLETED, "batch"), event=ended(usage=Usage(5, 5, 0, UsageSource.ENGINE)))
+
+    assert counted(observer) == {
+        "headgate_requests_total{class=chat,outcome=completed}": 1,
+        "headgate_requests_total{class=other,outcome=completed}": 1,
+    }
+
+
+def test_a_thousand_reloads_and_unknown_names_leave_no_trace() -> None:
+    observer = an_observer()
+    series = len(samples(observer))
+
+    for number in range(1000):
+        name = f"n{number}"
+        observer.saw(PolicyChanged(Policy(classes=(ServiceClass(name, 0),), pools=(Pool(name),)), name), [], now=0)
+        saw(observer, dispatch(name, service_class="?", pool="?"), end(Outcome.COMPLETED, "?"), Eject(name, 1, ""))
+        saw(observer, event=ended(name))
+    observer.saw(PolicyChanged(POLICY, "h1"), [], now=0)
+
+    assert len(samples(observer)) == series
+    assert not observer._attempts
+
+
+def test_attempts_that_never_end_are_remembered_only_up_to_a_bound(monkeypatch) -> None:
+    monkeypatch.setattr(prometheus, "ATTEMPTS_MAX", 2)
+    observer = an_observer()
+
+    saw(observer, dispatch("a"), dispatch("b"), dispatch("c"))
+    saw(observer, event=ended("c"))
+
+    assert len(observer._attempts) == 2
+    assert counted(observer) == {"headgate_attempts_total{ending=completed,pool=other}": 1}
+
+
+@given(st.integers(), st.integers(), st.integers(), st.text(), st.text())
+def test_no_number_or_name_can_make_it_raise(prompt: int, output: int, wait: int, pool: str, name: str) -> None:
+    observer = an_observer()
+    before = dispatch(pool=pool, service_class=name)
+
+    saw(observer, replace(before, waited_ns=wait), end(Outcome.SHED, name), Eject(pool, wait, ""))
+    saw(observer, event=ended(usage=Usage(prompt, output, 0, UsageSource.ENGINE)))
+    saw(observer, event=ended())
+
+    assert all(value >= 0 for key, value in samples(observer).items() if "_total{" in key)
+
+
+def test_the_page_says_what_it_is() -> None:
+    page, kind = an_observer().render(EMPTY)
+
+    assert kind.startswith("text/plain; version=")
+    assert page.startswith(b"# HELP headgate_requests_total Requests by how they ended.\n")
+    assert b"_created" not in page

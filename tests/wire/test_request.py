@@ -1,0 +1,221 @@
+"""Is a body understood as far as needed, refused where it must be, and otherwise left as it came?"""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.model.ticket import Api
+from headgate.wire.request import DEPTH_MAX, BadRequest, RequestBody
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
+
+
+def parsed(api: Api = Api.CHAT, **fields: object) -> RequestBody:
+    return RequestBody.parse(json.dumps(fields).encode(), api)
+
+
+def chat(**fields: object) -> RequestBody:
+    return parsed(**{"model": "m", "messages": MESSAGES} | fields)
+
+
+def refusal(raw: bytes | dict[str, object], api: Api = Api.CHAT) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        RequestBody.parse(raw if isinstance(raw, bytes) else json.dumps(raw).encode(), api)
+    return caught.value
+
+
+def test_what_decisions_need_is_read() -> None:
+    body = chat(stream=True, service_tier="flex", stream_options={"include_usage": True})
+
+    assert (body.model, body.stream, body.service_tier, body.wants_usage) == ("m", True, "flex", True)
+    assert body.prompt_bytes == len(json.dumps(MESSAGES))
+
+
+@pytest.mark.parametrize("absent", [{}, {"stream": None, "service_tier": None, "stream_options": None}])
+def test_absent_and_null_are_alike(absent: dict[str, object]) -> None:
+    body = chat(**absent)
+
+    assert (body.stream, body.service_tier, body.wants_usage) == (False, None, False)
+
+
+def test_usage_is_wanted_only_in_a_stream() -> None:
+    assert not chat(stream=False, stream_options={"include_usage": True}).wants_usage
+    assert not chat(stream=True, stream_options={"include_usage": False}).wants_usage
+    assert not chat(stream=True, stream_options={"include_usage": None}).wants_usage
+
+
+def test_embeddings_are_never_streamed() -> None:
+    body = parsed(Api.EMBEDDINGS, model="m", input="hi", stream=True)
+
+    assert not body.stream
+    assert b"stream_options" not in body.encode(served_model="m")
+
+
+def test_everything_but_the_model_reaches_the_engine_as_it_came() -> None:
+    raw = (
+        b'{ "x" : {"deep": [1.50, 1e3, "\\u00e9\xc3\xa9"], "y":12345678901234567890} ,"model": "public",'
+        b'"messages":[ {"role":"user","content":"hi"} ],"temperature":0.70, "tools" : [ ] }'
+    )
+
+    assert RequestBody.parse(raw, Api.CHAT).encode(served_model='own/"name"') == (
+        b'{"x":{"deep": [1.50, 1e3, "\\u00e9\xc3\xa9"], "y":12345678901234567890},"model":"own/\\"name\\"",'
+        b'"messages":[ {"role":"user","content":"hi"} ],"temperature":0.70,"tools":[ ]}'
+    )
+
+
+def test_a_stream_asks_for_usage_and_keeps_the_other_options() -> None:
+    body = chat(stream=True, stream_options={"continuous_usage_stats": True, "include_usage": False})
+
+    encoded = json.loads(body.encode(served_model="own"))
+
+    assert encoded["stream_options"] == {"continuous_usage_stats": True, "include_usage": True}
+    assert json.loads(chat(stream=True).encode(served_model="o"))["stream_options"] == {"include_usage": True}
+    assert "stream_options" not in json.loads(chat().encode(served_model="o"))
+
+
+def test_a_field_given_twice_reaches_the_engine_once_as_it_was_read() -> None:
+    body = RequestBody.parse(b'{"model":"a","model":"b","prompt":"x","stream":false,"stream":true}', Api.COMPLETIONS)
+
+    assert (body.model, body.stream) == ("b", True)
+    assert body.encode(served_model="own").count(b'"model"') == 1
+
+
+@pytest.mark.parametrize(
+    ("raw", "says", "param"),
+    [
+        (b"", "not JSON", None),
+        (b'{"model":', "not JSON", None),
+        (b'{"model":NaN}', "not JSON", None),
+        (b'{"model":"m"} {}', "not JSON", None),
+        (b'{"model":"\\ud800"}', "not JSON", None),
+        (b'{"model":"m","messages":[{"content":"\xff"}]}', "not UTF-8 at byte 37", None),
+        (b'{"\xff":1}', "not UTF-8", None),
+        (b"[1]", "must be a JSON object", None),
+        (b"null", "must be a JSON object", None),
+        ({}, '"model" is missing', "model"),
+        ({"model": None}, '"model" is missing', "model"),
+        ({"model": ""}, '"model" is empty', "model"),
+        ({"model": "  "}, '"model" is empty', "model"),
+        ({"model": 3}, '"model" must be a string, not 3', "model"),
+        ({"model": "m", "stream": "yes"}, '"stream" must be true or false, not "yes"', "stream"),
+        ({"model": "m", "stream": 1}, '"stream" must be true or false, not 1', "stream"),
+        ({"model": "m", "service_tier": 1}, '"service_tier" must be a string', "service_tier"),
+        ({"model": "m", "stream_options": "x"}, '"stream_options" must be an object', "stream_options"),
+        (
+            {"model": "m", "stream_options": {"include_usage": 1}},
+            '"stream_options.include_usage" must be true or false, not 1',
+            "stream_options.include_usage",
+        ),
+        ({"model": "m"}, '"messages" is missing', "messages"),
+        ({"model": "m", "messages": None}, '"messages" is missing', "messages"),
+        ({"model": "m", "messages": "hi"}, '"messages" must be an array of messages, not "hi"', "messages"),
+        (b'{"model":"m","messages":[' + b" " * 100 + b"]}", '"messages" is empty', "messages"),
+        ({"model": "m", "messages": {}}, '"messages" must be an array of messages, not {}', "messages"),
+        ({"model": "m", "messages": ["image_url"]}, "array of objects", "messages"),
+        ({"model": "m", "messages": "x" * 999}, f'not "{"x" * 39}…', "messages"),
+    ],
+)
+def test_what_cannot_be_understood_is_refused_with_its_reason(
+    raw: bytes | dict[str, object], says: str, param: str | None
+) -> None:
+    bad = refusal(raw)
+
+    assert says in bad.message
+    assert bad.param == param
+
+
+@pytest.mark.parametrize(("api", "name"), [(Api.COMPLETIONS, "prompt"), (Api.EMBEDDINGS, "input")])
+def test_every_path_needs_its_own_prompt(api: Api, name: str) -> None:
+    assert refusal({"model": "m", "messages": MESSAGES}, api).param == name
+    assert refusal({"model": "m", name: []}, api).param == name
+    assert refusal({"model": "m", name: 3}, api).param == name
+    assert parsed(api, model="m", **{name: "hello"}).prompt_bytes == len('"hello"')
+
+
+@pytest.mark.parametrize("depth", [DEPTH_MAX + 1, 400, 100_000])
+def test_a_bomb_of_brackets_is_refused(depth: int) -> None:
+    arrays = b"[" * (depth - 1) + b"]" * (depth - 1)
+    objects = b'{"a":' * (depth - 1) + b"1" + b"}" * (depth - 1)
+    for bomb in (arrays, objects):
+        assert "nests more than" in refusal(b'{"model":"m","messages":' + bomb + b"}").message
+
+
+def test_depth_is_counted_outside_of_strings() -> None:
+    text = '[{"' * 1000 + "\\" * 7 + '"]'
+    deepest: object = text
+    for _ in range(DEPTH_MAX - 1):
+        deepest = [deepest]
+
+    assert chat(x=deepest, y=text).model == "m"
+    assert "nests" in refusal({"model": "m", "messages": MESSAGES, "x": [deepest]}).message
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(alphabet='ab"\\[]{}/é'),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(alphabet='a"\\[{'), inner, max_size=4),
+    max_leaves=30,
+)
+
+
+def depth_of(value: object) -> int:
+    match value:
+        case list():
+            return 1 + max(map(depth_of, value), default=0)
+        case dict():
+            return 1 + max(map(depth_of, value.values()), default=0)
+        case _:
+            return 0
+
+
+@given(value=_JSON, limit=st.integers(0, 4))
+def test_depth_is_measured_as_a_walk_would(value: object, limit: int) -> None:
+    from headgate.wire.request import _is_deeper_than
+
+    assert _is_deeper_than(json.dumps(value).encode(), limit) == (depth_of(value) > limit)
+
+
+@given(more=st.dictionaries(st.text(min_size=1), _JSON, max_size=6))
+def test_any_further_field_is_carried_through(more: dict[str, object]) -> None:
+    known = {"model", "messages", "stream", "stream_options", "service_tier"}
+    sent = {name: value for name, value in more.items() if name not in known} | {"model": "m", "messages": MESSAGES}
+
+    encoded = json.loads(RequestBody.parse(json.dumps(sent).encode(), Api.CHAT).encode(served_model="own"))
+
+    assert encoded == sent | {"model": "own"}
+
+
+def test_media_is_not_counted_by_its_encoded_length() -> None:
+    text = {"type": "text", "text": "What is this?"}
+    audio = {"type": "input_audio", "input_audio": {"data": "A" * 50_000, "format": "wav"}}
+    file = {"type": "file", "file": {"file_data": "A" * 50_000}}
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [text, IMAGE, audio, file]},
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+    ]
+
+    counted = chat(messages=messages).prompt_bytes
+
+    assert len("Be brief.What is this?") < counted < 150
+
+
+def test_the_word_for_media_in_a_text_is_counted_as_text() -> None:
+    messages = [{"role": "user", "content": 'say "image_url" ' + "x" * 5_000}]
+
+    assert chat(messages=messages).prompt_bytes > 5_000
+
+
+@pytest.mark.parametrize(
+    ("prompt", "count"),
+    [([1, 2, 3], 12), ([[1, 2], [3]], 12), ([50_000], 4), (["ab", "c"], len('["ab", "c"]'))],
+)
+@pytest.mark.parametrize(("api", "name"), [(Api.COMPLETIONS, "prompt"), (Api.EMBEDDINGS, "input")])
+def test_token_ids_count_four_bytes_each(api: Api, name: str, prompt: object, count: int) -> None:
+    assert parsed(api, model="m", **{name: prompt}).prompt_bytes == count
+
+
+def test_a_body_does_not_show_its_prompt() -> None:
+    assert "secret" not in repr(chat(messages=[{"role": "user", "content": "secret"}], metadata={"x": "secret"}))

@@ -1,0 +1,290 @@
+"""Does the scanner see what matters in a stream, and leave alone what does not?"""
+
+import itertools
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate.model.usage import Usage, UsageSource
+from headgate.wire import sse
+from headgate.wire.sse import EVENT_BYTES_MAX, StreamScanner, error_event
+from tests.wire.recorded import (
+    DONE,
+    LLAMACPP_CHAT,
+    LLAMACPP_CHAT_USAGE,
+    LLAMACPP_COMPLETION,
+    VLLM_CHAT,
+    VLLM_CHAT_USAGE,
+    VLLM_CONTINUOUS,
+)
+
+LLAMACPP_USAGE = Usage(36, 8, 35, UsageSource.ENGINE)
+VLLM_USAGE = Usage(36, 8, 0, UsageSource.ENGINE)
+
+
+def a_scanner(*, keep_usage_chunk: bool = False, event_bytes_max: int = EVENT_BYTES_MAX) -> StreamScanner:
+    return StreamScanner(keep_usage_chunk=keep_usage_chunk, event_bytes_max=event_bytes_max)
+
+
+def a_chunk(content: str = "hi", **more: object) -> bytes:
+    choice = {"index": 0, "delta": {"content": content}, "finish_reason": None}
+    return b"data: " + json.dumps({"id": "c", "choices": [choice], **more}).encode() + b"\n\n"
+
+
+def test_a_plain_read_is_passed_on_as_the_same_object() -> None:
+    scanner = a_scanner()
+    read = a_chunk() + a_chunk()
+
+    assert scanner.feed(read) is read
+    assert scanner.events == 2
+
+
+def test_null_usage_on_every_chunk_stays_on_the_quick_path() -> None:
+    scanner = a_scanner()
+    read = a_chunk(usage=None)
+
+    assert scanner.feed(read) is read
+
+
+@pytest.mark.parametrize(
+    ("stream", "usage_chunk", "usage"),
+    [(LLAMACPP_CHAT, LLAMACPP_CHAT_USAGE, LLAMACPP_USAGE), (VLLM_CHAT, VLLM_CHAT_USAGE, VLLM_USAGE)],
+)
+def test_the_usage_chunk_is_read_and_dropped_unless_asked_for(stream: bytes, usage_chunk: bytes, usage: Usage) -> None:
+    whole = stream + usage_chunk + DONE
+    dropping, keeping = a_scanner(), a_scanner(keep_usage_chunk=True)
+
+    assert dropping.feed(whole) == stream + DONE
+    assert keeping.feed(whole) == whole
+    for scanner in (dropping, keeping):
+        assert scanner.usage == usage
+        assert scanner.done
+    assert keeping.events == dropping.events + 1 == stream.count(b"\n\n") + 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "usage"),
+    [
+        (LLAMACPP_COMPLETION, Usage(2, 8, 1, UsageSource.ENGINE)),
+        (VLLM_CONTINUOUS, Usage(36, 2, 0, UsageSource.ENGINE)),
+    ],
+)
+def test_usage_beside_choices_is_read_and_the_chunk_left_untouched(stream: bytes, usage: Usage) -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(stream + DONE) == stream + DONE
+    assert scanner.usage == usage
+    assert scanner.events == 2
+
+
+def test_a_usage_chunk_that_cannot_be_read_is_dropped_all_the_same() -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(b'data: {"choices":[],"usage":{"prompt_tokens":"many"}}\n\n' + DONE) == DONE
+    assert scanner.usage is None
+
+
+def test_an_empty_choices_chunk_without_usage_is_passed_on() -> None:
+    scanner = a_scanner()
+    read = b'data: {"choices":[],"prompt_filter_results":[{"usage":1}]}\n\n'
+
+    assert scanner.feed(read) == read
+
+
+def test_nothing_is_passed_on_before_its_boundary_has_come() -> None:
+    scanner = a_scanner()
+    chunk = a_chunk()
+
+    assert scanner.feed(chunk[:-1]) == b""
+    assert scanner.feed(b"\n") == chunk
+    assert scanner.events == 1
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        (b'{"error":{"message":"out of memory","type":"server_error","code":500}}', "out of memory"),
+        (b'{"error":"out of memory"}', "out of memory"),
+        (b'{"error":{"code":500}}', "the engine gave no message"),
+        (b'{"object":"error","message":"out of memory","code":500}', "out of memory"),
+        (b'{"choices":[{"delta":{}}],"error":{"message":"out of memory"}}', "out of memory"),
+    ],
+)
+def test_an_error_event_ends_the_stream_and_is_not_passed_on(event: bytes, message: str) -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(a_chunk() + b"data: " + event + b"\n\n" + a_chunk() + DONE) == a_chunk()
+    assert scanner.feed(a_chunk() + DONE) == b""
+    assert scanner.error == message
+    assert scanner.events == 1
+    assert not scanner.done
+
+
+def test_a_null_error_is_no_error() -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(a_chunk(error=None)) == a_chunk(error=None)
+    assert scanner.error is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[DONE]",
+        "data: [DONE]",
+        'data: {"error":{"message":"no"}}',
+        '"error"',
+        '{"usage":{"prompt_tokens":1}}',
+        "\n\n",
+        "\r\n\r\ndata: [DONE]\r\n\r\n",
+        'a backslash \\"error\\": {"usage": {',
+    ],
+)
+def test_the_text_of_an_answer_decides_nothing(content: str) -> None:
+    scanner = a_scanner()
+    read = a_chunk(content)
+
+    assert scanner.feed(read) == read
+    assert (scanner.events, scanner.done, scanner.error, scanner.usage) == (1, False, None, None)
+
+
+def test_keys_below_the_top_level_decide_nothing() -> None:
+    scanner = a_scanner()
+    inner = {"error": {"message": "no"}, "usage": {"prompt_tokens": 1}, "object": "error"}
+    read = a_chunk(logprobs=inner)
+
+    assert scanner.feed(read) == read
+    assert (scanner.error, scanner.usage) == (None, None)
+
+
+@pytest.mark.parametrize("broken", [b'data: {"error":\n\n', b'data: "error"\n\n', b'data: {"usage":{"a":\xff}}\n\n'])
+def test_what_cannot_be_parsed_is_passed_on_untouched(broken: bytes) -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(broken) == broken
+    assert scanner.events == 1
+
+
+def test_a_bomb_of_brackets_is_passed_on_untouched() -> None:
+    scanner = a_scanner()
+    bomb = b'data: {"error":' + b"[" * 100_000 + b"]" * 100_000 + b"}\n\n"
+
+    assert scanner.feed(bomb) == bomb
+
+
+@pytest.mark.parametrize("comment", [b": ping\n\n", b":\n\n", b": ping\r\n\r\n", b"retry: 5\n\n"])
+def test_a_comment_is_passed_on_and_is_no_progress(comment: bytes) -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(comment + a_chunk() + comment) == comment + a_chunk() + comment
+    assert scanner.events == 1
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        b'data:{"error":{"message":"no"}}\n\n',
+        b'data: {"error":\r\ndata: {"message":"no"}}\r\n\r\n',
+        b'event: error\nid: 7\ndata: {"error"\ndata: :{"message":"no"}}\n\n',
+        b': first a comment\ndata: {"error":{"message":"no"}}\n\n',
+    ],
+)
+def test_data_may_lack_the_space_and_span_lines(event: bytes) -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(event) == b""
+    assert scanner.error == "no"
+
+
+@pytest.mark.parametrize("done", [b"data:[DONE]\n\n", b"data: [DONE]\r\n\r\n", b"data: [DONE] \n\n"])
+def test_done_is_passed_on_in_place_and_nothing_after_it(done: bytes) -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(a_chunk() + done + a_chunk() + b'data: {"error":"late"}\n\n') == a_chunk() + done
+    assert scanner.feed(a_chunk()) == b""
+    assert scanner.done
+    assert (scanner.events, scanner.error) == (1, None)
+
+
+def test_an_event_without_end_closes_the_stream() -> None:
+    for reads in ([b"data: " + b"x" * 93 + b"\n\n"], [b"data: " + b"x" * 93, b"\n\n"]):
+        scanner = a_scanner(event_bytes_max=100)
+
+        assert scanner.feed(a_chunk()) == a_chunk()
+        assert [scanner.feed(read) for read in (*reads, a_chunk())] == [b""] * (len(reads) + 1)
+        assert scanner.overlong
+        assert not scanner._tail
+
+
+def test_the_longest_event_passes() -> None:
+    scanner = a_scanner(event_bytes_max=100)
+    longest = b"data: " + b"x" * 92 + b"\n\n"
+
+    assert scanner.feed(longest[:99]) + scanner.feed(longest[99:]) == longest
+    assert scanner.feed(longest) == longest
+    assert not scanner.overlong
+
+
+def test_an_error_event_is_one_the_scanner_knows() -> None:
+    scanner = a_scanner()
+
+    assert scanner.feed(error_event(b'{"error":{"message":"stopped"}}')) == b""
+    assert scanner.error == "stopped"
+
+
+_ENDS = st.sampled_from([b"\n\n", b"\r\n\r\n", b"\n\r\n", b"\n\n\n", b"\r\n\n"])
+_TEXTS = st.text(max_size=20) | st.sampled_from(["[DONE]", '"error"', '{"usage":{}}', "\n\ndata: [DONE]\n\n", "\\"])
+_USAGES = st.sampled_from([None, {}, {"prompt_tokens": 1, "completion_tokens": 2}, {"prompt_tokens": -1}])
+_OBJECTS = st.builds(
+    lambda text, choices, more: json.dumps({"choices": [{"delta": {"content": text}}] * choices} | more).encode(),
+    _TEXTS,
+    st.integers(0, 2),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "usage": _USAGES,
+            "error": st.sampled_from([None, "no", {"message": "no"}]),
+            "object": st.just("error"),
+        },
+    ),
+)
+_BLOCKS = st.builds(
+    lambda prefix, payload, end: prefix + payload + end,
+    st.sampled_from([b"data: ", b"data:", b": ", b"event: x\ndata: ", b"data: [\ndata:", b"\n", b"", b"data"]),
+    _OBJECTS | st.sampled_from([b"[DONE]", b"", b"ping"]) | st.binary(max_size=8),
+    _ENDS,
+)
+_STREAMS = st.lists(_BLOCKS, max_size=8).map(b"".join)
+
+
+@given(
+    stream=_STREAMS,
+    cuts=st.lists(st.integers(0, 400), max_size=12),
+    keep=st.booleans(),
+    bound=st.sampled_from([60, 10**6]),
+)
+@example(stream=a_chunk() + VLLM_CHAT_USAGE + DONE, cuts=list(range(400)), keep=False, bound=10**6)
+@example(stream=a_chunk().replace(b"\n", b"\r\n") + DONE, cuts=list(range(400)), keep=False, bound=10**6)
+def test_how_a_stream_is_cut_into_reads_changes_nothing(stream: bytes, cuts: list[int], keep: bool, bound: int) -> None:
+    whole, cut, by_byte = (a_scanner(keep_usage_chunk=keep, event_bytes_max=bound) for _ in range(3))
+    edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
+
+    expected = whole.feed(stream)
+    assert b"".join(cut.feed(stream[start:end]) for start, end in itertools.pairwise(edges)) == expected
+    assert b"".join(by_byte.feed(bytes([byte])) for byte in stream) == expected
+    assert facts(cut) == facts(by_byte) == facts(whole)
+
+
+def facts(scanner: StreamScanner) -> tuple[object, ...]:
+    return scanner.events, scanner.done, scanner.error, scanner.usage, scanner.overlong, bytes(scanner._tail)
+
+
+@given(stream=_STREAMS)
+def test_what_is_passed_on_are_whole_events_in_their_order(stream: bytes) -> None:
+    passed = a_scanner().feed(stream)
+
+    remaining = iter(sse._BOUNDARY.split(stream))
+    for event in sse._BOUNDARY.split(passed)[:-1]:
+        assert event in remaining

@@ -1,0 +1,111 @@
+"""Is the usage of an answer found, wherever it stands and however the answer is cut?"""
+
+import json
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from headgate.model.usage import Usage, UsageSource
+from headgate.wire.usage import OBJECT_BYTES_MAX, UsageFinder, read_usage
+
+CHAT = (
+    b'{"choices":[{"finish_reason":"length","index":0,"message":{"role":"assistant","content":"Hello"}}],'
+    b'"created":1794708372,"model":"smollm2","usage":{"completion_tokens":8,"prompt_tokens":36,"total_tokens":44,'
+    b'"prompt_tokens_details":{"cached_tokens":35}},"id":"chatcmpl-U4ue","timings":{"cache_n":35}}'
+)
+EMBEDDINGS = (
+    b'{"model":"m","object":"list","usage":{"prompt_tokens":3,"total_tokens":3},"data":[{"embedding":[0.1,0.2]}]}'
+)
+
+
+def found(*pieces: bytes) -> Usage | None:
+    finder = UsageFinder()
+    for piece in pieces:
+        finder.feed(piece)
+    return finder.usage
+
+
+def engine_said(prompt: int, output: int, cached: int = 0) -> Usage:
+    return Usage(prompt, output, cached, UsageSource.ENGINE)
+
+
+@pytest.mark.parametrize(
+    ("raw", "usage"),
+    [
+        (b'{"prompt_tokens":3,"total_tokens":3}', engine_said(3, 0)),
+        (b'{"prompt_tokens":3,"completion_tokens":null,"prompt_tokens_details":null}', engine_said(3, 0)),
+        (b'{"prompt_tokens":3,"completion_tokens":4,"prompt_tokens_details":{}}', engine_said(3, 4)),
+        (
+            b'{"prompt_tokens":3,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2,"audio_tokens":0}}',
+            engine_said(3, 4, 2),
+        ),
+        (b'{"prompt_tokens":-3,"completion_tokens":4}', None),
+        (b'{"prompt_tokens":"3"}', None),
+        (b'{"completion_tokens":4}', None),
+        (b"{}", None),
+        (b"null", None),
+        (b"[" * 100_000, None),
+    ],
+)
+def test_a_usage_object_is_read_or_it_is_not_one(raw: bytes, usage: Usage | None) -> None:
+    assert read_usage(raw) == usage
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (CHAT, engine_said(36, 8, 35)),
+        (EMBEDDINGS, engine_said(3, 0)),
+        (json.dumps(json.loads(CHAT), indent=4).encode(), engine_said(36, 8, 35)),
+        (b'{"choices":[],"usage":null}', None),
+        (b'{"choices":[]}', None),
+        (b'{"usage":{"prompt_tokens":', None),
+    ],
+)
+def test_it_is_found_in_one_piece_and_byte_by_byte(body: bytes, usage: Usage | None) -> None:
+    assert found(body) == usage
+    assert found(*(bytes([byte]) for byte in body)) == usage
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['"usage":{"prompt_tokens":999}', '"usage', 'usage":{"prompt_tokens":999}', '\\"usage":{"prompt_tokens":9}', "\\"],
+)
+def test_the_text_of_an_answer_is_not_taken_for_usage(text: str) -> None:
+    message = {"role": "assistant", "content": text, "tool_calls": [{"function": {"arguments": text}}]}
+
+    assert found(json.dumps({"choices": [{"message": message}]}).encode()) is None
+    assert found(json.dumps({"usage": {"prompt_tokens": 1}, "choices": [message]}).encode()) == engine_said(1, 0)
+
+
+def test_an_object_beyond_measure_is_passed_over_and_not_held() -> None:
+    endless = b'{"usage":{"prompt_tokens":1,"x":[' + b"1," * OBJECT_BYTES_MAX
+    finder = UsageFinder()
+    for start in range(0, len(endless), 100):
+        finder.feed(endless[start : start + 100])
+        assert len(finder._held) <= OBJECT_BYTES_MAX
+    finder.feed(b'1]}},"usage":{"prompt_tokens":2}')
+
+    assert finder.usage == engine_said(2, 0)
+
+
+@given(
+    texts=st.lists(
+        st.text(max_size=12) | st.sampled_from(['"usage":{', '"usage"', "\\", '{"prompt_tokens":9}']), max_size=5
+    ),
+    usage=st.none() | st.integers(0, 10**6),
+    spaces=st.sampled_from([None, 2]),
+    front=st.booleans(),
+    size=st.integers(1, 40),
+)
+@example(texts=['"usage":{'], usage=7, spaces=2, front=True, size=1)
+def test_how_the_answer_is_cut_changes_nothing(
+    texts: list[str], usage: int | None, spaces: int | None, front: bool, size: int
+) -> None:
+    told: dict[str, object] = {"usage": None if usage is None else {"prompt_tokens": usage, "completion_tokens": 1}}
+    rest: dict[str, object] = {"choices": [{"text": text} for text in texts]}
+    body = json.dumps(told | rest if front else rest | told, indent=spaces).encode()
+
+    expected = None if usage is None else engine_said(usage, 1)
+    assert found(*(body[start : start + size] for start in range(0, len(body), size))) == expected
