@@ -53,6 +53,7 @@ engines:
 lock *args:
     {{ compile }} {{ args }} pyproject.toml --output-file requirements/base.txt
     {{ compile }} {{ args }} requirements/dev.in --output-file requirements/dev.txt
+    scripts/engines lock {{ args }}
 
 # All that CI runs.
 ci:

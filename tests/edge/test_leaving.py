@@ -185,6 +185,19 @@ async def test_a_caller_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
             writer.close()
 
 
+async def test_an_exchange_cut_off_by_the_server_leaves_no_place_taken(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, FakeEngine() as other:
+        async with gateway_in_loop(a_config(engine.url, other.url), tmp_path) as gateway:
+            engine.behaviour = other.behaviour = Behaviour(hang_after=0)
+            call = asyncio.create_task(read(gateway.post(chat(stream=True))))
+            await gateway.until(lambda status: status["attempts_open"] == 1)
+            [exchange] = [task for task in asyncio.all_tasks() if "run_asgi" in repr(task) and "hang" not in repr(task)]
+            exchange.cancel()
+            await gateway.until_idle()
+            call.cancel()
+            assert len(engine.requests) + len(other.requests) == 1
+
+
 async def read(request: "aiohttp.client._RequestContextManager") -> bytes:
     async with request as answer:
         return await answer.read()

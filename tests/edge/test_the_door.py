@@ -160,3 +160,10 @@ async def test_a_class_that_does_not_exist_is_an_error_with_the_list(tmp_path: P
 
     assert answer.status == 400
     assert "interactive, long, batch" in error["message"]
+
+
+async def test_a_model_name_that_no_header_can_carry_is_told_all_the_same(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        async with gateway.post(chat(model="a\r\nset-cookie: b\x00ü")) as answer:
+            assert answer.status == 404
+            assert "set-cookie" not in answer.headers

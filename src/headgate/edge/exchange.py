@@ -41,16 +41,21 @@ class Exchange:
     async def run(self) -> None:
         line = self._host.open(self._ticket, self._on_abort)
         watch = asyncio.create_task(self._watch_client())
+        ended = False
         try:
             while isinstance(order := await line.next(), Dispatch):
                 await self._attempt(order)
+            ended = True
             await self._conclude(order)
-        except asyncio.CancelledError:
-            self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.GRACE_OVER))
-            raise
         finally:
             watch.cancel()
+            if not ended:
+                self._give_up()
             line.close()
+
+    def _give_up(self) -> None:
+        """Nobody will carry out what the scheduler orders for this request from here on."""
+        self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.GRACE_OVER))
 
     async def _watch_client(self) -> None:
         await self._client.gone()
@@ -70,7 +75,7 @@ class Exchange:
         now = asyncio.get_running_loop().time()
         attempt = OpenAttempt(dispatch, self._client, task, streamed=self._ticket.stream, now=now)
         self._attempts.add(attempt)
-        result = Result(AttemptEnding.ABORTED, "the door was closed")
+        result: Result | None = None
         try:
             result = await self._relay(dispatch, attempt)
         except asyncio.CancelledError:
@@ -79,6 +84,10 @@ class Exchange:
             result = Result(*attempt.stopped)
         finally:
             self._attempts.remove(attempt)
+            if result is None:
+                # Given up before the place is, or the scheduler would send the request elsewhere.
+                self._give_up()
+                result = Result(AttemptEnding.ABORTED, "the door was closed")
             self._host.tell(
                 AttemptEnded(dispatch.request_id, dispatch.attempt, result.ending, result.detail, result.usage)
             )

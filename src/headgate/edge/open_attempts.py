@@ -98,6 +98,9 @@ class OpenAttempts:
     def sweep(self, attempts: list[OpenAttempt], now: float) -> None:
         progress: list[AttemptProgress] = []
         for attempt in attempts:
+            if self._open.get(attempt.dispatch.request_id) is not attempt:
+                # It ended while others were looked at; what its task does now is not ours to stop.
+                continue
             if attempt.events > attempt.reported:
                 dispatch, tokens = attempt.dispatch, attempt.events - attempt.reported
                 progress.append(AttemptProgress(dispatch.request_id, dispatch.attempt, tokens))

@@ -3,6 +3,8 @@
 Outcome to status, headers and body: the only place where endings become HTTP.
 """
 
+import re
+
 from headgate.core.commands import End
 from headgate.edge.client import Headers
 from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome, RetryAfter
@@ -11,13 +13,16 @@ from headgate.wire.replies import error_body
 from headgate.wire.sse import error_event
 
 JSON = (b"content-type", b"application/json")
+# A caller may ask for a model of any name, but not every name may stand in a header.
+_UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
+_MODEL_SHOWN_MAX = 256
 _INTERRUPTED = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT)
 
 
 def tale(service_class: ClassName | None, model: ModelName, waited_ns: Duration, attempts: int) -> Headers:
     """What every answer tells of how the request was treated."""
     headers: Headers = [
-        (b"x-headgate-model", model.encode("utf-8", "replace")[:256]),
+        (b"x-headgate-model", _UNPRINTABLE.sub("?", model)[:_MODEL_SHOWN_MAX].encode()),
         (b"x-headgate-queue-ms", b"%d" % (waited_ns // MILLISECOND)),
         (b"x-headgate-attempts", b"%d" % attempts),
     ]

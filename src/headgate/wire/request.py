@@ -193,10 +193,10 @@ def _is_deeper_than(raw: bytes, depth: int) -> bool:
     structure = raw.translate(_ARRAYS_ONLY, _NOT_STRUCTURE)
     structure = _STRINGS.sub(b"", structure)
     for _ in range(depth):
-        structure = structure.replace(b"[]", b"")
         if not structure:
-            return False
-    return True
+            break
+        structure = structure.replace(b"[]", b"")
+    return structure != b""
 
 
 def _too_deep() -> BadRequest:

@@ -153,7 +153,7 @@ async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
     await subject.until_running(0, seconds_max=5, every_s=1.5 if subject.kind == "llamacpp" else 0.05)
 
 
-# vLLM's start is a minute long; that its death shows likewise is seen by the acceptance tests, which need to kill it too.
+# vLLM takes a minute to start; that its death shows likewise is seen by the acceptance tests, which kill one too.
 @pytest.mark.parametrize("kind", KINDS[:2])
 async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
     with a_real_engine(kind) as real:

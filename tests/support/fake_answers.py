@@ -1,0 +1,197 @@
+"""What does the fake engine answer? What it was told to, in the OpenAI shapes."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from tests.support.fake_http import Connection, Received
+
+
+@dataclass(frozen=True, slots=True)
+class Behaviour:
+    """What becomes of one request. The defaults answer it well."""
+
+    tokens: int | None = None
+    """How many tokens, one event each; None takes the request's own maximum, else 4."""
+    pace_s: float = 0.0
+    """Time before each token."""
+    usage: bool = True
+    """Whether it says its usage when asked."""
+    finish_reason: str = "stop"
+    status: int = 200
+    """Any other is an error status with a JSON error body."""
+    error: str = "the fake engine was told to fail"
+    """The message of an error status or event."""
+    body: bytes | None = None
+    """These bytes in place of what it would say: an event stream if the request asks for a stream, else JSON."""
+    hang_before_head: bool = False
+    hang_after: int | None = None
+    """Falls silent after so many tokens; 0 is after the head and before the first token."""
+    error_after: int | None = None
+    """An error event after so many tokens, then [DONE], as vLLM does; 0 makes it the first event."""
+    cut_after: int | None = None
+    """Closes the connection after so many tokens, without a terminal event. Not streamed: in the middle of the body."""
+    drop_before_head: bool = False
+    """Takes the request and closes without a word."""
+    without_done: bool = False
+    """Ends the stream cleanly, but without [DONE]."""
+    piece_bytes: int | None = None
+    """Sends the answer in pieces of so many bytes; None sends one piece per event."""
+    close_after: bool = False
+    """Closes the connection after a whole answer, unannounced, as engines do with idle ones."""
+
+
+class Generation:
+    """One request being answered."""
+
+    def __init__(self, connection: Connection, received: Received, behaviour: Behaviour) -> None:
+        self._connection = connection
+        self._received = received
+        self._behaviour = behaviour
+        try:
+            self._asked = received.json
+        except ValueError:
+            self._asked = {}
+        wanted = self._asked.get("max_completion_tokens") or self._asked.get("max_tokens") or 4
+        self._tokens = behaviour.tokens if behaviour.tokens is not None else int(str(wanted))
+
+    async def run(self) -> None:
+        behaviour, connection = self._behaviour, self._connection
+        if behaviour.hang_before_head:
+            await self._hang()
+        if behaviour.drop_before_head:
+            connection.close()
+        elif behaviour.status != 200:
+            connection.answer(behaviour.status, behaviour.body or error(behaviour.status, behaviour.error))
+        elif self._asked.get("stream") is True:
+            await self._stream()
+        else:
+            await self._whole()
+        if behaviour.close_after:
+            connection.close()
+
+    async def _hang(self) -> None:
+        self._received.hung.set()
+        await self._received.resume.wait()
+
+    async def _whole(self) -> None:
+        behaviour = self._behaviour
+        for _ in range(self._tokens):
+            await self._pace()
+            self._received.tokens_sent += 1
+        body = behaviour.body if behaviour.body is not None else self._whole_body()
+        if behaviour.cut_after is not None or behaviour.hang_after is not None:
+            self._connection.head(200, "application/json", length=len(body))
+            self._connection.write(body[: len(body) // 2])
+            if behaviour.hang_after is not None:
+                await self._hang()
+                self._connection.write(body[len(body) // 2 :])
+            else:
+                self._connection.close()
+            return
+        self._connection.answer(200, body)
+
+    async def _stream(self) -> None:
+        behaviour, connection = self._behaviour, self._connection
+        connection.head(200, "text/event-stream; charset=utf-8", length=None)
+        if behaviour.body is not None:
+            await self._send(behaviour.body)
+            connection.last_chunk()
+            return
+        for number in range(self._tokens + 1):
+            if number == behaviour.hang_after:
+                await self._hang()
+            if number == behaviour.cut_after:
+                connection.close()
+                return
+            if number == behaviour.error_after:
+                await self._send(b"data: " + error(500, behaviour.error) + b"\n\ndata: [DONE]\n\n")
+                connection.last_chunk()
+                return
+            if number < self._tokens:
+                await self._pace()
+                await self._send(self._token_event(number))
+                self._received.tokens_sent += 1
+        await self._send_ending()
+        connection.last_chunk()
+
+    async def _send_ending(self) -> None:
+        options = cast("dict[str, object]", self._asked.get("stream_options") or {})
+        if self._behaviour.usage and options.get("include_usage") is True:
+            await self._send(_event(self._frame([]) | {"usage": self._usage()}))
+        if not self._behaviour.without_done:
+            await self._send(b"data: [DONE]\n\n")
+
+    async def _pace(self) -> None:
+        if self._behaviour.pace_s > 0:
+            await asyncio.sleep(self._behaviour.pace_s)
+
+    async def _send(self, data: bytes) -> None:
+        for piece in _pieces(data, self._behaviour.piece_bytes):
+            self._connection.chunk(piece)
+            await self._connection.drained()
+
+    def _frame(self, choices: list[dict[str, object]]) -> dict[str, object]:
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        return {"id": "fake-1", "object": kind, "created": 0, "model": self._asked.get("model"), "choices": choices}
+
+    def _token_event(self, number: int) -> bytes:
+        last = number == self._tokens - 1
+        choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason if last else None}
+        if not self._is_chat:
+            choice["text"] = token_text(number)
+        elif number == 0:
+            choice["delta"] = {"role": "assistant", "content": token_text(number)}
+        else:
+            choice["delta"] = {"content": token_text(number)}
+        return _event(self._frame([choice]))
+
+    def _whole_body(self) -> bytes:
+        if self._received.path == "/v1/embeddings":
+            vectors = [{"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}]
+            usage = {"prompt_tokens": 7, "total_tokens": 7}
+            return compact({"object": "list", "data": vectors, "model": self._asked.get("model"), "usage": usage})
+        text = "".join(token_text(number) for number in range(self._tokens))
+        choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason}
+        choice |= {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
+        body = self._frame([choice]) | {"object": "chat.completion" if self._is_chat else "text_completion"}
+        return compact(body | ({"usage": self._usage()} if self._behaviour.usage else {}))
+
+    def _usage(self) -> dict[str, object]:
+        cached = {"cached_tokens": 3}
+        total = 7 + self._tokens
+        return {
+            "prompt_tokens": 7,
+            "completion_tokens": self._tokens,
+            "total_tokens": total,
+            "prompt_tokens_details": cached,
+        }
+
+    @property
+    def _is_chat(self) -> bool:
+        return self._received.path == "/v1/chat/completions"
+
+
+def token_text(number: int) -> str:
+    """The text of a token, so that a test can say what the whole answer must be."""
+    return f"word{number} "
+
+
+def compact(value: dict[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _event(value: dict[str, object]) -> bytes:
+    return b"data: " + compact(value) + b"\n\n"
+
+
+def error(status: int, message: str) -> bytes:
+    return compact({"error": {"message": message, "type": "fake_error", "param": None, "code": status}})
+
+
+def _pieces(data: bytes, size: int | None) -> Iterator[bytes]:
+    step = size or len(data)
+    for start in range(0, len(data), step):
+        yield data[start : start + step]

@@ -1,0 +1,153 @@
+"""How does the fake engine speak HTTP? One connection of a client: HTTP/1.1 with keep-alive, one request at a time."""
+
+import asyncio
+import json
+from dataclasses import dataclass, field
+from typing import Protocol
+
+BODY_BYTES_MAX = 64 * 1024 * 1024
+_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 429: "Too Many Requests", 503: "Service Unavailable"}
+
+
+@dataclass(eq=False, slots=True)
+class Received:
+    """One request as the engine got it, and what became of it."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+    connection: int
+    """The number of the connection it came on."""
+    tokens_sent: int = 0
+    resume: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set by a test to let a hanging request go on."""
+    hung: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has fallen silent as told."""
+    client_left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the client went away before the answer was whole."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the engine is done with it, however it ended."""
+
+    @property
+    def json(self) -> dict[str, object]:
+        return json.loads(self.raw)
+
+
+class Owner(Protocol):
+    """Whoever listens."""
+
+    def opened(self, connection: "Connection") -> int:
+        """A client has connected; the connection's number."""
+        ...
+
+    def closed(self, connection: "Connection") -> None: ...
+
+    def take(self, connection: "Connection", received: Received) -> asyncio.Task[None]:
+        """Begins to answer a request."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self._buffer = b""
+        self._current: Received | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._transport: asyncio.Transport
+        self._number = 0
+
+    @property
+    def idle(self) -> bool:
+        return self._current is None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._number = self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        assert len(self._buffer) <= BODY_BYTES_MAX, "a test sent the fake engine more than it holds"
+        self._next()
+
+    def eof_received(self) -> bool:
+        self._left()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._left()
+        self._writable.set()
+        self._owner.closed(self)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    async def drained(self) -> None:
+        await self._writable.wait()
+        # A burst of tokens must not keep the loop from hearing that the client has left.
+        await asyncio.sleep(0)
+
+    def _left(self) -> None:
+        if self._current is not None and not self._current.ended.is_set():
+            self._current.client_left.set()
+            assert self._task is not None
+            self._task.cancel()
+        self._current = None
+
+    def _next(self) -> None:
+        head, found, rest = self._buffer.partition(b"\r\n\r\n")
+        if self._current is not None or not found:
+            return
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+        length = int(headers.get("content-length", "0"))
+        if len(rest) < length:
+            return
+        self._buffer = rest[length:]
+        self._current = Received(method, path, headers, rest[:length], self._number)
+        self._task = self._owner.take(self, self._current)
+
+    def finished(self) -> None:
+        """The answer is whole: the connection may carry the next request, unless the client called this its last."""
+        if self._is_last:
+            self.close()
+        self._current = None
+        self._next()
+
+    def answer(self, status: int, body: bytes, *, content_type: str = "application/json") -> None:
+        self.head(status, content_type, length=len(body))
+        self.write(body)
+
+    def head(self, status: int, content_type: str, *, length: int | None) -> None:
+        framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+        if self._is_last:
+            framing += "\r\nconnection: close"
+        reason = _REASONS.get(status, "Status")
+        self.write(f"HTTP/1.1 {status} {reason}\r\ncontent-type: {content_type}\r\n{framing}\r\n\r\n".encode())
+
+    @property
+    def _is_last(self) -> bool:
+        return self._current is not None and self._current.headers.get("connection") == "close"
+
+    def chunk(self, data: bytes) -> None:
+        self.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def last_chunk(self) -> None:
+        self.write(b"0\r\n\r\n")
+
+    def write(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def close(self) -> None:
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
