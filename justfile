@@ -31,6 +31,10 @@ fmt:
 test *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "{{ fast }}" {{ args }}
 
+# Write what docs/errors takes from the table of outcomes.
+docs:
+    {{ bin }}/python scripts/write_error_pages.py
+
 # The core and the model, every branch, by their own tests.
 cover:
     {{ bin }}/pytest -n auto --dist worksteal tests/core tests/properties tests/replay tests/model \

@@ -15,10 +15,12 @@ from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.core.events import EndpointUnreadied, PolicyChanged
 from headgate.core.scheduler import Scheduler
+from headgate.core.summary import Summary
 from headgate.edge.admin import AdminApp
 from headgate.edge.auth import KeyRing
 from headgate.edge.door import Access, Door, DoorLimits
 from headgate.edge.open_attempts import OpenAttempts
+from headgate.edge.replies import Replies
 from headgate.edge.server import Listener, bind
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http import HttpEngine, open_session
@@ -29,10 +31,10 @@ from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint
 from headgate.model.units import SECOND, EndpointId, ModelName, TenantId
 from headgate.ports.engine import Engine
-from headgate.telemetry.log import LogObserver
-from headgate.telemetry.prometheus import PrometheusObserver
-
-log = logging.getLogger("headgate")
+from headgate.telemetry.log import LogObserver, log, tell
+from headgate.telemetry.loop_lag import measure_for_ever
+from headgate.telemetry.meters import Histogram, Meters
+from headgate.telemetry.prometheus import render
 
 _EXIT_MISTAKE = 70
 
@@ -52,8 +54,9 @@ class Gateway:
         self._engines: dict[EndpointId, Engine] = {}
         self._addresses: dict[EndpointId, _Address] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
-        self._metrics = PrometheusObserver()
-        self._host = LocalHost(Scheduler(), SystemClock(), (self._metrics, LogObserver()), self._on_fault)
+        self._meters = Meters()
+        self._loop_lag = Histogram()
+        self._host = LocalHost(Scheduler(), SystemClock(), (self._meters, LogObserver()), self._on_fault)
         self._watch = EngineWatch(self._session, self._host.tell)
         stall_s = settings.limits.client_stall_ns_max / SECOND
         self._attempts = OpenAttempts(self._host.tell, client_stall_max_s=stall_s)
@@ -63,10 +66,11 @@ class Gateway:
             attempts=self._attempts,
             access=_access(settings),
             limits=_door_limits(settings),
-            turned_away=self._metrics.turned_away,
+            replies=Replies(settings.error_docs),
+            turned_away=self._meters.turned_away,
         )
         self._admin = AdminApp(
-            ready=self._ready, metrics=self._metrics.render, summary=self._host.summary, status=self._status
+            ready=self._ready, metrics=self._metrics, summary=self._host.summary, status=self._status
         )
         self._take_over(settings)
 
@@ -84,14 +88,18 @@ class Gateway:
         door = Listener(self._door, bind(*self._settings.listen))
         admin = Listener(self._admin, bind(*self._settings.admin_listen))
         serving = [asyncio.create_task(listener.serve()) for listener in (door, admin)]
-        sweeping = asyncio.create_task(self._attempts.sweep_for_ever())
+        beside = [
+            asyncio.create_task(self._attempts.sweep_for_ever()),
+            asyncio.create_task(measure_for_ever(self._loop_lag)),
+        ]
         try:
             await asyncio.gather(door.started(), admin.started())
             started(door.address, admin.address)
             await self._leave.wait()
             await self._drain()
         finally:
-            sweeping.cancel()
+            for task in beside:
+                task.cancel()
             door.stop()
             admin.stop()
             await asyncio.gather(*serving)
@@ -110,8 +118,9 @@ class Gateway:
                 settings = await asyncio.to_thread(self._load)
             except ConfigErrors as errors:
                 self._reload_problems = tuple(str(problem) for problem in errors.problems)
-                lines = "\n  ".join(self._reload_problems)
-                log.warning("reload: %s stays in force; the new file is wrong:\n  %s", self._settings.hash, lines)
+                for problem in self._reload_problems:
+                    tell(logging.WARNING, "the new configuration is wrong", problem=problem)
+                tell(logging.WARNING, "the last good configuration stays in force", hash=self._settings.hash)
             else:
                 self._reload_problems = ()
                 self._change_to(settings)
@@ -119,11 +128,11 @@ class Gateway:
     def _change_to(self, settings: Settings) -> None:
         before, self._settings = self._settings, settings
         if (before.listen, before.admin_listen) != (settings.listen, settings.admin_listen):
-            log.warning("reload: another listen address needs a restart")
+            tell(logging.WARNING, "another listen address needs a restart")
         self._door.access = _access(settings)
         self._door.limits = _door_limits(settings)
+        self._door.replies = Replies(settings.error_docs)
         self._take_over(settings)
-        log.info("reload: configuration %s is in force", settings.hash)
 
     def _take_over(self, settings: Settings) -> None:
         """Brings scheduler, engines and probes to what the settings say."""
@@ -152,9 +161,9 @@ class Gateway:
 
     async def _drain(self) -> None:
         grace_s = self._settings.drain_grace_ns / SECOND
-        log.info("leaving: %d requests are open and have %g s to end", self._door.open_requests, grace_s)
+        tell(logging.INFO, "leaving once every request has ended", open=self._door.open_requests, grace_s=grace_s)
         whole = await self._door.drain(grace_s)
-        log.info("leaving: every request ended" if whole else "leaving: the grace time is over")
+        tell(logging.INFO, "leaving: every request ended" if whole else "leaving: the grace time is over")
 
     def _on_fault(self, mistake: BaseException) -> None:
         """A mistake of our own: nothing after it can be trusted, so the process ends and says so."""
@@ -168,6 +177,9 @@ class Gateway:
     def _ready(self) -> tuple[bool, str]:
         return (False, "leaving") if self._door.draining else (True, "ready")
 
+    def _metrics(self, summary: Summary) -> tuple[bytes, str]:
+        return render(self._meters, self._loop_lag, summary)
+
     def _status(self) -> Mapping[str, object]:
         summary = self._host.summary()
         return {
@@ -179,6 +191,7 @@ class Gateway:
             "requests_open": self._door.open_requests,
             "attempts_open": len(self._attempts),
             "queued": summary.queued,
+            "counted": self._meters.figures(),
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in self._watch.capabilities()],
         }

@@ -55,6 +55,7 @@ def test_the_order_of_what_has_no_order_does_not_count() -> None:
         small_with("listen: 127.0.0.1:8082"),
         small_with("limits: {requests_open_max: 1}"),
         small_with("retry: {tenant_percent: 11}"),
+        small_with("error_docs: https://docs.example.com"),
         small_with("classes: {long: {}, interactive: {}, batch: {}}"),
         small_with(SECRET),
         SMALL.replace("in_flight_max: 4", "in_flight_max: 5"),

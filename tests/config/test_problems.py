@@ -286,3 +286,13 @@ def test_a_gateway_without_tenants_is_warned_about() -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
 def test_an_anonymous_tenant_behind_a_local_address_needs_no_warning(host: str) -> None:
     assert warnings_of(small_with(f"listen: '{host}:8080'")) == []
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["docs/errors", "ftp://docs", "https://", "https://u:p@docs", "https://d/e?x=1", "https://d/e#x", '"https://d e"'],
+)
+def test_the_pages_about_outcomes_stand_at_a_plain_address(address: str) -> None:
+    assert problems_of(small_with(f"error_docs: {address}")) == [
+        "8: error_docs: is not the address of a folder of pages; write it as https://HOST/PATH, without ? or #"
+    ]

@@ -57,8 +57,9 @@ retry:
   cost_after_silence: 3
   pool_percent: 30
   pool_window: 20s
-  pool_floor: 2s
+  pool_extra_min: 2
 health: {{failures_max: 1, stall_max: 1s, eject: 2s, eject_max: 3s}}
+error_docs: https://docs.example.com/errors/
 """
 ENVIRON = {"SECRET": "s" * 20, "ORG": "org", "PLACES": "64", "ENGINE_KEY": "e" * 20}
 
@@ -74,6 +75,7 @@ def test_every_setting_of_a_file_arrives() -> None:
         key_secret=b"s" * 20,
         keys={bytes.fromhex(DIGEST): "acme"},
         anonymous_tenant="demo",
+        error_docs="https://docs.example.com/errors",
         pools=(
             PoolSettings(
                 name="large",
@@ -130,7 +132,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                 cost_after_silence=300,
                 pool_window_ns=20 * SECOND,
                 pool_percent=30,
-                pool_floor_ns=2 * SECOND,
+                pool_extra_min=2,
             ),
             health=HealthRules(failures_max=1, stall_ns_max=SECOND, eject_ns=2 * SECOND, eject_ns_max=3 * SECOND),
         ),

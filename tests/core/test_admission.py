@@ -4,7 +4,7 @@ import pytest
 
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Policy, RetryRules
+from headgate.model.policy import HealthRules, Policy, RetryRules
 from tests.support.builders import (
     a_class,
     a_model,
@@ -16,11 +16,14 @@ from tests.support.builders import (
     an_endpoint,
     arrived,
     at,
+    client_left,
     completed,
     dispatch,
     end,
     failed,
     joined,
+    lasting,
+    leaving,
     policy_changed,
     readied,
     the_end,
@@ -168,7 +171,7 @@ def test_retry_after_is_the_time_to_drain_at_the_pace_of_the_last_seconds() -> N
 
 @pytest.mark.parametrize(
     ("rules", "retry_after"),
-    [(RetryRules(pool_window_ns=at(100) - at(0)), 60), (RetryRules(pool_window_ns=at(0.1) - at(0)), 1)],
+    [(RetryRules(pool_window_ns=lasting(100)), 60), (RetryRules(pool_window_ns=lasting(0.1)), 1)],
 )
 def test_retry_after_is_neither_shorter_than_a_second_nor_longer_than_a_minute(
     rules: RetryRules, retry_after: float
@@ -262,32 +265,49 @@ def test_a_pool_that_the_policy_does_not_describe_has_an_ordinary_warm_up() -> N
     assert refusal.retry_after_ns == at(30) - at(0)
 
 
-def test_a_request_waits_for_an_endpoint_that_warms_up_within_its_patience() -> None:
-    scheduler = a_scheduler_without_endpoints(a_policy(pools=(a_pool("p", warm_up=30),)))
+@pytest.mark.parametrize("warm_up", [1, 3_600])
+def test_a_request_waits_for_an_endpoint_that_is_starting_however_long_that_usually_takes(warm_up: float) -> None:
+    scheduler = a_scheduler_without_endpoints(a_policy(pools=(a_pool("p", warm_up=warm_up),)))
     told(scheduler, at(0), joined("e1"))
 
     assert scheduler.handle(arrived("r"), at(0)) == []
     assert scheduler.handle(readied("e1"), at(20))[-1] == dispatch("r", waited=20)
 
 
-def test_a_request_does_not_wait_for_an_endpoint_that_warms_up_too_slowly() -> None:
-    scheduler = a_scheduler_without_endpoints(a_policy(pools=(a_pool("p", warm_up=31),)))
-    told(scheduler, at(0), joined("e1"))
+def test_a_request_waits_for_an_endpoint_that_is_not_ready_any_more() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), unreadied("e1"))
+
+    assert scheduler.handle(arrived("r"), at(0)) == []
+    assert scheduler.handle(readied("e1"), at(20))[-1] == dispatch("r", waited=20)
+
+
+def test_nobody_waits_for_an_endpoint_that_is_starting_and_leaving_at_once() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("runs"), unreadied("e1"), leaving("e1"))
+
+    assert the_end(scheduler.handle(arrived("r"), at(0))).outcome is Outcome.NO_ENDPOINTS
+
+
+def test_a_request_does_not_wait_for_an_ejected_endpoint_that_returns_too_late() -> None:
+    health = HealthRules(failures_max=1, eject_ns=lasting(31))
+    scheduler = a_scheduler(policy=a_policy(health=health))
+    told(scheduler, at(0), arrived("runs"), client_left("runs"), failed("runs"))
 
     refusal = the_end(scheduler.handle(arrived("r"), at(0)))
 
     assert refusal.outcome is Outcome.NO_ENDPOINTS
-    assert refusal.retry_after_ns == at(31) - at(0)
+    assert refusal.retry_after_ns == lasting(31)
 
 
 def test_of_two_pools_the_one_that_returns_sooner_counts() -> None:
-    pools = (a_pool("p", warm_up=50), a_pool("q", warm_up=40), a_pool("none", warm_up=1))
-    scheduler = a_scheduler_without_endpoints(a_policy(pools=pools))
-    told(scheduler, at(0), joined("e1", pool="p"), joined("e2", pool="q"))
+    health = HealthRules(failures_max=1, eject_ns=lasting(50))
+    policy = a_policy(pools=("p", "q", "empty"), health=health)
+    scheduler = a_scheduler(an_endpoint("e1", pool="p"), an_endpoint("e2", pool="q"), policy=policy)
+    told(scheduler, at(0), arrived("x"), arrived("y"), client_left("x"), client_left("y"), failed("x"))
+    told(scheduler, at(5), failed("y"))
 
-    refusal = the_end(scheduler.handle(arrived("r"), at(0)))
-
-    assert refusal.retry_after_ns == at(40) - at(0)
+    assert the_end(scheduler.handle(arrived("r"), at(10))).retry_after_ns == lasting(40)
 
 
 def test_a_request_waits_for_an_ejected_endpoint_that_returns_within_its_patience() -> None:
@@ -296,15 +316,6 @@ def test_a_request_waits_for_an_ejected_endpoint_that_returns_within_its_patienc
     told(scheduler, at(0), *[failed(name) for name in "ab"], failed("c"))
 
     assert scheduler.handle(arrived("r", "bolt"), at(0)) == []
-
-
-def test_an_endpoint_that_is_not_ready_any_more_counts_as_warming() -> None:
-    scheduler = a_scheduler(policy=a_policy(pools=(a_pool("p", warm_up=40),)))
-    told(scheduler, at(0), unreadied("e1"))
-
-    refusal = the_end(scheduler.handle(arrived("r"), at(0)))
-
-    assert refusal.outcome is Outcome.NO_ENDPOINTS
 
 
 # Our own mistakes stop the process

@@ -21,6 +21,7 @@ from tests.support.builders import (
     eject,
     end,
     failed,
+    first_token,
     lasting,
     policy_changed,
     progressed,
@@ -149,7 +150,7 @@ def test_a_retry_that_waits_through_a_change_of_policy_stays_at_the_head_and_awa
 
 def test_a_shorter_patience_with_silence_holds_for_streams_that_are_already_open() -> None:
     scheduler = a_scheduler()
-    told(scheduler, at(0), arrived("r"))
+    told(scheduler, at(0), arrived("r"), first_token("r"))
     told(scheduler, at(2), progressed("r"))
 
     told(scheduler, at(3), policy_changed(a_policy(health=HealthRules(stall_ns_max=lasting(5)))))
@@ -190,14 +191,15 @@ def test_a_tenant_that_goes_and_comes_again_starts_with_a_new_budget() -> None:
 
 def test_a_pool_that_stays_keeps_its_count_of_extra_attempts_unless_the_window_changes() -> None:
     hardy = HealthRules(failures_max=99)
-    scheduler = a_scheduler(policy=a_policy(health=hardy), places=9)
+    policy = a_policy(health=hardy, retry=RetryRules(pool_extra_min=1))
+    scheduler = a_scheduler(policy=policy, places=9)
     told(scheduler, at(0), *[arrived(name) for name in "abcd"])
     told(scheduler, at(0), failed("a"), client_left("a"))
 
-    told(scheduler, at(0), policy_changed(a_policy(health=hardy)))
+    told(scheduler, at(0), policy_changed(policy))
     assert the_end(scheduler.handle(failed("b"), at(0))).outcome is Outcome.ENGINE_FAILED
 
-    other_window = RetryRules(pool_window_ns=lasting(20))
+    other_window = RetryRules(pool_window_ns=lasting(20), pool_extra_min=1)
     told(scheduler, at(0), policy_changed(a_policy(health=hardy, retry=other_window)))
     assert scheduler.handle(failed("c"), at(0)) == [dispatch("c", attempt=2, place="3 of 9")]
 

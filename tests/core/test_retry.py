@@ -24,6 +24,7 @@ from tests.support.builders import (
     fell_silent,
     first_token,
     joined,
+    lasting,
     leaving,
     policy_changed,
     readied,
@@ -200,22 +201,35 @@ def test_a_retry_after_silence_costs_twice_as_much() -> None:
     assert the_end(scheduler.handle(failed("a", 2), at(0))).outcome is Outcome.ENGINE_FAILED
 
 
-def test_a_pool_allows_one_extra_attempt_a_second_and_beyond_it_a_fifth_of_its_first_attempts() -> None:
+def test_a_pool_allows_extra_attempts_up_to_a_fifth_of_its_first_attempts() -> None:
     tenants = tuple(f"t{number}" for number in range(14))
-    scheduler = a_scheduler(policy=a_policy(tenants=tenants, health=HARDY), places=99)
+    policy = a_policy(tenants=tenants, health=HARDY, retry=RetryRules(pool_extra_min=1))
+    scheduler = a_scheduler(policy=policy, places=99)
     told(scheduler, at(0), *[arrived(tenant, tenant) for tenant in tenants])
 
     answers = [scheduler.handle(failed(tenant), at(0.5)) for tenant in tenants[:4]]
 
-    # A fifth of fourteen is two: the third would exceed it, until a second has passed since the last.
     assert [isinstance(answer[0], Dispatch) for answer in answers] == [True, True, False, False]
-    assert the_end(scheduler.handle(failed(tenants[4]), at(1.499))).outcome is Outcome.ENGINE_FAILED
-    assert isinstance(scheduler.handle(failed(tenants[5]), at(1.5))[0], Dispatch)
+
+
+def test_a_few_extra_attempts_are_always_allowed_within_the_window() -> None:
+    tenants = tuple(f"t{number}" for number in range(5))
+    policy = a_policy(tenants=tenants, health=HARDY, retry=RetryRules(pool_extra_min=2))
+    scheduler = a_scheduler(policy=policy, places=99)
+    told(scheduler, at(0), *[arrived(tenant, tenant) for tenant in tenants])
+
+    answers = [scheduler.handle(failed(tenant), at(0)) for tenant in tenants[:3]]
+
+    assert [isinstance(answer[0], Dispatch) for answer in answers] == [True, True, False]
+    # Extra attempts of a tenth of the window that has only partly passed still count.
+    assert the_end(scheduler.handle(failed(tenants[3]), at(10.999))).outcome is Outcome.ENGINE_FAILED
+    assert isinstance(scheduler.handle(failed(tenants[4]), at(11))[0], Dispatch)
 
 
 def test_first_attempts_count_for_ten_seconds_only() -> None:
     tenants = tuple(f"t{number}" for number in range(40))
-    scheduler = a_scheduler(policy=a_policy(tenants=tenants, health=HARDY), places=99)
+    policy = a_policy(tenants=tenants, health=HARDY, retry=RetryRules(pool_extra_min=1))
+    scheduler = a_scheduler(policy=policy, places=99)
     told(scheduler, at(0), *[arrived(tenant, tenant) for tenant in tenants])
 
     answers = [scheduler.handle(failed(tenant), at(11)) for tenant in tenants[:2]]
@@ -225,7 +239,7 @@ def test_first_attempts_count_for_ten_seconds_only() -> None:
 
 def test_pools_have_each_their_own_budget() -> None:
     classes = (a_class("one", pools=("p",)), a_class("two", pools=("q",)))
-    policy = a_policy(classes=classes, pools=("p", "q"), health=HARDY)
+    policy = a_policy(classes=classes, pools=("p", "q"), health=HARDY, retry=RetryRules(pool_extra_min=1))
     scheduler = a_scheduler(an_endpoint("e1", pool="p", places=2), an_endpoint("e2", pool="q"), policy=policy)
     told(scheduler, at(0), arrived("a", service_class="one"), arrived("b", service_class="one"))
     told(scheduler, at(0), arrived("c", service_class="two"))
@@ -252,7 +266,7 @@ def test_everything_down_costs_little_more_than_it_would_without_retries() -> No
 
 
 def test_a_retry_for_which_no_endpoint_returns_in_time_ends_with_when_one_will() -> None:
-    health = HealthRules(failures_max=1, eject_ns=at(50) - at(0))
+    health = HealthRules(failures_max=1, eject_ns=lasting(50))
     scheduler = a_scheduler(policy=a_policy(health=health))
     told(scheduler, at(0), arrived("r"))
 

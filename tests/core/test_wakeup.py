@@ -12,6 +12,7 @@ from tests.support.builders import (
     client_left,
     completed,
     failed,
+    first_token,
     the_end,
     told,
 )
@@ -31,7 +32,7 @@ def test_an_idle_scheduler_has_nothing_to_wait_for() -> None:
 def test_the_nearest_of_expiry_silence_and_return_is_named() -> None:
     policy = a_policy(classes=(a_class(queue_wait=7),), health=HealthRules(failures_max=1))
     scheduler = a_scheduler(policy=policy, places=2)
-    told(scheduler, at(0), arrived("streams"), arrived("x"), arrived("waits"))
+    told(scheduler, at(0), arrived("streams"), first_token("streams"), arrived("x"), arrived("waits"))
     assert scheduler.next_wakeup() == at(7)
 
     told(scheduler, at(1), client_left("waits"))

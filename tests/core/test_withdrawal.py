@@ -115,5 +115,5 @@ def test_the_first_token_of_a_cancelled_request_still_speaks_for_its_endpoint() 
     told(scheduler, at(0), *[arrived(name) for name in "abcd"], failed("a"), failed("b"), client_left("c"))
 
     assert scheduler.handle(first_token("c"), at(1)) == []
-    assert scheduler.handle(failed("d"), at(1))[0] == dispatch("d", attempt=2, place="3 of 4")
+    assert scheduler.handle(failed("d"), at(1))[0] == dispatch("d", attempt=2, place="4 of 4")
     assert endpoint_summary(scheduler, "e1").state == "ready"

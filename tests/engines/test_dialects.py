@@ -1,4 +1,8 @@
-"""Do the dialects know what real engines say? The pages were recorded, and shortened by most of their buckets."""
+"""Do the dialects know what real engines say?
+
+The pages of vLLM and llama.cpp were recorded, and shortened by most of their buckets. SGLang and TensorRT-LLM need a
+GPU; their pages are written after what the makers' documentation of that version shows.
+"""
 
 from pathlib import Path
 
@@ -29,6 +33,24 @@ RECORDED = Path(__file__).parent / "recorded"
             "llamacpp",
             "llamacpp-2026.10.txt",
             {"llamacpp:requests_processing": Metric(0.0, 1), "llamacpp:requests_deferred": Metric(0.0, 1)},
+        ),
+        (
+            "sglang",
+            "sglang-0.5.txt",
+            {
+                "sglang:num_running_reqs": Metric(42.0, 1),
+                "sglang:num_queue_reqs": Metric(7.0, 1),
+                "sglang:token_usage": Metric(0.28, 1),
+            },
+        ),
+        (
+            "trtllm",
+            "trtllm-1.2.txt",
+            {
+                "trtllm_num_requests_running": Metric(3.0, 1),
+                "trtllm_num_requests_waiting": Metric(1.0, 1),
+                "trtllm_kv_cache_utilization": Metric(0.5, 1),
+            },
         ),
     ],
 )

@@ -92,6 +92,8 @@ class Open:
     number: int
     engine: Engine
     stream: bool
+    streaming: bool = False
+    """Whether it is streamed and its first token has come."""
     abort_ordered: bool = False
 
 
@@ -161,7 +163,12 @@ def in_flight(books: Books, engine: Engine) -> int:
 
 
 def streams(books: Books, engine: Engine) -> int:
-    return sum(each.engine is engine and each.stream for each in books.open.values())
+    """Those that have begun: before its first token an attempt may rightly be silent."""
+    return sum(each.engine is engine and each.streaming for each in books.open.values())
+
+
+def warming(engine: Engine) -> bool:
+    return engine.state is EndpointState.WARMING and not engine.leaving
 
 
 def live(books: Books, pools: tuple[PoolName, ...]) -> list[Engine]:
@@ -260,6 +267,7 @@ class Check:
         match answer.outcome:
             case Outcome.NO_ENDPOINTS:
                 assert not live(self.books, pools)
+                assert not any(each.pool in pools and warming(each) for each in self.books.engines.values())
             case Outcome.QUEUE_FULL:
                 assert full
                 assert not room, "refused although it need not have waited"
@@ -273,6 +281,7 @@ class Check:
         if (attempt := self.books.open.get((request_id, number))) is None:
             return
         self.success(attempt.engine)
+        attempt.streaming = attempt.stream
         if request_id in self.books.asked:
             self.books.asked[request_id].first_token = True
 
@@ -439,8 +448,6 @@ class Check:
         assert (order.attempt, order.waited_ns) == (request.attempts, request.waited)
         if request.attempts == 1:
             self.count_first(request, engine.pool)
-        if request.ticket.stream and not streams(self.books, engine):
-            self.hear(engine)
         attempt = Open(order.request_id, order.attempt, engine, request.ticket.stream)
         self.books.open[order.request_id, order.attempt] = attempt
         self.count_turn(request, engine.pool)
@@ -516,15 +523,13 @@ class Check:
             self.books.credit[tenant] = min(rules.credit_burst, self.credit(tenant) + rules.credit_per_first_attempt)
 
     def check_extra_attempt(self, pool: PoolName) -> None:
-        """9: an extra attempt comes a second after the one before, or stays within a fifth of the first attempts."""
+        """9: extra attempts stay within a fifth of the first attempts of the last ten seconds, or a few."""
         rules = self.books.rules.policy.retry
-        before = [when for name, when in self.books.extras if name == pool]
         self.books.extras.append((pool, self.now))
-        if before and self.now - before[-1] < rules.pool_floor_ns:
-            since = self.now - rules.pool_window_ns
-            extras = 1 + sum(when > since for when in before)
-            firsts = sum(name == pool and when > since for name, when in self.books.firsts)
-            assert 100 * extras <= rules.pool_percent * firsts
+        since = self.now - rules.pool_window_ns
+        extras = sum(name == pool and when > since for name, when in self.books.extras)
+        firsts = sum(name == pool and when > since for name, when in self.books.firsts)
+        assert extras <= rules.pool_extra_min or 100 * extras <= rules.pool_percent * firsts
 
     # Turns
 

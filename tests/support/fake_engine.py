@@ -27,6 +27,7 @@ _GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
 class FakeEngine:
     def __init__(self, *, models: tuple[str, ...] = ("fake",), api_key: str | None = None, port: int = 0) -> None:
         self.models = models
+        self.owned_by = "fake"
         self.api_key = api_key
         self.port = port
         self.behaviour = Behaviour()
@@ -39,6 +40,8 @@ class FakeEngine:
         self.metrics_status = 200
         self.version: str | None = "0.0-fake"
         """What /version says; None answers 404."""
+        self.props: dict[str, object] | None = None
+        """What llama.cpp's /props says; None answers 404."""
         self.requests: list[Received] = []
         """Every request to generate, in the order received."""
         self.probes: list[Received] = []
@@ -67,6 +70,8 @@ class FakeEngine:
     async def start(self) -> None:
         """Listens; after `kill` on the same port as before."""
         listener = socket.create_server(("127.0.0.1", self.port), backlog=1024)
+        # Inherited by what is accepted. asyncio does it only for sockets that are named as TCP, which this one is not.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = listener.getsockname()[1]
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), sock=listener)
@@ -139,10 +144,13 @@ class FakeEngine:
             case "/health":
                 connection.answer(200, b"")
             case "/v1/models":
-                listed = [{"id": name, "object": "model", "created": 0, "owned_by": "fake"} for name in self.models]
+                about = {"object": "model", "created": 0, "owned_by": self.owned_by}
+                listed = [{"id": name, **about} for name in self.models]
                 connection.answer(200, compact({"object": "list", "data": listed}))
             case "/version" if self.version is not None:
                 connection.answer(200, compact({"version": self.version}))
+            case "/props" if self.props is not None:
+                connection.answer(200, compact(self.props))
             case "/metrics":
                 page = self.metrics if self.metrics is not None else self._true_metrics()
                 connection.answer(self.metrics_status, page, content_type="text/plain; version=0.0.4")

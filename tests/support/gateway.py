@@ -149,10 +149,15 @@ def gateway_process(
 
 @asynccontextmanager
 async def gateway_beside(
-    config: Config, folder: Path, *, wait_for: int | None = None, seconds_max: float = 20.0
+    config: Config,
+    folder: Path,
+    *,
+    wait_for: int | None = None,
+    seconds_max: float = 20.0,
+    arguments: Sequence[str] = (),
 ) -> AsyncIterator[tuple[RunningGateway, ChildProcess]]:
     """A gateway as a process of its own, with a client to it."""
-    with gateway_process(config, folder) as process:
+    with gateway_process(config, folder, arguments=arguments) as process:
         async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
             url, admin_url = urls_of(config)
             found = RunningGateway(url, admin_url, folder / "headgate.yaml", http)

@@ -11,33 +11,43 @@ from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
+    AttemptProgress,
     EndpointJoined,
     EndpointLeaving,
     Event,
+    FirstToken,
     PolicyChanged,
+    Progressed,
+    RequestArrived,
     TimerFired,
 )
 from headgate.core.summary import EndpointSummary, Summary
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, Pool, ServiceClass
-from headgate.model.units import SECOND
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import MILLISECOND, SECOND
 from headgate.model.usage import Usage, UsageSource
-from headgate.telemetry import prometheus
-from headgate.telemetry.prometheus import PrometheusObserver
+from headgate.telemetry import meters
+from headgate.telemetry.meters import Histogram, Meters
+from headgate.telemetry.prometheus import render
 
 EMPTY = Summary(policy_hash="", queued={}, requests=0, endpoints=())
 POLICY = Policy(classes=(ServiceClass("chat", 0), ServiceClass("batch", 1)), pools=(Pool("small"), Pool("large")))
 
 
-def an_observer(policy: Policy = POLICY) -> PrometheusObserver:
-    observer = PrometheusObserver()
+def an_observer(policy: Policy = POLICY) -> Meters:
+    observer = Meters()
     observer.saw(PolicyChanged(policy, "h1"), [], now=0)
     return observer
 
 
-def saw(observer: PrometheusObserver, *commands: Command, event: Event | None = None) -> None:
+def saw(observer: Meters, *commands: Command, event: Event | None = None) -> None:
     observer.saw(event or TimerFired(), commands, now=0)
+
+
+def arrived(request_id: str = "r", *, stream: bool = True) -> RequestArrived:
+    return RequestArrived(Ticket(request_id, Api.CHAT, "m", "t", stream=stream, prompt_bytes=1))
 
 
 def dispatch(request_id: str = "r", attempt: int = 1, *, pool: str = "small", service_class: str = "chat") -> Dispatch:
@@ -52,9 +62,9 @@ def ended(request_id: str = "r", attempt: int = 1, *, usage: Usage | None = None
     return AttemptEnded(request_id, attempt, AttemptEnding.COMPLETED, usage=usage)
 
 
-def samples(observer: PrometheusObserver, summary: Summary = EMPTY) -> dict[str, float]:
+def samples(observer: Meters, summary: Summary = EMPTY) -> dict[str, float]:
     """Every sample, by its name and labels as they are written."""
-    page, _ = observer.render(summary)
+    page, _ = render(observer, Histogram(), summary)
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page.decode()):
         for sample in family.samples:
@@ -65,7 +75,7 @@ def samples(observer: PrometheusObserver, summary: Summary = EMPTY) -> dict[str,
     return found
 
 
-def counted(observer: PrometheusObserver) -> dict[str, float]:
+def counted(observer: Meters) -> dict[str, float]:
     """The counters that are not zero."""
     return {key: value for key, value in samples(observer).items() if value and "_total{" in key}
 
@@ -88,7 +98,7 @@ def test_requests_are_counted_by_class_and_outcome() -> None:
 def test_attempts_retries_and_tokens_go_to_the_pool_and_class_they_ran_in() -> None:
     observer = an_observer()
 
-    saw(observer, dispatch())
+    saw(observer, dispatch(), event=arrived())
     saw(observer, dispatch(attempt=2, pool="large"), event=AttemptEnded("r", 1, AttemptEnding.SILENT))
     saw(observer, event=ended(attempt=2, usage=Usage(100, 20, 0, UsageSource.ENGINE)))
 
@@ -110,8 +120,8 @@ def test_the_wait_of_a_first_attempt_is_a_histogram_in_seconds() -> None:
     assert found["headgate_queue_wait_seconds_count{class=chat}"] == 2
     assert found["headgate_queue_wait_seconds_sum{class=chat}"] == 700.5
     bucket = "headgate_queue_wait_seconds_bucket{{class=chat,le={}}}"
-    buckets = {bound: found[bucket.format(bound)] for bound in ("0.25", "0.5", "600.0", "+Inf")}
-    assert buckets == {"0.25": 0, "0.5": 1, "600.0": 1, "+Inf": 2}
+    buckets = {bound: found[bucket.format(bound)] for bound in ("0.3", "0.5", "600.0", "+Inf")}
+    assert buckets == {"0.3": 0, "0.5": 1, "600.0": 1, "+Inf": 2}
 
 
 def test_ejections_are_counted_by_the_pool_of_the_endpoint() -> None:
@@ -162,6 +172,7 @@ def test_a_new_policy_keeps_the_counts_of_what_stays_and_forgets_what_goes() -> 
     observer = an_observer()
     saw(observer, end(Outcome.COMPLETED), end(Outcome.COMPLETED, "batch"), dispatch(service_class="batch"))
 
+    saw(observer, dispatch(service_class="batch"), event=arrived())
     renamed = Policy(classes=(ServiceClass("chat", 0), ServiceClass("other", 1)), pools=(Pool("other"),))
     observer.saw(PolicyChanged(renamed, "h2"), [], now=0)
     saw(observer, end(Outcome.COMPLETED, "batch"), event=ended(usage=Usage(5, 5, 0, UsageSource.ENGINE)))
@@ -184,18 +195,73 @@ def test_a_thousand_reloads_and_unknown_names_leave_no_trace() -> None:
     observer.saw(PolicyChanged(POLICY, "h1"), [], now=0)
 
     assert len(samples(observer)) == series
-    assert not observer._attempts
+    assert not observer._open
 
 
-def test_attempts_that_never_end_are_remembered_only_up_to_a_bound(monkeypatch) -> None:
-    monkeypatch.setattr(prometheus, "ATTEMPTS_MAX", 2)
+def test_requests_that_never_end_are_remembered_only_up_to_a_bound(monkeypatch) -> None:
+    monkeypatch.setattr(meters, "REQUESTS_MAX", 2)
     observer = an_observer()
 
-    saw(observer, dispatch("a"), dispatch("b"), dispatch("c"))
+    for name in ("a", "b", "c"):
+        saw(observer, dispatch(name), event=arrived(name))
     saw(observer, event=ended("c"))
 
-    assert len(observer._attempts) == 2
+    assert len(observer._open) == 2
     assert counted(observer) == {"headgate_attempts_total{ending=completed,pool=other}": 1}
+
+
+def test_a_streams_times_are_told_from_its_arrival() -> None:
+    observer = an_observer()
+
+    def at(milliseconds: int, event: Event, *commands: Command) -> None:
+        observer.saw(event, commands, now=milliseconds * MILLISECOND)
+
+    at(0, arrived(), dispatch())
+    at(400, FirstToken("r", 1))
+    at(500, Progressed((AttemptProgress("r", 1, 1),)))
+    at(900, Progressed((AttemptProgress("r", 1, 4),)))
+    at(1000, ended(), end(Outcome.COMPLETED))
+
+    found = samples(observer)
+    sums = {key: value for key, value in found.items() if "_sum{class=chat}" in key}
+    assert sums == {
+        "headgate_queue_wait_seconds_sum{class=chat}": 0.5,
+        "headgate_time_to_first_token_seconds_sum{class=chat}": 0.4,
+        "headgate_inter_token_latency_seconds_sum{class=chat}": 0.4,
+        "headgate_request_duration_seconds_sum{class=chat}": 1.0,
+    }
+    assert found["headgate_inter_token_latency_seconds_count{class=chat}"] == 4
+    assert found["headgate_inter_token_latency_seconds_bucket{class=chat,le=0.1}"] == 4
+    assert not observer._open
+
+
+def test_what_is_not_streamed_teaches_nothing_about_first_tokens() -> None:
+    observer = an_observer()
+
+    saw(observer, dispatch(), event=arrived(stream=False))
+    saw(observer, event=FirstToken("r", 1))
+
+    assert samples(observer)["headgate_time_to_first_token_seconds_count{class=chat}"] == 0
+
+
+def test_an_attempt_that_outlives_its_request_counts_where_it_ran() -> None:
+    observer = an_observer()
+
+    saw(observer, dispatch(), event=arrived())
+    saw(observer, end(Outcome.CANCELLED))
+    saw(observer, event=AttemptEnded("r", 1, AttemptEnding.ABORTED))
+
+    assert counted(observer)["headgate_attempts_total{ending=aborted,pool=small}"] == 1
+    assert not observer._open
+
+
+def test_the_loops_delay_is_told() -> None:
+    lag = Histogram()
+    lag.add(30 * MILLISECOND)
+    page, _ = render(an_observer(), lag, EMPTY)
+
+    assert b'headgate_loop_lag_seconds_bucket{le="0.025"} 0.0\n' in page
+    assert b'headgate_loop_lag_seconds_bucket{le="0.05"} 1.0\n' in page
 
 
 @given(st.integers(), st.integers(), st.integers(), st.text(), st.text())
@@ -211,7 +277,7 @@ def test_no_number_or_name_can_make_it_raise(prompt: int, output: int, wait: int
 
 
 def test_the_page_says_what_it_is() -> None:
-    page, kind = an_observer().render(EMPTY)
+    page, kind = render(an_observer(), Histogram(), EMPTY)
 
     assert kind.startswith("text/plain; version=")
     assert page.startswith(b"# HELP headgate_requests_total Requests by how they ended.\n")

@@ -15,9 +15,15 @@ from headgate import __version__
 
 VERBS: Mapping[str, str] = MappingProxyType(
     {
+        "demo": "show a gateway under pressure, with simulated engines and traffic",
+        "init": "write a first configuration for a kind of traffic, or for a running engine",
         "serve": "run the gateway",
         "check": "say what a configuration file means and what is wrong with it",
+        "doctor": "compare a configuration with the engines and the machine",
+        "status": "say what a running gateway is doing",
+        "top": "watch a running gateway, second by second",
         "keys": "make and hash the keys of callers",
+        "loadtest": "send traffic that does not wait and say how the server held up",
     }
 )
 

@@ -18,6 +18,7 @@ log = logging.getLogger("headgate")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
+    parser.add_argument("--log-format", default="text", choices=("text", "json"), help="for people, or for machines")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     def read() -> "Settings":
         return load(args.file, os.environ, engines=DIALECTS.keys())
 
-    _log_to_stderr(args.log_level)
+    _log_to_stderr(args.log_level, args.log_format)
     try:
         settings = read()
     except ConfigErrors as errors:
@@ -73,7 +74,10 @@ def _announce(door: tuple[str, int], admin: tuple[str, int]) -> None:
     log.info("admin on http://%s:%d/status", *admin)
 
 
-def _log_to_stderr(level: str) -> None:
-    form = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(stream=sys.stderr, level=level.upper(), format=form)
+def _log_to_stderr(level: str, form: str) -> None:
+    from headgate.telemetry.log import JsonFormatter, TextFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    logging.basicConfig(handlers=[handler], level=level.upper())
     logging.getLogger("uvicorn").setLevel(logging.WARNING)

@@ -45,6 +45,7 @@ def _canonical(settings: Settings) -> bytes:
             "admin_listen": settings.admin_listen,
             "drain_grace_ns": settings.drain_grace_ns,
             "limits": settings.limits,
+            "error_docs": settings.error_docs,
             "keys": {format_digest(digest): tenant for digest, tenant in settings.keys.items()},
             "anonymous_tenant": settings.anonymous_tenant,
             "pools": sorted(pools, key=lambda each: each.name),

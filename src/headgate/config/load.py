@@ -12,6 +12,7 @@ from pathlib import Path
 
 from headgate.config import document, shape
 from headgate.config.classes import service_classes
+from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
 from headgate.config.pools import pool_settings
 from headgate.config.problems import ConfigErrors, Problem, Report
@@ -41,13 +42,24 @@ def parse(text: str, name: str, environ: Mapping[str, str], *, engines: Collecti
 
 def key_secret(path: Path, environ: Mapping[str, str]) -> bytes | None:
     """The secret alone, from a file that may be unfinished otherwise. Raises `ConfigErrors`."""
+    secret = _alone("key_secret", path, environ).key_secret
+    return None if secret is None else secret.encode()
+
+
+def admin_listen(path: Path, environ: Mapping[str, str]) -> Address:
+    """That address alone: whoever asks a running gateway need not have the secrets it runs with. As `key_secret`."""
+    return Address(*_alone("admin_listen", path, environ).admin_listen)
+
+
+def _alone(setting: str, path: Path, environ: Mapping[str, str]) -> File:
+    """The file as if only this setting stood in it."""
     report = Report(str(path))
     tree = document.parse(read_text(path), report)
     report.raise_if_wrong()
-    secret = tree.get("key_secret") if isinstance(tree, dict) else None
-    file = shape.read({"key_secret": secret, "pools": {}, "models": {}}, environ, report)
+    value = tree.get(setting) if isinstance(tree, dict) else None
+    file = shape.read({setting: value, "pools": {}, "models": {}}, environ, report)
     report.raise_if_wrong()
-    return None if file.key_secret is None else file.key_secret.encode()
+    return file
 
 
 def read_text(path: Path) -> str:
@@ -84,6 +96,7 @@ def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
         anonymous_tenant=who.anonymous_tenant,
         pools=pools,
         policy=_policy(file, classes),
+        error_docs=error_docs(file, report),
         hash="",
     )
 
@@ -132,5 +145,5 @@ def _retry(file: File) -> RetryRules:
         cost_after_silence=100 * retry.cost_after_silence,
         pool_window_ns=Duration(retry.pool_window),
         pool_percent=retry.pool_percent,
-        pool_floor_ns=Duration(retry.pool_floor),
+        pool_extra_min=retry.pool_extra_min,
     )

@@ -76,7 +76,7 @@ class _Pools:
             return None
         try:
             url = _url(endpoint.url)
-        except _NotAnAddress as error:
+        except NotAnAddress as error:
             self.report.problem((*place, "url"), str(error))
             return None
         if endpoint.name is not None and not _NAME.fullmatch(endpoint.name):
@@ -105,8 +105,14 @@ class _Pools:
         return limit or 1
 
 
-class _NotAnAddress(Exception):
+class NotAnAddress(Exception):
     """The text is no address of an engine. The message says why, without repeating what may hold a password."""
+
+
+def engine_url(text: str) -> str:
+    """An address as people paste it, with or without `/v1` at its end, in its normal form. Raises `NotAnAddress`."""
+    url = _url(text.rstrip("/").removesuffix("/v1"))
+    return f"{url.scheme}://{url.netloc}"
 
 
 def _url(text: str) -> SplitResult:
@@ -117,12 +123,12 @@ def _url(text: str) -> SplitResult:
     except ValueError:
         host = port = url = None
     if url is None or url.scheme not in _PORTS or not host or port == 0 or re.search(r"[\s\\%]", url.netloc):
-        raise _NotAnAddress("is not the address of an engine; write it as http://HOST:PORT or https://HOST")
+        raise NotAnAddress("is not the address of an engine; write it as http://HOST:PORT or https://HOST")
     if "@" in url.netloc:
-        raise _NotAnAddress("holds a user or password; remove it and set api_key on the pool")
+        raise NotAnAddress("holds a user or password; remove it and set api_key on the pool")
     if url.path not in ("", "/") or url.query or url.fragment:
         rest = text.split(url.netloc, 1)[1]
-        raise _NotAnAddress(f'ends in "{rest}"; leave it out, since Headgate adds the paths of the API itself')
+        raise NotAnAddress(f'ends in "{rest}"; leave it out, since Headgate adds the paths of the API itself')
     return SplitResult(url.scheme, url.netloc.lower(), "", "", "")
 
 

@@ -93,7 +93,7 @@ class RetrySection(Section, frozen=True):
     cost_after_silence: Positive = 2
     pool_percent: Percent = 20
     pool_window: Lasting = 10 * SECOND
-    pool_floor: Lasting = SECOND
+    pool_extra_min: Count = 10
 
 
 class HealthSection(Section, frozen=True):
@@ -109,6 +109,7 @@ class File(Section, frozen=True):
     listen: AddressText = ("127.0.0.1", 8080)
     admin_listen: AddressText = ("127.0.0.1", 9090)
     drain_grace: LastingOrNone = 30 * SECOND
+    error_docs: str | None = None
     key_secret: Secret | None = None
     anonymous_tenant: str | None = None
     tenants: dict[str, TenantSection] = {}

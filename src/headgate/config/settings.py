@@ -61,6 +61,8 @@ class Settings:
     """Whose the requests without a key are; None refuses them."""
     pools: tuple[PoolSettings, ...]
     policy: Policy
+    error_docs: str
+    """Below this address callers find the pages about outcomes; empty if there are none. No slash at its end."""
     hash: str
     """Names this configuration: the same in every process that runs it, different after any change."""
     warnings: tuple[str, ...] = ()

@@ -3,9 +3,9 @@
 Two budgets must both agree. A tenant earns a tenth of a retry with each first attempt and
 nothing by waiting, so a tenant whose requests all fail cannot double its own load. A pool
 allows extra attempts up to a fifth of its first attempts of the last seconds, so that all
-tenants together cannot either; one a second is always allowed, or a quiet pool would never
-retry. Counts are kept in tenths of the window: first attempts of the oldest, partly elapsed
-tenth are left out and extra attempts of it kept in, which errs on the side of fewer retries.
+tenants together cannot either; a few are always allowed, or a quiet pool would never retry.
+Counts are kept in tenths of the window: first attempts of the oldest, partly elapsed tenth are
+left out and extra attempts of it kept in, which errs on the side of fewer retries.
 """
 
 from collections import deque
@@ -77,30 +77,27 @@ class RetryBudget:
 class _Window:
     """First and extra attempts of one pool over the last window."""
 
-    __slots__ = ("_extras", "_firsts", "_last_extra", "_width_ns")
+    __slots__ = ("_extras", "_firsts", "_width_ns")
 
     def __init__(self, length: Duration) -> None:
         self._width_ns = max(1, length // _PARTS)
         self._firsts: deque[list[int]] = deque(maxlen=_PARTS + 1)
         """Each part that saw any: its number, and how many; oldest first."""
         self._extras: deque[list[int]] = deque(maxlen=_PARTS + 1)
-        self._last_extra: Instant | None = None
 
     def count_first(self, now: Instant) -> None:
         self._count(self._firsts, now)
 
     def count_extra(self, now: Instant) -> None:
         self._count(self._extras, now)
-        self._last_extra = now
 
     def firsts(self, now: Instant) -> int:
         return self._total(self._firsts, since=now // self._width_ns - _PARTS + 1)
 
     def allows_extra(self, now: Instant, rules: RetryRules) -> bool:
-        if self._last_extra is None or now - self._last_extra >= rules.pool_floor_ns:
-            return True
         extras = self._total(self._extras, since=now // self._width_ns - _PARTS)
-        return 100 * (extras + 1) <= rules.pool_percent * self.firsts(now)
+        allowed = max(100 * rules.pool_extra_min, rules.pool_percent * self.firsts(now))
+        return 100 * (extras + 1) <= allowed
 
     def _count(self, parts: deque[list[int]], now: Instant) -> None:
         number = now // self._width_ns

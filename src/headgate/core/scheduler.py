@@ -224,7 +224,7 @@ class Scheduler:
             self._retry_budget.first_attempt(ticket.tenant, endpoint.pool, now, client_retry=client_retry)
         attempt = Attempt(endpoint, number=request.attempt, stream=ticket.stream)
         self._attempts[ticket.request_id, request.attempt] = request.running = attempt
-        self._fleet.occupy(endpoint, now, stream=ticket.stream)
+        self._fleet.occupy(endpoint)
         out.append(
             Dispatch(
                 ticket.request_id,
@@ -247,6 +247,9 @@ class Scheduler:
         if attempt is None:
             return
         _note(self._fleet.succeeded(attempt.endpoint, now), out)
+        if attempt.stream and not attempt.streaming:
+            attempt.streaming = True
+            self._fleet.began_stream(attempt.endpoint, now)
         request = self._requests.get(request_id)
         if request is not None:
             request.first_token = True
@@ -293,7 +296,7 @@ class Scheduler:
         if attempt is None:
             return
         self._judge_endpoint(attempt.endpoint, event, now, out)
-        self._fleet.vacate(attempt.endpoint, stream=attempt.stream)
+        self._fleet.vacate(attempt.endpoint, streaming=attempt.streaming)
         request = self._requests.get(event.request_id)
         if request is None:
             return

@@ -16,12 +16,14 @@ class Attempt:
     relay says so.
     """
 
-    __slots__ = ("endpoint", "number", "stream")
+    __slots__ = ("endpoint", "number", "stream", "streaming")
 
     def __init__(self, endpoint: EndpointRecord, *, number: int, stream: bool) -> None:
         self.endpoint = endpoint
         self.number = number
         self.stream = stream
+        self.streaming = False
+        """Whether its first token has come."""
 
 
 class Request:

@@ -12,18 +12,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headgate.core.events import RequestWithdrawn, WithdrawalCause
-from headgate.edge import replies
 from headgate.edge.auth import KeyRing
 from headgate.edge.client import Client, ClientLeft, Receive, Send
 from headgate.edge.exchange import Exchange
 from headgate.edge.intake import Turned, identify, take_in
 from headgate.edge.open_attempts import OpenAttempts
+from headgate.edge.replies import JSON, Replies
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
 from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
 from headgate.ports.host import Host
-from headgate.wire.replies import error_body, models_body
+from headgate.wire.replies import models_body
 
 ROUTES: Mapping[bytes, Api] = {
     b"/v1/chat/completions": Api.CHAT,
@@ -59,6 +59,7 @@ class Door:
     limits: DoorLimits
     turned_away: Callable[[Outcome], None]
     """Told of each request that ends here, before it becomes a ticket."""
+    replies: Replies = field(default_factory=Replies)
     draining: bool = False
     _open: set[RequestId] = field(default_factory=set[RequestId])
     _emptied: asyncio.Event = field(default_factory=asyncio.Event)
@@ -73,7 +74,7 @@ class Door:
             await self._route(client, request_id)
         except Turned as turned:
             self.turned_away(turned.outcome)
-            status, headers, body = replies.error(turned.outcome, turned.message, param=turned.param)
+            status, headers, body = self.replies.error(turned.outcome, turned.message, param=turned.param)
             await client.reply(status, headers, body)
         except ClientLeft:
             self.turned_away(Outcome.CANCELLED)
@@ -84,7 +85,7 @@ class Door:
             await self._take(api, client, request_id)
         elif client.path == MODELS_ROUTE and client.method == "GET":
             tenant = identify(client, self.access.keys)
-            await client.reply(200, [replies.JSON], models_body(self.access.models(tenant)))
+            await client.reply(200, [JSON], models_body(self.access.models(tenant)))
         else:
             await self._no_route(client)
 
@@ -99,21 +100,18 @@ class Door:
         try:
             size_max = self.limits.body_bytes_max
             intake = await take_in(client, api=api, tenant=tenant, request_id=request_id, body_bytes_max=size_max)
-            await Exchange(client, intake, self.host, self.engines, self.attempts).run()
+            await Exchange(client, intake, self.host, self.engines, self.attempts, replies=self.replies).run()
         finally:
             self._open.discard(request_id)
             if not self._open:
                 self._emptied.set()
 
     async def _no_route(self, client: Client) -> None:
-        known = client.path in ROUTES or client.path == MODELS_ROUTE
-        allowed = "POST" if client.path in ROUTES else "GET"
-        status = 405 if known else 404
-        message = f"{client.method} is not allowed here; use {allowed}" if known else "there is nothing at this path"
-        more = [(b"allow", allowed.encode())] if known else []
-        body = error_body(message=message, type="invalid_request_error", code="unknown_url")
+        allowed = "POST" if client.path in ROUTES else "GET" if client.path == MODELS_ROUTE else None
+        message = f"{client.method} is not allowed here; use {allowed}" if allowed else "there is nothing at this path"
         self.turned_away(Outcome.INVALID)
-        await client.reply(status, [replies.JSON, *more, (b"x-should-retry", b"false")], body)
+        status, headers, body = self.replies.no_route(message, allowed=allowed)
+        await client.reply(status, headers, body)
 
     # Leaving
 

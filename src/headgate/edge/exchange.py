@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken, RequestWithdrawn, WithdrawalCause
-from headgate.edge import replies
 from headgate.edge.client import Client
 from headgate.edge.intake import Intake
 from headgate.edge.open_attempts import OpenAttempt, OpenAttempts
 from headgate.edge.relay import EngineReply, Relay, Result
+from headgate.edge.replies import Replies, tale
 from headgate.model.outcome import Outcome
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Call, Engine
@@ -29,6 +29,8 @@ class Exchange:
         host: Host,
         engines: Mapping[EndpointId, Engine],
         attempts: OpenAttempts,
+        *,
+        replies: Replies,
     ) -> None:
         self._client = client
         self._ticket = intake.ticket
@@ -36,6 +38,7 @@ class Exchange:
         self._host = host
         self._engines = engines
         self._attempts = attempts
+        self._replies = replies
         self._refusal: EngineReply | None = None
 
     async def run(self) -> None:
@@ -96,8 +99,8 @@ class Exchange:
         engine = self._engines.get(dispatch.endpoint_id)
         if engine is None:
             return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left")
-        tale = replies.tale(dispatch.service_class, self._ticket.model, dispatch.waited_ns, dispatch.attempt)
-        relay = Relay(self._client, attempt, tale)
+        told = tale(dispatch.service_class, self._ticket.model, dispatch.waited_ns, dispatch.attempt)
+        relay = Relay(self._client, attempt, told)
         result = await relay.run(engine, self._call, lambda: self._first_token(dispatch))
         self._refusal = relay.refusal
         return result
@@ -114,17 +117,17 @@ class Exchange:
         if not self._client.started:
             await self._reply(end)
         elif self._ticket.stream:
-            await self._client.finish(replies.interruption(end))
+            await self._client.finish(self._replies.interruption(end))
         # Otherwise half a body has been sent, and only a cut connection says so: the server cuts
         # it when we return without having finished.
 
     async def _reply(self, end: End) -> None:
-        tale = replies.tale(end.service_class, self._ticket.model, end.waited_ns, end.attempts)
+        told = tale(end.service_class, self._ticket.model, end.waited_ns, end.attempts)
         if end.outcome is Outcome.ENGINE_REFUSED and self._refusal is not None:
             refusal = self._refusal
             kind = (b"content-type", refusal.content_type.encode())
-            headers = [*tale, kind, (b"x-should-retry", b"false")]
+            headers = [*told, kind, (b"x-should-retry", b"false")]
             await self._client.reply(refusal.status, headers, refusal.body)
         else:
-            status, headers, body = replies.error(end.outcome, end.reason, retry_after_ns=end.retry_after_ns)
-            await self._client.reply(status, [*tale, *headers], body)
+            status, headers, body = self._replies.error(end.outcome, end.reason, retry_after_ns=end.retry_after_ns)
+            await self._client.reply(status, [*told, *headers], body)

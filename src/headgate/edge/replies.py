@@ -1,9 +1,11 @@
 """What is a caller told?
 
-Outcome to status, headers and body: the only place where endings become HTTP.
+Outcome to status, headers and body: the only place where endings become HTTP. Every message of ours
+ends with the outcome and with where its page is, so that whoever reads it knows where to read on.
 """
 
 import re
+from dataclasses import dataclass
 
 from headgate.core.commands import End
 from headgate.edge.client import Headers
@@ -16,7 +18,10 @@ JSON = (b"content-type", b"application/json")
 # A caller may ask for a model of any name, but not every name may stand in a header.
 _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _MODEL_SHOWN_MAX = 256
-_INTERRUPTED = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT)
+UNKNOWN_URL = "unknown_url"
+"""The code of a path that is not on the list; its outcome is `invalid`."""
+INTERRUPTED = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT)
+"""What is told as an interrupted stream once the first byte has been sent."""
 
 
 def tale(service_class: ClassName | None, model: ModelName, waited_ns: Duration, attempts: int) -> Headers:
@@ -31,23 +36,43 @@ def tale(service_class: ClassName | None, model: ModelName, waited_ns: Duration,
     return headers
 
 
-def error(
-    outcome: Outcome, message: str, *, retry_after_ns: Duration | None = None, param: str | None = None
-) -> tuple[int, Headers, bytes]:
-    """The answer for an ending that comes before the first byte."""
-    face = FACES[outcome]
-    headers: Headers = [JSON]
-    if face.retry_after is not RetryAfter.ABSENT:
-        wait_ns = retry_after_ns if retry_after_ns is not None else SECOND
-        headers.append((b"retry-after", b"%d" % -(-wait_ns // SECOND)))
-        headers.append((b"retry-after-ms", b"%d" % (wait_ns // MILLISECOND)))
-    if face.should_retry is not None:
-        headers.append((b"x-should-retry", b"true" if face.should_retry else b"false"))
-    body = error_body(message=message, type=face.type, code=face.code, param=param)
-    return face.status, headers, body
+@dataclass(frozen=True, slots=True)
+class Replies:
+    """The answers that are errors."""
 
+    error_docs: str = ""
+    """The address below which the pages about outcomes stand; empty names them as they stand in our own docs."""
 
-def interruption(end: End) -> bytes:
-    """The event for an ending that comes after the first byte."""
-    face = STREAM_INTERRUPTED if end.outcome in _INTERRUPTED else FACES[end.outcome]
-    return error_event(error_body(message=end.reason, type=face.type, code=face.code))
+    def error(
+        self, outcome: Outcome, message: str, *, retry_after_ns: Duration | None = None, param: str | None = None
+    ) -> tuple[int, Headers, bytes]:
+        """The answer for an ending that comes before the first byte."""
+        face = FACES[outcome]
+        headers: Headers = [JSON]
+        if face.retry_after is not RetryAfter.ABSENT:
+            wait_ns = retry_after_ns if retry_after_ns is not None else SECOND
+            headers.append((b"retry-after", b"%d" % -(-wait_ns // SECOND)))
+            headers.append((b"retry-after-ms", b"%d" % (wait_ns // MILLISECOND)))
+        if face.should_retry is not None:
+            headers.append((b"x-should-retry", b"true" if face.should_retry else b"false"))
+        text = self._with_page(message, outcome)
+        body = error_body(message=text, type=face.type, code=face.code, param=param)
+        return face.status, headers, body
+
+    def no_route(self, message: str, *, allowed: str | None) -> tuple[int, Headers, bytes]:
+        """The answer for a path that is not on the list, or is asked with another method than it allows."""
+        status, headers = (404, []) if allowed is None else (405, [(b"allow", allowed.encode())])
+        text = self._with_page(message, Outcome.INVALID)
+        body = error_body(message=text, type=FACES[Outcome.INVALID].type, code=UNKNOWN_URL)
+        return status, [JSON, *headers, (b"x-should-retry", b"false")], body
+
+    def interruption(self, end: End) -> bytes:
+        """The event for an ending that comes after the first byte."""
+        face = STREAM_INTERRUPTED if end.outcome in INTERRUPTED else FACES[end.outcome]
+        text = self._with_page(end.reason, end.outcome)
+        return error_event(error_body(message=text, type=face.type, code=face.code))
+
+    def _with_page(self, message: str, outcome: Outcome) -> str:
+        page = f"{self.error_docs}/{outcome}" if self.error_docs else f"docs/errors/{outcome}.md"
+        # Nothing after the address, or readers that make links of addresses would take it along.
+        return f"{message} ({outcome}); see {page}"

@@ -42,6 +42,14 @@ class VersionSource:
     field: str
 
 
+@dataclass(frozen=True, slots=True)
+class PlacesSource:
+    """Where an engine says how many requests it runs at once, likewise."""
+
+    path: str
+    field: str
+
+
 def blames_request(status: int, body: bytes) -> bool:
     """Whether an error status is the request's own fault, and no sign that engine or setup are failing.
 
@@ -72,4 +80,7 @@ class Dialect:
     scrape_s_min: float = 0.0
     """The engine suffers when its metrics are read more often than this."""
     version: VersionSource | None = None
+    places: PlacesSource | None = None
+    places_hint: str = ""
+    """What an operator compares `in_flight_max` with when the engine does not say."""
     blames_request: Callable[[int, bytes], bool] = blames_request

@@ -7,8 +7,10 @@ from typing import Final
 from headgate.engines.dialect import Dialect
 from headgate.engines.llamacpp import LLAMACPP
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
+from headgate.engines.sglang import SGLANG
+from headgate.engines.trtllm import TRTLLM
 from headgate.engines.vllm import VLLM
 
 DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
-    {dialect.name: dialect for dialect in (OPENAI_COMPATIBLE, VLLM, LLAMACPP)}
+    {dialect.name: dialect for dialect in (OPENAI_COMPATIBLE, VLLM, SGLANG, TRTLLM, LLAMACPP)}
 )

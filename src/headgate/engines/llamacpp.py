@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.engines.dialect import Dialect, Signal, VersionSource, blames_request
+from headgate.engines.dialect import Dialect, PlacesSource, Signal, VersionSource, blames_request
 
 _CALLERS_MISTAKES: Final = (
     " input is not supported",  # Images, audio.
@@ -58,5 +58,6 @@ LLAMACPP: Final = Dialect(
     ),
     scrape_s_min=5.0,
     version=VersionSource("/props", "build_info"),
+    places=PlacesSource("/props", "total_slots"),
     blames_request=_blames_request,
 )

@@ -5,21 +5,23 @@ hearing it: only the first may make an endpoint unready, because a gateway that 
 or not by this path, must not stop all work.
 """
 
-import asyncio
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeVar
 
 import aiohttp
 import msgspec
 
-from headgate.engines.dialect import Dialect, Signal
-from headgate.engines.http import authorization, reason, url_at
+from headgate.engines.dialect import Dialect, PlacesSource, Signal, VersionSource
+from headgate.engines.http import authorization
 from headgate.engines.metrics_page import Metric, read_metrics
+from headgate.engines.page import Unheard, get_page
 from headgate.ports.engine import Telemetry
 from headgate.wire.replies import read_error
 
 MODELS_SHOWN_MAX: Final = 8
+
+_T = TypeVar("_T")
 
 
 class Verdict(Enum):
@@ -47,10 +49,6 @@ class Scrape:
     signals: dict[Signal, str] | None = None
     """Which metric each signal was found under."""
     problem: str | None = None
-
-
-class _Unheard(Exception):
-    """No whole answer came."""
 
 
 class _Model(msgspec.Struct):
@@ -94,7 +92,7 @@ class Probe:
                 if status != 200:
                     return _unwell(self._dialect.health_path, status, body)
             status, body = await self._get(self._dialect.models_path)
-        except _Unheard as unheard:
+        except Unheard as unheard:
             return Health(Verdict.UNHEARD, problem=str(unheard))
         if status != 200:
             return _unwell(self._dialect.models_path, status, body)
@@ -116,14 +114,7 @@ class Probe:
         )
 
     async def version(self) -> str | None:
-        source = self._dialect.version
-        if source is None:
-            return None
-        try:
-            _, body = await self._get(source.path)
-            return msgspec.json.decode(_FIELDS.decode(body)[source.field], type=str)
-        except (_Unheard, KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-            return None
+        return await self._told(self._dialect.version, str)
 
     async def scrape(self) -> Scrape:
         dialect = self._dialect
@@ -131,7 +122,7 @@ class Probe:
             return Scrape()
         try:
             status, page = await self._get(dialect.metrics_path)
-        except _Unheard as unheard:
+        except Unheard as unheard:
             return Scrape(problem=str(unheard))
         if status != 200:
             said = f"GET {dialect.metrics_path} answered {status}: {read_error(page)}"
@@ -145,22 +136,30 @@ class Probe:
         }
         return Scrape(_telemetry(found, signals), signals, _missing_problem(dialect, signals))
 
+    async def places(self) -> int | None:
+        """How many requests it says that it runs at once; None where it does not say."""
+        return await self._told(self._dialect.places, int)
+
+    async def _told(self, source: VersionSource | PlacesSource | None, kind: type[_T]) -> _T | None:
+        if source is None:
+            return None
+        try:
+            _, body = await self._get(source.path)
+            return msgspec.json.decode(_FIELDS.decode(body)[source.field], type=kind)
+        except (Unheard, KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            return None
+
     async def _get(self, path: str) -> tuple[int, bytes]:
         """Status and body of an answer, whole and in time."""
-        try:
-            async with (
-                asyncio.timeout(self._timeout_s),
-                self._session.get(url_at(self._url, path), headers=self._headers, allow_redirects=False) as answer,
-            ):
-                body = bytearray()
-                while data := await answer.content.readany():
-                    body += data
-                    if len(body) > self._page_bytes_max:
-                        answer.close()
-                        raise _Unheard(f"GET {path} answers with more than {self._page_bytes_max} bytes")
-                return answer.status, bytes(body)
-        except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            raise _Unheard(f"GET {path} failed: {reason(error)}") from error
+        page = await get_page(
+            self._session,
+            self._url,
+            path,
+            headers=self._headers,
+            timeout_s=self._timeout_s,
+            page_bytes_max=self._page_bytes_max,
+        )
+        return page.status, page.body
 
 
 def _unwell(path: str, status: int, body: bytes) -> Health:

@@ -25,4 +25,5 @@ VLLM: Final = Dialect(
         }
     ),
     version=VersionSource("/version", "version"),
+    places_hint="no page of vLLM tells its --max-num-seqs",
 )

@@ -20,6 +20,7 @@ import aiohttp
 
 from headgate.core.events import EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialect import Dialect, Signal
+from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Health, Probe, Scrape, Verdict
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
@@ -28,7 +29,6 @@ INTERVAL_S: Final = 5.0
 UNREADY_INTERVAL_S: Final = 0.5
 """The first pause between looks at an engine that is not ready; each is twice the one before, up to `INTERVAL_S`."""
 TIMEOUT_S: Final = 2.0
-PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
 CONCURRENT_MAX: Final = 16

@@ -66,8 +66,8 @@ class RetryRules:
     pool_window_ns: Duration = Duration(10 * SECOND)
     pool_percent: int = 20
     """Extra attempts of a pool, in percent of its first attempts within the window."""
-    pool_floor_ns: Duration = SECOND
-    """However few first attempts there are, one extra attempt per this long is allowed."""
+    pool_extra_min: int = 10
+    """However few first attempts there are, so many extra ones are allowed within the window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class HealthRules:
     failures_max: int = 3
     """This many failures in a row eject it."""
     stall_ns_max: Duration = Duration(30 * SECOND)
-    """Streams in flight and not a sign of life from any attempt for this long eject it."""
+    """Streams that have begun, and not a sign of life from any attempt for this long, eject it."""
     eject_ns: Duration = Duration(10 * SECOND)
     eject_ns_max: Duration = Duration(5 * MINUTE)
     """Each ejection in a row lasts twice as long as the one before, up to this."""

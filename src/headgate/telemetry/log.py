@@ -1,46 +1,135 @@
 """What should the operator read in the log?
 
-What changed in the fleet, and requests that ended by an engine's fault. Ordinary traffic is for
-metrics; prompts, answers and keys are for nobody.
+What changed in the fleet, and how requests ended: those that an engine let down as warnings,
+refusals as information, completions only for those who debug. Each line carries its facts as
+fields beside the text, the request's id among them, so that machines read it as well as people.
+Prompts, answers and keys are for nobody.
+
+A flood of refusals must not become a flood of lines: past a bound per second they are counted,
+and the count is told.
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import cast
+
+import msgspec
 
 from headgate.core.commands import Command, Eject, End, Readmit
 from headgate.core.events import EndpointJoined, EndpointLeaving, EndpointUnreadied, Event, PolicyChanged
 from headgate.model.outcome import Outcome
-from headgate.model.units import Duration, Instant, seconds
+from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, seconds
 
-_ENGINE_FAULTS = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.EVICTED)
+ENDINGS_PER_S_MAX = 50
+
+_LET_DOWN = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.EVICTED)
 
 log = logging.getLogger("headgate")
 
 
 class LogObserver:
+    def __init__(self) -> None:
+        self._second = 0
+        self._in_second = 0
+
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         match event:
             case EndpointJoined(endpoint):
-                log.info("endpoint %s joined, at most %d in flight", endpoint.id, endpoint.in_flight_max)
+                tell(logging.INFO, "endpoint joined", endpoint=endpoint.id, in_flight_max=endpoint.in_flight_max)
             case EndpointUnreadied(endpoint_id):
-                log.warning("endpoint %s says that it is loading", endpoint_id)
+                tell(logging.WARNING, "endpoint says that it cannot serve yet", endpoint=endpoint_id)
             case EndpointLeaving(endpoint_id):
-                log.info("endpoint %s is leaving", endpoint_id)
+                tell(logging.INFO, "endpoint is leaving", endpoint=endpoint_id)
             case PolicyChanged(_, policy_hash):
-                log.info("policy %s is in force", policy_hash)
+                tell(logging.INFO, "policy is in force", hash=policy_hash)
             case _:
                 pass
         for command in commands:
-            _tell(command, now)
+            self._command(command, now)
+
+    def _command(self, command: Command, now: Instant) -> None:
+        match command:
+            case Eject(endpoint_id, until, reason):
+                wait = seconds(Duration(until - now))
+                tell(logging.WARNING, "endpoint ejected", endpoint=endpoint_id, wait=wait, reason=reason)
+            case Readmit(endpoint_id, reason):
+                tell(logging.INFO, "endpoint may serve", endpoint=endpoint_id, reason=reason)
+            case End():
+                self._end(command, now)
+            case _:
+                pass
+
+    def _end(self, end: End, now: Instant) -> None:
+        level = _level(end.outcome)
+        if not log.isEnabledFor(level):
+            return
+        second = now // SECOND
+        if second != self._second:
+            if self._in_second > ENDINGS_PER_S_MAX:
+                tell(logging.WARNING, "endings not logged one by one", count=self._in_second - ENDINGS_PER_S_MAX)
+            self._second, self._in_second = second, 0
+        self._in_second += 1
+        if self._in_second <= ENDINGS_PER_S_MAX:
+            tell(
+                level,
+                "request ended",
+                request=end.request_id,
+                outcome=end.outcome.value,
+                service_class=end.service_class,
+                attempts=end.attempts,
+                queue_ms=end.waited_ns // MILLISECOND,
+                reason=end.reason,
+            )
 
 
-def _tell(command: Command, now: Instant) -> None:
-    match command:
-        case Eject(endpoint_id, until, reason):
-            log.warning("endpoint %s ejected for %s: %s", endpoint_id, seconds(Duration(until - now)), reason)
-        case Readmit(endpoint_id, reason):
-            log.info("endpoint %s is ready: %s", endpoint_id, reason)
-        case End(request_id, outcome, _, attempts, _, _, reason) if outcome in _ENGINE_FAULTS:
-            log.warning("request %s ended %s after %d attempts: %s", request_id, outcome, attempts, reason)
-        case _:
-            pass
+def _level(outcome: Outcome) -> int:
+    if outcome is Outcome.COMPLETED:
+        return logging.DEBUG
+    return logging.WARNING if outcome in _LET_DOWN else logging.INFO
+
+
+def tell(level: int, message: str, **fields: object) -> None:
+    log.log(level, message, extra={"fields": fields})
+
+
+class TextFormatter(logging.Formatter):
+    """For people: the time, the text, and the fields as name=value."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = f"{_moment(record)} {record.levelname} {record.name}: {record.getMessage()}"
+        fields = " ".join(f"{name}={_value(value)}" for name, value in _fields(record).items())
+        return _with_trace(self, record, f"{text} {fields}".rstrip())
+
+
+class JsonFormatter(logging.Formatter):
+    """For machines: one object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": _moment(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(line, enc_hook=str).decode()
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+
+
+def _fields(record: logging.LogRecord) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", getattr(record, "fields", {}))
+
+
+def _value(value: object) -> str:
+    text = str(value)
+    return f'"{text}"' if " " in text else text
+
+
+def _with_trace(formatter: logging.Formatter, record: logging.LogRecord, text: str) -> str:
+    return f"{text}\n{formatter.formatException(record.exc_info)}" if record.exc_info else text

@@ -55,8 +55,11 @@ def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
 
 
 def servable(admitted: Admitted, fleet: Fleet, rules: Rules, now: Instant) -> Refusal | None:
-    """Whether any endpoint takes work, or may do so before the class's patience ends."""
-    if fleet.live(admitted.pools):
+    """Whether any endpoint takes work, or may do so before the class's patience ends.
+
+    An endpoint that is starting may be ready at any moment, so it is waited for.
+    """
+    if fleet.live(admitted.pools) or fleet.warming(admitted.pools):
         return None
     coming = _soonest(admitted.pools, fleet, rules, now)
     if coming is not None and coming <= admitted.service_class.queue_wait_ns_max:

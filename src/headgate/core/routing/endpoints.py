@@ -39,7 +39,7 @@ class EndpointRecord:
         self.leaving = False
         self.in_flight = 0
         self.streams = 0
-        """How many of those in flight are streamed, and so must show signs of life."""
+        """How many of those in flight have begun to stream, and so must show signs of life."""
         self.last_heard = now
         self.failures = 0
         """Failures in a row."""
@@ -101,6 +101,11 @@ class PoolRecord:
                 if endpoint is not avoid:
                     return endpoint
         return None
+
+    @property
+    def warming(self) -> bool:
+        """Whether an endpoint is expected of which nobody knows how long it has been starting."""
+        return any(each.state is EndpointState.WARMING and not each.leaving for each in self.endpoints.values())
 
     def soonest(self, now: Instant, warm_up: Duration) -> Duration | None:
         """How long until an endpoint that does not take work at the moment may do so; None if none can."""

@@ -36,6 +36,10 @@ class Fleet:
                 count += pool.live
         return count
 
+    def warming(self, pools: tuple[PoolName, ...]) -> bool:
+        """Whether an endpoint of these pools is starting."""
+        return any(pool.warming for name in pools if (pool := self.pools.get(name)) is not None)
+
     def roomiest(self) -> PoolName | None:
         """Of the changed pools the one with the least loaded endpoint. Those without room are struck off."""
         best: PoolName | None = None
@@ -89,18 +93,22 @@ class Fleet:
 
     # Places
 
-    def occupy(self, endpoint: EndpointRecord, now: Instant, *, stream: bool) -> None:
-        if stream:
-            if not endpoint.streams:
-                endpoint.last_heard = now
-                self._stalls.set(endpoint.id, after(now, self.rules.stall_ns_max))
-            endpoint.streams += 1
+    def occupy(self, endpoint: EndpointRecord) -> None:
         endpoint.in_flight += 1
         self._place(endpoint)
 
-    def vacate(self, endpoint: EndpointRecord, *, stream: bool) -> None:
+    def began_stream(self, endpoint: EndpointRecord, now: Instant) -> None:
+        """One of those in flight streams from here on: silence now means something.
+
+        Before its first token an attempt may rightly be silent, for as long as its class allows.
+        """
+        if not endpoint.streams:
+            self._stalls.set(endpoint.id, after(now, self.rules.stall_ns_max))
+        endpoint.streams += 1
+
+    def vacate(self, endpoint: EndpointRecord, *, streaming: bool) -> None:
         endpoint.in_flight -= 1
-        if stream:
+        if streaming:
             endpoint.streams -= 1
             if not endpoint.streams:
                 self._stalls.clear(endpoint.id)

@@ -1,0 +1,120 @@
+"""Do the pages about outcomes say what the table of outcomes says?
+
+Each outcome has a page in docs/errors. What the caller sees stands between two markers and is written by this script
+from src/headgate/model/outcome.py; everything else on the page is written by people. The list of all outcomes in
+docs/errors/README.md is written from the table and from each page's first sentence.
+
+Usage: write_error_pages.py [--check] [FOLDER]. With --check nothing is written; the exit status is 1 if something
+would be.
+"""
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from headgate.core.admission.retry_after import LONGEST, SHORTEST
+from headgate.edge.replies import INTERRUPTED
+from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Face, Outcome, RetryAfter
+from headgate.model.units import SECOND
+
+FOLDER = Path(__file__).parent.parent / "docs" / "errors"
+INDEX = "README.md"
+BEGIN = "<!-- written by scripts/write_error_pages.py: change src/headgate/model/outcome.py instead -->"
+END = "<!-- from here on written by people -->"
+HEADINGS = ("What the caller sees", "Why it happens", "What the caller can do", "What the operator can do")
+
+_RETRY_AFTER = {
+    RetryAfter.ABSENT: "not sent",
+    RetryAfter.ONE_SECOND: "1 s",
+    RetryAfter.COMPUTED: f"computed for each answer, from {SHORTEST // SECOND} to {LONGEST // SECOND} s",
+}
+_SHOULD_RETRY = {None: "not sent: the client decides", True: "`true`", False: "`false`"}
+# The three whose face is not what a caller gets.
+_NO_ERROR_OF_OURS = {
+    Outcome.COMPLETED: {"status": "the engine's, usually 200", "error": "none"},
+    Outcome.CANCELLED: {"status": "none is sent; 499 in records", "error": "none"},
+    Outcome.ENGINE_REFUSED: {
+        "status": "the engine's own",
+        "error": "the engine's own body, as it came",
+        "`Retry-After`": "not sent",
+        "`x-should-retry`": "`false`",
+    },
+}
+
+
+def rows(outcome: Outcome) -> dict[str, str]:
+    if outcome in _NO_ERROR_OF_OURS:
+        return _NO_ERROR_OF_OURS[outcome]
+    face = FACES[outcome]
+    shown = {
+        "status": str(face.status),
+        "`code`": f"`{face.code}`",
+        "`type`": f"`{face.type}`",
+        "`Retry-After`": _RETRY_AFTER[face.retry_after],
+        "`x-should-retry`": _SHOULD_RETRY[face.should_retry],
+    }
+    if outcome in INTERRUPTED:
+        shown["in a stream that has begun"] = in_stream(STREAM_INTERRUPTED)
+    return shown
+
+
+def in_stream(face: Face) -> str:
+    return f"an error event with `code` `{face.code}` and `type` `{face.type}`, no `[DONE]`"
+
+
+def facts(outcome: Outcome) -> str:
+    lines = [f"## {HEADINGS[0]}", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in rows(outcome).items()]
+    return "\n".join(lines)
+
+
+def index(texts: dict[Outcome, str]) -> str:
+    lines = ["| outcome | status | `code` | what it means |", "|---|---|---|---|"]
+    for outcome, text in texts.items():
+        shown = rows(outcome)
+        code = shown.get("`code`", "")
+        lines.append(f"| [{outcome}]({outcome}.md) | {shown['status']} | {code} | {first_sentence(text)} |")
+    return "\n".join(lines)
+
+
+def first_sentence(page: str) -> str:
+    """The paragraph below the title."""
+    return " ".join(page.split("\n\n")[1].split())
+
+
+def rewritten(page: str, between: str) -> str:
+    found = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    assert len(found.findall(page)) == 1, "a page needs both markers, once"
+    return found.sub(lambda _: f"{BEGIN}\n\n{between}\n\n{END}", page)
+
+
+def skeleton(outcome: Outcome) -> str:
+    sections = "\n\n".join(f"## {heading}\n\nTo be written." for heading in HEADINGS[1:])
+    return f"# {outcome}\n\nTo be written.\n\n{BEGIN}\n{END}\n\n{sections}\n"
+
+
+def pages(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Each page as it should be."""
+    texts: dict[Outcome, str] = {}
+    for outcome in Outcome:
+        path = folder / f"{outcome}.md"
+        texts[outcome] = rewritten(path.read_text() if path.exists() else skeleton(outcome), facts(outcome))
+        yield path, texts[outcome]
+    yield folder / INDEX, rewritten((folder / INDEX).read_text(), index(texts))
+
+
+def main(arguments: list[str]) -> int:
+    only_check = "--check" in arguments
+    named = [each for each in arguments if not each.startswith("-")]
+    folder = Path(named[0]) if named else FOLDER
+    stale = [(path, text) for path, text in pages(folder) if not path.exists() or path.read_text() != text]
+    for path, text in stale:
+        print(f"{path.name}: {'is not what the table says; run `just docs`' if only_check else 'written'}")
+        if not only_check:
+            path.write_text(text)
+    return 1 if only_check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

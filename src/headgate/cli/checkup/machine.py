@@ -1,0 +1,47 @@
+"""Can this machine, and this shell, hold what the configuration allows?"""
+
+import math
+import resource
+from collections.abc import Iterator
+
+from headgate.cli.checkup.finding import Finding, note, ok, problem
+from headgate.config.settings import Settings
+
+# Listeners, logs, probes of engines, the event loop's own.
+_FILES_BESIDE = 64
+_BITS_GUESSABLE = 64
+_BITS_STRONG = 128
+
+
+def machine_findings(settings: Settings) -> Iterator[Finding]:
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield open_files(settings, files_max)
+    yield from secret_strength(settings.key_secret)
+
+
+def open_files(settings: Settings, files_max: int) -> Finding:
+    """Each open request is a connection to a caller, and each one in flight another to an engine."""
+    about = "open files"
+    places = sum(endpoint.in_flight_max for pool in settings.pools for endpoint in pool.endpoints)
+    open_max = settings.limits.requests_open_max
+    if files_max == resource.RLIM_INFINITY or files_max >= open_max + places + _FILES_BESIDE:
+        return ok(about, f"the limit here allows {open_max:,} open requests and {places:,} in flight")
+    room = max(0, files_max - places - _FILES_BESIDE)
+    message = f"{files_max:,} may be open here: enough for {room:,} requests, not for requests_open_max {open_max:,}"
+    then = f"`ulimit -n {open_max + places + _FILES_BESIDE}` before `headgate serve`, or lower requests_open_max"
+    # With fewer connections than places the engines cannot even be filled.
+    return problem(about, message, then=then) if room < places else note(about, message, then=then)
+
+
+def secret_strength(secret: bytes | None) -> Iterator[Finding]:
+    if secret is None:
+        return
+    about, then = "key_secret", "`headgate keys secret` makes a better one; keys made before must be made again"
+    # At most so many: what people choose is worth less than its length and variety.
+    bits = len(secret) * math.log2(max(2, len(set(secret))))
+    if bits < _BITS_GUESSABLE:
+        yield problem(about, f"can be guessed: it is worth {bits:.0f} bits at most", then=then)
+    elif bits < _BITS_STRONG:
+        yield note(about, f"is weaker than it could be: {bits:.0f} bits at most", then=then)
+    else:
+        yield ok(about, "is long and varied enough")

@@ -1,0 +1,99 @@
+"""Does a configuration fit reality: the engines, the addresses, the machine?
+
+`check` reads the file alone; this also asks whatever it names. No gateway needs to run; where one does, it is compared
+with the file. Everything is asked at once and nothing is waited for longer than two seconds.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.cli.checkup.finding import Finding, Level
+    from headgate.config.settings import Settings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> int:
+    """The exit code is 1 if there is any problem."""
+    from headgate.cli.checkup.finding import Level
+
+    findings = _findings(args.file)
+    well = not any(finding.level is Level.PROBLEM for finding in findings)
+    if args.json:
+        import json
+
+        print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in findings]}, indent=2))
+    else:
+        print("\n".join(_lines(findings)))
+        print(_summary(findings), file=sys.stderr)
+    return 0 if well else 1
+
+
+def _findings(file: Path) -> "list[Finding]":
+    import asyncio
+
+    from headgate.cli.checkup.finding import Level, ok
+    from headgate.config.load import load
+    from headgate.config.problems import ConfigErrors
+    from headgate.engines.dialects import DIALECTS
+
+    try:
+        settings = load(file, os.environ, engines=DIALECTS.keys())
+    except ConfigErrors as errors:
+        return [_read(Level.PROBLEM, str(each)) for each in errors.problems]
+    findings = [ok(str(file), f"is right; configuration {settings.hash}")]
+    findings += [_read(Level.NOTE, warning) for warning in settings.warnings]
+    return findings + asyncio.run(_reality(settings))
+
+
+def _read(level: "Level", said: str) -> "Finding":
+    """What reading the file said: `FILE:LINE: PLACE: what is wrong; what to do`."""
+    from headgate.cli.checkup.finding import Finding
+
+    about, _, rest = said.partition(": ")
+    message, _, then = rest.partition("; ")
+    return Finding(level, about, message, then)
+
+
+async def _reality(settings: "Settings") -> "list[Finding]":
+    import asyncio
+
+    from headgate.cli.checkup.clock import clock_findings
+    from headgate.cli.checkup.endpoints import look_at_all
+    from headgate.cli.checkup.listeners import look_at_listeners
+    from headgate.cli.checkup.machine import machine_findings
+    from headgate.engines.http import open_session
+
+    async with open_session() as session:
+        looks, listeners = await asyncio.gather(look_at_all(settings, session), look_at_listeners(settings, session))
+    findings = [finding for look in looks for finding in look.findings]
+    heard = [*(look.heard for look in looks), listeners.heard]
+    return [*findings, *listeners.findings, *clock_findings(heard), *machine_findings(settings)]
+
+
+def _lines(findings: "Sequence[Finding]") -> Iterator[str]:
+    for finding in findings:
+        yield f"{finding.level:<8}{finding.about}: {finding.message}"
+        if finding.next:
+            yield f"{'':<8}  -> {finding.next}"
+
+
+def _summary(findings: "Sequence[Finding]") -> str:
+    from headgate.cli.checkup.finding import Level
+
+    problems = sum(finding.level is Level.PROBLEM for finding in findings)
+    notes = sum(finding.level is Level.NOTE for finding in findings)
+    return f"{_count(problems, 'problem')}, {_count(notes, 'note')}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,132 @@
+"""What is a running gateway doing at this moment?"""
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.cli.gateway_status import EndpointState, EngineFound, GatewayStatus
+
+_TIMEOUT_S = 5.0
+_UNKNOWN = "-"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "file", nargs="?", default=Path("headgate.yaml"), type=Path, help="its configuration (headgate.yaml)"
+    )
+    which.add_argument("--url", help="its admin listener, such as http://127.0.0.1:9090, instead of the file's")
+    parser.add_argument("--json", action="store_true", help="print what the gateway said as it is")
+
+
+def run(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from headgate.cli.gateway_status import NotAGateway
+
+    url = admin_url(args.url, args.file)
+    if url is None:
+        return 1
+    try:
+        status, page = asyncio.run(_asked(url))
+    except NotAGateway as error:
+        hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --url"
+        print(f"headgate: {error}; {hint}", file=sys.stderr)
+        return 1
+    print(page.decode().rstrip() if args.json else "\n".join(lines(status, url)))
+    return 0
+
+
+def admin_url(given: str | None, file: Path) -> str | None:
+    """Where the gateway's admin listener is: as given, else as the file says. Where that is wrong, says so."""
+    from headgate.cli.gateway_status import url_of
+    from headgate.config.load import admin_listen
+    from headgate.config.problems import ConfigErrors
+
+    if given is not None:
+        return (given if "://" in given else f"http://{given}").rstrip("/").removesuffix("/status")
+    try:
+        host, port = admin_listen(file, os.environ)
+    except ConfigErrors as errors:
+        print(errors, file=sys.stderr)
+        return None
+    if port == 0:
+        hint = "name the address that the gateway logged with --url"
+        print(f"headgate: {file} leaves the port of admin_listen open; {hint}", file=sys.stderr)
+        return None
+    return url_of(host, port)
+
+
+async def _asked(url: str) -> "tuple[GatewayStatus, bytes]":
+    from headgate.cli.gateway_status import ask
+    from headgate.engines.http import open_session
+
+    async with open_session() as session:
+        return await ask(session, url, timeout_s=_TIMEOUT_S)
+
+
+# What people see
+
+
+def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
+    yield f"headgate {status.version} at {url}, configuration {status.config_hash}, up {_lasting(status.uptime_s)}"
+    waiting = sum(status.queued.values())
+    yield f"requests: {status.requests_open} open, {status.attempts_open} at engines, {waiting} waiting"
+    if status.draining:
+        yield "draining: it takes nothing new and leaves when what is open has ended"
+    for problem in status.reload_problems:
+        yield f"reload problem: {problem}"
+    if status.reload_problems:
+        yield "  the configuration above stays in force; mend the file and send SIGHUP again"
+    yield ""
+    yield from _table([("CLASS", "WAITING"), *((name, str(count)) for name, count in status.queued.items())])
+    yield ""
+    yield from _endpoints(status)
+
+
+def _endpoints(status: "GatewayStatus") -> Iterator[str]:
+    engines = {engine.endpoint_id: engine for engine in status.engines}
+    head = ("ENDPOINT", "STATE", "IN FLIGHT", "ENGINE", "RUNS", "QUEUES", "KV", "TOLD")
+    yield from _table([head, *(_row(each, engines.get(each.id)) for each in status.endpoints)])
+    for engine in status.engines:
+        for problem in engine.problems:
+            yield f"{engine.endpoint_id}: {problem}"
+
+
+def _row(endpoint: "EndpointState", engine: "EngineFound | None") -> tuple[str, ...]:
+    state = f"{endpoint.state}, leaving" if endpoint.leaving else endpoint.state
+    row = (endpoint.id, state, f"{endpoint.in_flight} of {endpoint.in_flight_max}")
+    if engine is None:
+        return (*row, *[_UNKNOWN] * 5)
+    load, age_s = engine.telemetry, engine.telemetry_age_s
+    return (
+        *row,
+        engine.dialect if engine.version is None else f"{engine.dialect} {engine.version}",
+        _count(load.running),
+        _count(load.waiting),
+        _UNKNOWN if load.kv_used_fraction is None else f"{load.kv_used_fraction:.0%}",
+        _UNKNOWN if age_s is None else f"{_lasting(age_s)} ago",
+    )
+
+
+def _count(value: int | None) -> str:
+    return _UNKNOWN if value is None else str(value)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _lasting(length_s: float) -> str:
+    """The two units that matter: `3 d 4 h`, `2 min 5 s`, `7 s`."""
+    whole = int(length_s)
+    for large, small, in_large, in_small in (("d", "h", 86_400, 3_600), ("h", "min", 3_600, 60), ("min", "s", 60, 1)):
+        if whole >= in_large:
+            return f"{whole // in_large} {large} {whole % in_large // in_small} {small}"
+    return f"{whole} s"

@@ -1,0 +1,92 @@
+"""What is a live gateway doing, second by second?"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections import deque
+from pathlib import Path
+
+from headgate.cli.view import Status, screen
+
+WINDOW_S = 10
+_EVERY_S = 1.0
+_ASK_S_MAX = 3.0
+
+# The terminal's other screen, so that the view leaves no trace; each frame overwrites the last in place.
+_ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+_HOME, _LINE_END, _REST = "\x1b[H", "\x1b[K\r\n", "\x1b[J"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
+    parser.add_argument("--url", help="the admin listener, such as http://127.0.0.1:9090; else from the configuration")
+
+
+def run(args: argparse.Namespace) -> int:
+    from headgate.cli.status import admin_url
+
+    url = admin_url(args.url, args.file)
+    if url is None:
+        return 1
+    try:
+        return watch(url)
+    except KeyboardInterrupt:
+        return 0
+
+
+def watch(url: str, *, seconds: float | None = None) -> int:
+    """Shows the gateway behind this address until interrupted, or for so many seconds."""
+    view = View(sys.stdout.isatty())
+    until = None if seconds is None else time.monotonic() + seconds
+    try:
+        while until is None or time.monotonic() < until:
+            started = time.monotonic()
+            view.show(ask(url), url)
+            time.sleep(max(0.0, _EVERY_S - (time.monotonic() - started)))
+    finally:
+        view.close()
+    return 0
+
+
+def ask(url: str) -> Status | None:
+    try:
+        with urllib.request.urlopen(f"{url}/status", timeout=_ASK_S_MAX) as answer:  # noqa: S310 (the operator's own)
+            return json.load(answer)
+    except (OSError, urllib.error.URLError, ValueError):
+        return None
+
+
+class View:
+    """The screen, one frame after another. Without a terminal each frame is printed below the last."""
+
+    def __init__(self, terminal: bool) -> None:  # noqa: FBT001
+        self._terminal = terminal
+        self._past: deque[Status] = deque(maxlen=WINDOW_S + 1)
+        if terminal:
+            sys.stdout.write(_ENTER)
+
+    def show(self, status: Status | None, url: str) -> None:
+        columns, rows = shutil.get_terminal_size()
+        if status is None:
+            self._past.clear()
+            lines = [f"no gateway answers at {url}; is it running, and is this its admin listener?"]
+        else:
+            self._past.append(status)
+            lines = screen(status, self._past[0], columns=columns, rows=rows - 1)
+        self._write(lines)
+
+    def _write(self, lines: list[str]) -> None:
+        if self._terminal:
+            sys.stdout.write(_HOME + "".join(line + _LINE_END for line in lines) + _REST)
+        else:
+            sys.stdout.write("\n".join(lines) + "\n\n")
+        sys.stdout.flush()
+
+    def close(self) -> None:
+        if self._terminal:
+            sys.stdout.write(_LEAVE)
+            sys.stdout.flush()

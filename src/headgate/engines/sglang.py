@@ -1,0 +1,25 @@
+"""What is particular to SGLang?
+
+By its documentation (0.5); it needs a GPU, so no test of ours has met a running one. It shows metrics only when started
+with --enable-metrics, and its series carry the rank they come from.
+"""
+
+from types import MappingProxyType
+from typing import Final
+
+from headgate.engines.dialect import Dialect, Signal, VersionSource
+
+SGLANG: Final = Dialect(
+    name="sglang",
+    health_path="/health",
+    metrics_path="/metrics",
+    metrics_hint="start SGLang with --enable-metrics",
+    metrics=MappingProxyType(
+        {
+            Signal.RUNNING: ("sglang:num_running_reqs",),
+            Signal.WAITING: ("sglang:num_queue_reqs",),
+            Signal.KV_USED_FRACTION: ("sglang:token_usage",),
+        }
+    ),
+    version=VersionSource("/get_server_info", "version"),
+)

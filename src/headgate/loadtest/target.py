@@ -1,0 +1,46 @@
+"""Where do the requests go?"""
+
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlsplit
+
+from headgate.loadtest.problem import Problem
+
+_PATH = "/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    host: str
+    port: int
+    path: str
+    tls: bool
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """The address of a server, its `/v1`, or the whole path of its chat completions."""
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            raise Problem(f'"{url}" names no port from 1 to 65535') from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or not url.isascii():
+            raise Problem(f'"{url}" is no address of a server; write one such as http://127.0.0.1:8080')
+        if parts.username is not None or parts.query:
+            raise Problem(f'"{parts.hostname}" must stand without user and query; a key is given by --key')
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, port or (443 if tls else 80), _whole_path(parts.path.rstrip("/")), tls)
+
+    @property
+    def host_header(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == (443 if self.tls else 80) else f"{host}:{self.port}"
+
+    def __str__(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.host_header}{self.path}"
+
+
+def _whole_path(path: str) -> str:
+    if path.endswith(_PATH):
+        return path
+    return path + _PATH if path.endswith("/v1") else f"{path}/v1{_PATH}"

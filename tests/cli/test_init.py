@@ -1,0 +1,257 @@
+"""Does `headgate init` write a configuration that is right, fits its engine and says why?"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.config.load import load
+from headgate.config.settings import Settings
+from headgate.config.shapes import SHAPES
+from headgate.config.starter import EXAMPLE, public_name
+from headgate.engines.dialects import DIALECTS
+from headgate.model.policy import ServiceClass
+from headgate.model.units import MINUTE, SECOND
+from tests.cli.conftest import Headgate, Said
+from tests.support.fake_engine import FakeEngine
+from tests.support.ports import free_port
+from tests.support.real_engines import RealEngine, llamacpp
+
+RECORDED = Path(__file__).parents[1] / "engines" / "recorded"
+NEXT_STEPS = """\
+next:
+  headgate check headgate.yaml     says what it means
+  headgate doctor headgate.yaml    compares it with the engine
+  headgate serve headgate.yaml     runs it
+"""
+
+
+def settings_of(file: Path, **environ: str) -> Settings:
+    return load(file, environ, engines=DIALECTS)
+
+
+def text_of(file: Path) -> str | None:
+    return file.read_text() if file.exists() else None
+
+
+def classes_of(file: Path) -> dict[str, ServiceClass]:
+    return {each.name: each for each in settings_of(file).policy.classes}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_it_writes_is_right_without_a_warning(headgate: Headgate, file: Path, shape: str) -> None:
+    assert headgate("init", "--shape", shape) == Said(
+        0,
+        "",
+        f"headgate.yaml is written, shape {shape}\n"
+        + NEXT_STEPS.replace(
+            "next:\n",
+            "next:\n  change pools and models in it: the address of your engine and what it calls its model\n",
+        ),
+    )
+
+    checked = headgate("check")
+    assert checked.code == 0
+    assert "warning" not in checked.out
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_its_lines_fit_a_screen_and_every_bound_has_a_reason(headgate: Headgate, file: Path, shape: str) -> None:
+    headgate("init", "--shape", shape)
+    text = file.read_text()
+
+    assert [line for line in text.splitlines() if len(line) > 120] == []
+    assert re.findall(r"^(?! +#).*\n +queue_length_max:.*$", text, re.MULTILINE) == []
+    assert text.count("queue_length_max:") == len(SHAPES[shape].queues)
+
+
+def test_a_chat_is_refused_sooner_and_queues_less_than_a_burst(headgate: Headgate, tmp_path: Path) -> None:
+    for shape in ("chat", "bursty"):
+        headgate("init", "--shape", shape, f"{shape}.yaml")
+    chat, bursty = classes_of(tmp_path / "chat.yaml"), classes_of(tmp_path / "bursty.yaml")
+
+    assert chat.keys() == bursty.keys() == {"interactive", "long"}
+    for name in chat:
+        assert chat[name].queue_wait_ns_max < bursty[name].queue_wait_ns_max
+        assert chat[name].queue_length_max < bursty[name].queue_length_max
+    assert chat["interactive"].queue_wait_ns_max == 5 * SECOND
+
+
+def test_in_batch_whoever_names_nothing_is_batch_and_waits_long(headgate: Headgate, file: Path) -> None:
+    headgate("init", "--shape", "batch")
+    classes = classes_of(file)
+
+    assert [each.name for each in classes.values() if each.unnamed] == ["batch"]
+    assert classes["batch"].queue_wait_ns_max == 60 * MINUTE
+    assert classes["interactive"].band < classes["batch"].band
+    assert settings_of(file).limits.requests_open_max > sum(each.queue_length_max for each in classes.values())
+
+
+def test_mixed_has_three_classes_with_bounds_of_their_own(headgate: Headgate, file: Path) -> None:
+    headgate("init")
+    classes = classes_of(file)
+
+    assert [(each.name, each.band) for each in classes.values()] == [("interactive", 0), ("long", 1), ("batch", 2)]
+    assert len({each.queue_wait_ns_max for each in classes.values()}) == 3
+    assert len({each.queue_length_max for each in classes.values()}) == 3
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("places", [1, 4, 64, 100_000])
+def test_queues_are_bounded_whatever_the_engine_runs(shape: str, places: int) -> None:
+    lengths = [queue.length(places) for queue in SHAPES[shape].queues.values()]
+
+    assert all(16 <= length <= 10_000 for length in lengths)
+
+
+def test_a_file_that_is_there_stays_unless_forced(headgate: Headgate, file: Path) -> None:
+    file.write_text("mine")
+
+    assert headgate("init") == Said(
+        1, "", "headgate: headgate.yaml exists; name another file, or overwrite it with --force\n"
+    )
+    assert file.read_text() == "mine"
+    assert headgate("init", "--force").code == 0
+    assert settings_of(file).pools[0].endpoints[0].url == EXAMPLE.url
+
+
+def test_a_place_that_cannot_be_written_is_told(headgate: Headgate) -> None:
+    assert headgate("init", "none/x.yaml") == Said(
+        1, "", "headgate: none/x.yaml cannot be written: No such file or directory\n"
+    )
+
+
+# From a running engine
+
+
+async def asked(headgate: Headgate, *arguments: str) -> Said:
+    return await asyncio.to_thread(headgate, "init", *arguments)
+
+
+async def test_vllm_is_recognised_by_its_metrics(headgate: Headgate, file: Path) -> None:
+    async with FakeEngine(models=("Qwen/Qwen3-32B", "lora-a")) as engine:
+        said = await asked(headgate, "--shape", "chat", "--from", engine.url + "/v1/")
+
+    assert said == Said(
+        0,
+        "",
+        f"{engine.url}: vllm 0.0-fake with model Qwen/Qwen3-32B, which also serves lora-a\n"
+        f"headgate.yaml is written, shape chat\n{NEXT_STEPS}",
+    )
+    [pool] = settings_of(file).pools
+    assert (pool.engine, pool.served_model, pool.endpoints[0].url) == ("vllm", "Qwen/Qwen3-32B", engine.url)
+    assert pool.endpoints[0].in_flight_max == 64
+    assert "# No page of vLLM tells its --max-num-seqs; 64 is a start." in (text_of(file) or "")
+    assert [model.name for model in settings_of(file).policy.models] == ["Qwen/Qwen3-32B"]
+
+
+async def test_llamacpp_says_how_many_slots_it_has(headgate: Headgate, file: Path) -> None:
+    async with FakeEngine(models=("/models/smol.gguf",)) as engine:
+        engine.metrics = (RECORDED / "llamacpp-2026.10.txt").read_bytes()
+        engine.props = {"total_slots": 6, "build_info": "b6000"}
+        said = await asked(headgate, "--from", engine.url)
+
+    assert said.code == 0
+    [pool] = settings_of(file).pools
+    assert (pool.engine, pool.served_model, pool.endpoints[0].in_flight_max) == ("llamacpp", "/models/smol.gguf", 6)
+    assert [model.name for model in settings_of(file).policy.models] == ["smol"]
+    assert "# The engine says that it runs 6 at once." in (text_of(file) or "")
+
+
+async def test_an_engine_that_nobody_knows_speaks_the_openai_wire(headgate: Headgate, file: Path) -> None:
+    async with FakeEngine() as engine:
+        engine.metrics_status = 404
+        await asked(headgate, "--from", engine.url)
+
+    [pool] = settings_of(file).pools
+    assert (pool.engine, pool.endpoints[0].in_flight_max) == ("openai_compatible", 4)
+
+
+async def test_an_engines_key_is_named_and_never_written(
+    headgate: Headgate, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with FakeEngine(api_key="canary-7d") as engine:
+        without = await asked(headgate, "--from", engine.url)
+        unset = await asked(headgate, "--from", engine.url, "--api-key-env", "ENGINE_KEY")
+        monkeypatch.setenv("ENGINE_KEY", "canary-7d")
+        said = await asked(headgate, "--from", engine.url, "--api-key-env", "ENGINE_KEY")
+
+    assert without.err == (
+        f"headgate: {engine.url}: GET /v1/models answered 401: a valid key is required; "
+        "give the engine's key (--api-key-env)\n"
+    )
+    assert unset.err == ("headgate: the environment variable ENGINE_KEY is not set; export the engine's key in it\n")
+    assert said.code == 0
+    assert "canary" not in f"{text_of(file)}{said.err}"
+    assert settings_of(file, ENGINE_KEY="canary-7d").pools[0].api_key == "canary-7d"
+
+
+async def test_an_engine_that_cannot_be_asked_leaves_no_file(headgate: Headgate, file: Path) -> None:
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    async with FakeEngine() as engine:
+        engine.loading = True
+        loading = await asked(headgate, "--from", engine.url)
+    gone = await asked(headgate, "--from", nowhere)
+    wrong = await asked(headgate, "--from", "localhost:8000")
+
+    assert (loading.code, loading.err) == (
+        1,
+        f"headgate: {engine.url}: GET /v1/models answered 503: Loading model; try again when it has loaded its model\n",
+    )
+    assert (gone.code, gone.err) == (
+        1,
+        f"headgate: {nowhere}: GET /v1/models failed: connection refused; start the engine, or correct the address\n",
+    )
+    assert (wrong.code, wrong.err) == (
+        1,
+        "headgate: --from is not the address of an engine; write it as http://HOST:PORT or https://HOST\n",
+    )
+    assert text_of(file) is None
+
+
+@pytest.mark.parametrize(
+    ("served", "public"),
+    [
+        ("smollm2", "smollm2"),
+        ("Qwen/Qwen3-32B", "Qwen/Qwen3-32B"),
+        ("/models/a b.gguf", "a-b"),
+        ("./x/", "x"),
+        ("ünï", "n"),
+        ("///", "model"),
+        ("a ${HOME}", "a-HOME"),
+    ],
+)
+def test_callers_get_a_name_that_they_can_use(served: str, public: str) -> None:
+    assert public_name(served) == public
+
+
+@pytest.mark.parametrize("served", ['with "quotes" and ${HOME}', "ünï 😀", "a: b # c", "no"])
+async def test_a_models_name_arrives_however_odd_it_is(headgate: Headgate, file: Path, served: str) -> None:
+    async with FakeEngine(models=(served,)) as engine:
+        await asked(headgate, "--from", engine.url)
+
+    assert settings_of(file).pools[0].served_model == served
+
+
+@pytest.fixture(scope="module")
+def real_llamacpp() -> Iterator[RealEngine]:
+    with llamacpp(parallel=3) as engine:
+        yield engine
+
+
+@pytest.mark.llamacpp
+@pytest.mark.timeout(120)
+def test_real_llamacpp_is_recognised_and_its_doctor_is_content(
+    headgate: Headgate, file: Path, real_llamacpp: RealEngine
+) -> None:
+    assert headgate("init", "--shape", "chat", "--from", real_llamacpp.url).code == 0
+
+    [pool] = settings_of(file).pools
+    assert (pool.engine, pool.served_model, pool.endpoints[0].in_flight_max) == ("llamacpp", real_llamacpp.model, 3)
+    examined = headgate("doctor")
+    about = f"main/{real_llamacpp.url.removeprefix('http://')}"
+    assert f"ok      {about}: metrics: running, waiting\n" in examined.out
+    assert f"ok      {about}: runs 3 requests at once, as many as in_flight_max gives it\n" in examined.out
+    assert f"problem {about}" not in examined.out

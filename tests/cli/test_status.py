@@ -1,0 +1,138 @@
+"""Does `headgate status` say what a running gateway is doing?"""
+
+import asyncio
+import json
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from headgate import __version__
+from headgate.cli.gateway_status import EndpointState, EngineFound, GatewayStatus, Load
+from headgate.cli.status import lines
+from tests.cli.conftest import Headgate, Said
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import a_config, chat, gateway_in_loop
+from tests.support.ports import free_port
+
+BUSY = GatewayStatus(
+    version="1.2.3",
+    config_hash="0123456789abcdef",
+    uptime_s=93_784.2,
+    draining=True,
+    requests_open=9,
+    attempts_open=4,
+    queued={"interactive": 3, "batch": 2},
+    endpoints=(
+        EndpointState("small/127.0.0.1:8081", "ready", leaving=False, in_flight=4, in_flight_max=4),
+        EndpointState("small/gpu-2", "ejected", leaving=True, in_flight=0, in_flight_max=64),
+    ),
+    engines=(
+        EngineFound(
+            "small/127.0.0.1:8081",
+            "llamacpp",
+            version="b6000",
+            problems=("/metrics lacks x; is this engine really llamacpp?",),
+            telemetry=Load(running=4, waiting=0, kv_used_fraction=0.254),
+            telemetry_age_s=1.9,
+        ),
+    ),
+    reload_problems=("headgate.yaml:3: drain: unknown key",),
+)
+
+
+def test_people_see_one_screen() -> None:
+    assert "\n".join(lines(BUSY, "http://127.0.0.1:9090")) == (
+        """\
+headgate 1.2.3 at http://127.0.0.1:9090, configuration 0123456789abcdef, up 1 d 2 h
+requests: 9 open, 4 at engines, 5 waiting
+draining: it takes nothing new and leaves when what is open has ended
+reload problem: headgate.yaml:3: drain: unknown key
+  the configuration above stays in force; mend the file and send SIGHUP again
+
+CLASS        WAITING
+interactive  3
+batch        2
+
+ENDPOINT              STATE             IN FLIGHT  ENGINE          RUNS  QUEUES  KV   TOLD
+small/127.0.0.1:8081  ready             4 of 4     llamacpp b6000  4     0       25%  1 s ago
+small/gpu-2           ejected, leaving  0 of 64    -               -     -       -    -
+small/127.0.0.1:8081: /metrics lacks x; is this engine really llamacpp?"""
+    )
+
+
+async def test_a_running_gateway_is_found_by_its_file(headgate: Headgate, tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(hang_after=0)
+        waiting = asyncio.create_task(gateway.post(chat()).__aenter__())
+        await engine.next_request()
+        await gateway.until(lambda status: status["engines"][0]["telemetry_age_s"] is not None)
+        said = await asyncio.to_thread(headgate, "status")
+        waiting.cancel()
+        await gateway.until_idle()
+
+    assert (said.code, said.err) == (0, "")
+    out = re.sub(r"\d+ s", "N s", said.out)
+    endpoint = f"small/{engine.url.removeprefix('http://')}"
+    assert out.startswith(f"headgate {__version__} at {gateway.admin_url}, configuration ")
+    assert "\nrequests: 1 open, 1 at engines, 0 waiting\n" in out
+    assert "\ninteractive  0\n" in out
+    assert f"\n{endpoint}  ready  1 of 8     vllm 0.0-fake  " in out
+
+
+async def test_machines_get_what_the_gateway_said(headgate: Headgate, tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        for address in (gateway.admin_url, gateway.admin_url + "/status", gateway.admin_url.removeprefix("http://")):
+            said = await asyncio.to_thread(headgate, "status", "--json", "--url", address)
+
+            assert (said.code, said.err) == (0, "")
+            assert json.loads(said.out)["endpoints"][0]["state"] == "ready"
+
+
+def test_where_no_gateway_runs_it_is_said_what_to_do(headgate: Headgate, file: Path) -> None:
+    config = a_config("http://127.0.0.1:1")
+    file.write_text(yaml.safe_dump(config))
+
+    assert headgate("status") == Said(
+        1,
+        "",
+        f"headgate: no gateway answers at http://{config['admin_listen']}: GET /status failed: connection refused; "
+        "start one with `headgate serve headgate.yaml`, or name its admin listener with --url\n",
+    )
+
+
+async def test_another_server_is_not_taken_for_a_gateway(headgate: Headgate) -> None:
+    async with FakeEngine() as engine:
+        said = await asyncio.to_thread(headgate, "status", "--url", engine.url)
+
+    assert said.code == 1
+    assert said.err.startswith(f"headgate: what answers at {engine.url} is not the admin listener of a gateway; ")
+
+
+@pytest.mark.parametrize(
+    ("admin_listen", "asked"),
+    [("0.0.0.0:{}", "http://127.0.0.1:{}"), ("'[::]:{}'", "http://[::1]:{}"), ("localhost:{}", "http://localhost:{}")],
+)
+def test_the_address_to_ask_needs_no_secret_of_the_file(
+    headgate: Headgate, file: Path, admin_listen: str, asked: str
+) -> None:
+    port = free_port()
+    file.write_text(f"admin_listen: {admin_listen.format(port)}\nkey_secret: ${{NOT_SET_HERE}}\n")
+
+    assert f"no gateway answers at {asked.format(port)}: " in headgate("status").err
+
+
+def test_a_file_that_does_not_help_is_told(headgate: Headgate, file: Path) -> None:
+    assert headgate("status").err.startswith("headgate.yaml: does not exist; ")
+    file.write_text("admin_listen: 127.0.0.1:0\n")
+    assert headgate("status") == Said(
+        1,
+        "",
+        "headgate: headgate.yaml leaves the port of admin_listen open; "
+        "name the address that the gateway logged with --url\n",
+    )
+
+
+def test_file_and_address_exclude_each_other(headgate: Headgate) -> None:
+    assert headgate("status", "x.yaml", "--url", "http://127.0.0.1:9090").code == 2

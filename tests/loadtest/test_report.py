@@ -1,0 +1,267 @@
+"""Does a result read well, for machines and for people?"""
+
+import asyncio
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from inline_snapshot import snapshot
+
+from headgate.loadtest.endings import Ending, Story
+from headgate.loadtest.generator import Course
+from headgate.loadtest.progress import Progress, describe
+from headgate.loadtest.report import Result, as_data
+from headgate.loadtest.senders import Sender
+from headgate.loadtest.table import duration, lay_out, render
+from headgate.loadtest.tally import Tally, Targets
+from tests.loadtest.builders import a_sender
+
+MS = 1_000_000
+
+GROUP_KEYS = snapshot(
+    [
+        "offered",
+        "offered_per_s",
+        "completed",
+        "refused",
+        "broken",
+        "unreached",
+        "abandoned",
+        "unfinished",
+        "completed_per_s",
+        "good",
+        "goodput_per_s",
+        "ttft_s",
+        "tpot_s",
+        "e2e_s",
+        "prompt_tokens",
+        "output_tokens",
+        "output_tokens_per_s",
+        "answers_without_usage",
+        "refused_by_code",
+        "broken_by_code",
+        "unreached_by_code",
+        "retries",
+        "retries_by_code",
+    ]
+)
+
+
+def completed(number: int) -> Story:
+    """TTFT `number` x 10 ms, then ten tokens of 5 ms each."""
+    story = Story(number=number, sender=0, prompt_tokens_asked=10, output_tokens_asked=11, scheduled_ns=0)
+    story.ending, story.first_token_ns = Ending.COMPLETED, number * 10 * MS
+    story.end_ns, story.prompt_tokens, story.output_tokens = story.first_token_ns + 50 * MS, 10, 11
+    story.tokens_told = True
+    return story
+
+
+def refused() -> Story:
+    story = Story(number=0, sender=0, prompt_tokens_asked=10, output_tokens_asked=11, scheduled_ns=0)
+    story.ending, story.code, story.retries, story.retried_for = Ending.REFUSED, "slow_down", 1, ("slow_down",)
+    return story
+
+
+def a_result(senders: Sequence[Sender], stories: Sequence[Sequence[Story]], **course: object) -> Result:
+    tallies = [Tally() for _ in senders]
+    targets = Targets(ttft_ns=500 * MS)
+    for tally, told in zip(tallies, stories, strict=True):
+        for story in told:
+            tally.add(story, targets)
+    ran = Course(planned=110, lateness_ns=array("q", [1 * MS] * 99 + [4 * MS]), elapsed_ns=11_000 * MS, cpu_s=1.1)
+    for name, value in course.items():
+        setattr(ran, name, value)
+    return Result(
+        url="http://h/v1/chat/completions",
+        model="m",
+        seed=0,
+        run_id="lt-1",
+        schedule_ns=10_000 * MS,
+        targets=targets,
+        course=ran,
+        senders=senders,
+        tallies=tallies,
+    )
+
+
+def a_mixed_result(**course: object) -> Result:
+    senders = [a_sender(service_class="interactive", tenant="acme"), a_sender(service_class="batch", tenant="zeta")]
+    return a_result(senders, [[completed(number) for number in range(1, 101)], [refused()] * 10], **course)
+
+
+def test_people_get_a_table() -> None:
+    assert render(a_mixed_result(), width=100) == snapshot("""\
+m at http://h/v1/chat/completions
+110 requests in 10 s (11/s); good: TTFT ≤ 500 ms
+
+requests           offered  completed  refused  goodput/s  tokens/s  retries
+class batch             10          0       10          0         0       10
+class interactive      100        100        0          5       100        0
+tenant acme            100        100        0          5       100        0
+tenant zeta             10          0       10          0         0       10
+all                    110        100       10          5       100       10
+
+latency                     p50     p90     p95     p99     max
+class interactive  TTFT  500 ms  900 ms  950 ms  990 ms     1 s
+                   TPOT    5 ms    5 ms    5 ms    5 ms    5 ms
+                    E2E  550 ms  950 ms     1 s  1.04 s  1.05 s
+tenant acme        TTFT  500 ms  900 ms  950 ms  990 ms     1 s
+                   TPOT    5 ms    5 ms    5 ms    5 ms    5 ms
+                    E2E  550 ms  950 ms     1 s  1.04 s  1.05 s
+all                TTFT  500 ms  900 ms  950 ms  990 ms     1 s
+                   TPOT    5 ms    5 ms    5 ms    5 ms    5 ms
+                    E2E  550 ms  950 ms     1 s  1.04 s  1.05 s
+
+refused: slow_down 10
+retried after: slow_down 10
+
+generator: late by p50 1 ms, p99 1 ms, max 4 ms; 10% of a core; 0 connections at most\
+""")
+
+
+def test_one_kind_of_caller_needs_one_row() -> None:
+    assert render(a_result([a_sender()], [[completed(1)]]), width=100) == snapshot("""\
+m at http://h/v1/chat/completions
+1 requests in 10 s (0.1/s); good: TTFT ≤ 500 ms
+
+requests  offered  completed  refused  goodput/s  tokens/s  retries
+all             1          1        0        0.1         1        0
+
+latency          p50    p90    p95    p99    max
+all      TTFT  10 ms  10 ms  10 ms  10 ms  10 ms
+         TPOT   5 ms   5 ms   5 ms   5 ms   5 ms
+          E2E  60 ms  60 ms  60 ms  60 ms  60 ms
+
+generator: late by p50 1 ms, p99 1 ms, max 4 ms; 10% of a core; 0 connections at most\
+""")
+
+
+@pytest.mark.parametrize("width", [60, 72, 80, 120])
+def test_tables_fit_the_width(width: int) -> None:
+    tables = render(a_mixed_result(), width=width).split("\n\n")[1:3]
+
+    assert all(len(line) <= width for table in tables for line in table.splitlines())
+
+
+def test_names_are_shortened_before_columns_go() -> None:
+    table = [["name", "one", "two"], ["a tenant with a very long name", "1" * 8, "2" * 8]]
+
+    assert lay_out(table, 100) == [
+        "name                                 one       two",
+        "a tenant with a very long name  11111111  22222222",
+    ]
+    assert lay_out(table, 40, spare=("two",)) == [
+        "name                       one       two",
+        "a tenant with a ver…  11111111  22222222",
+    ]
+
+
+def test_columns_that_can_be_spared_go_when_names_are_as_short_as_they_may_be() -> None:
+    table = [["name", "one", "two"], ["a tenant with a very long name", "1" * 20, "2" * 20]]
+
+    assert lay_out(table, 40, spare=("two",)) == [
+        "name                                 one",
+        "a tenant with a v…  11111111111111111111",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value_ns", "text"),
+    [
+        (0, "0 ms"),
+        (1234, "0.00123 ms"),
+        (12 * MS, "12 ms"),
+        (999 * MS, "999 ms"),
+        (1500 * MS, "1.5 s"),
+        (10**14, "100000 s"),
+    ],
+)
+def test_durations_have_three_digits(value_ns: int, text: str) -> None:
+    assert duration(value_ns) == text
+
+
+def test_machines_get_the_same_as_one_object() -> None:
+    data = as_data(a_mixed_result())
+    groups = [data["total"], *data["classes"].values(), *data["tenants"].values()]  # type: ignore[attr-defined]
+
+    assert list(data) == snapshot(
+        [
+            "url",
+            "model",
+            "seed",
+            "run_id",
+            "schedule_s",
+            "elapsed_s",
+            "stopped_early",
+            "slo",
+            "total",
+            "classes",
+            "tenants",
+            "generator",
+        ]
+    )
+    assert all(list(group) == GROUP_KEYS for group in groups)
+    assert data["classes"]["interactive"] == snapshot(
+        {
+            "offered": 100,
+            "offered_per_s": 10.0,
+            "completed": 100,
+            "refused": 0,
+            "broken": 0,
+            "unreached": 0,
+            "abandoned": 0,
+            "unfinished": 0,
+            "completed_per_s": 10.0,
+            "good": 50,
+            "goodput_per_s": 5.0,
+            "ttft_s": {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0},
+            "tpot_s": {"p50": 0.005, "p90": 0.005, "p95": 0.005, "p99": 0.005, "max": 0.005},
+            "e2e_s": {"p50": 0.55, "p90": 0.95, "p95": 1.0, "p99": 1.04, "max": 1.05},
+            "prompt_tokens": 1000,
+            "output_tokens": 1100,
+            "output_tokens_per_s": 100.0,
+            "answers_without_usage": 0,
+            "refused_by_code": {},
+            "broken_by_code": {},
+            "unreached_by_code": {},
+            "retries": 0,
+            "retries_by_code": {},
+        }
+    )  # type: ignore[index]
+    assert data["generator"] == snapshot(
+        {
+            "behind": False,
+            "lateness_s": {"p50": 0.001, "p90": 0.001, "p95": 0.001, "p99": 0.001, "max": 0.004},
+            "cpu_share": 0.1,
+            "connections_open_most": 0,
+            "connection_waits": 0,
+        }
+    )
+
+
+def test_a_generator_that_fell_behind_says_so_loudly() -> None:
+    late = array("q", [30 * MS] * 100)
+
+    assert "WARNING: the generator fell behind: 1 request in 100 began 30 ms late" in render(
+        a_mixed_result(lateness_ns=late), width=100
+    )
+
+
+def test_progress_is_one_line() -> None:
+    course = Course(planned=100, begun=50, ended=40)
+    course.endings[Ending.COMPLETED] = 38
+    course.endings[Ending.REFUSED] = 2
+
+    assert describe(course, 5.0) == "5 s, begun 50 of 100, open 10, completed 38, refused 2"
+
+
+async def test_progress_on_a_terminal_rewrites_its_line_and_clears_it_at_the_end() -> None:
+    written: list[str] = []
+    showing = asyncio.create_task(Progress(Course(planned=9), written.append, terminal=True, width=20).show())
+    async with asyncio.timeout(5):
+        while not written:
+            await asyncio.sleep(0.05)
+    showing.cancel()
+    await asyncio.gather(showing, return_exceptions=True)
+
+    assert written == ["\r\x1b[K1 s, begun 0 of 9, ", "\r\x1b[K"]

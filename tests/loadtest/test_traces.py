@@ -1,0 +1,76 @@
+"""Are recorded traces read, each in its own shape?"""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from headgate.loadtest.problem import Problem
+from headgate.loadtest.traces import Row, read_trace
+
+
+def rows_of(folder: Path, text: str, name: str = "trace") -> list[Row]:
+    (folder / name).write_text(text)
+    return list(read_trace(folder / name))
+
+
+def test_our_own_shape(tmp_path: Path) -> None:
+    text = "at_s,prompt_tokens,output_tokens,class,tenant\n0.5,10,20,interactive,acme\n1.25,30,40,,\n"
+
+    assert rows_of(tmp_path, text) == [
+        Row(500_000_000, 10, 20, "interactive", "acme"),
+        Row(1_250_000_000, 30, 40),
+    ]
+
+
+def test_columns_may_stand_in_any_order_beside_others(tmp_path: Path) -> None:
+    assert rows_of(tmp_path, "output_tokens,note,at_s,prompt_tokens\n2,x,3,1\n") == [Row(3_000_000_000, 1, 2)]
+
+
+def test_the_shape_of_azure_2023_to_the_hundred_nanoseconds(tmp_path: Path) -> None:
+    text = (
+        "TIMESTAMP,ContextTokens,GeneratedTokens\r\n"
+        "2030-01-01 00:00:59.9999999,100,7\r\n"
+        "2030-01-01 00:01:00.0000001,200,8\r\n"
+        "2030-01-01 00:01:01,300,9"
+    )
+
+    rows = rows_of(tmp_path, text)
+
+    assert [row.at_ns - rows[0].at_ns for row in rows] == [0, 200, 1_000_000_100]
+    assert [(row.prompt_tokens, row.output_tokens) for row in rows] == [(100, 7), (200, 8), (300, 9)]
+
+
+def test_the_shape_of_mooncake(tmp_path: Path) -> None:
+    text = (
+        '{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [0]}\n\n'
+        '{"timestamp": 3000, "input_length": 8, "output_length": 4, "hash_ids": [0, 1]}\n'
+    )
+
+    assert rows_of(tmp_path, text) == [Row(0, 6, 5), Row(3_000_000_000, 8, 4)]
+
+
+def test_a_packed_file_is_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"at_s,prompt_tokens,output_tokens\n1,2,3\n"))
+
+    assert list(read_trace(tmp_path / "t.csv.gz")) == [Row(1_000_000_000, 2, 3)]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "trace:1: its columns are not known; name a CSV file with"),
+        ("when,what\n1,2\n", "trace:1: its columns are not known"),
+        ("at_s,prompt_tokens,output_tokens\n1,2,3\n1,many,3\n", "trace:3: a time or a number of tokens"),
+        ("at_s,prompt_tokens,output_tokens\n1,2\n", "trace:2: a time or a number of tokens"),
+        ('{"timestamp": 0}\n', "trace:1: .*input_length"),
+    ],
+)
+def test_what_cannot_be_read_says_where(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(Problem, match=message):
+        rows_of(tmp_path, text)
+
+
+def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
+    with pytest.raises(Problem, match=r"none\.csv cannot be read: No such file"):
+        list(read_trace(tmp_path / "none.csv"))

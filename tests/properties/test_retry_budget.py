@@ -1,0 +1,85 @@
+"""Do the retry budgets hold exactly, and refuse no more than they must?"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.core.retry_budget import RetryBudget
+from headgate.model.policy import RetryRules
+from headgate.model.units import SECOND, Duration, Instant, PoolName, TenantId
+from tests.support.builders import at
+
+POOL = PoolName("p")
+PART = SECOND
+"""A tenth of the window, by which the budget may err on the side of fewer retries."""
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 0, 1, SECOND // 3, SECOND - 1, SECOND, 3 * SECOND, 9 * SECOND]),
+        st.integers(0, 12),
+        st.integers(0, 3),
+    ),
+    max_size=40,
+)
+
+
+def within(moments: list[Instant], now: Instant, length: int) -> int:
+    return sum(moment > now - length for moment in moments)
+
+
+@given(steps, st.integers(0, 3))
+def test_extra_attempts_of_a_pool_stay_within_a_fifth_or_the_few_that_are_always_allowed(
+    steps: list[tuple[int, int, int]], always: int
+) -> None:
+    rules = RetryRules(pool_extra_min=always)
+    budget, now = RetryBudget(rules), at(0)
+    firsts, extras = list[Instant](), list[Instant]()
+    for number, (later, begun, wanted) in enumerate(steps):
+        now = Instant(now + later)
+        for _ in range(begun):
+            budget.first_attempt(TenantId("first"), POOL, now, client_retry=False)
+            firsts.append(now)
+        for each in range(wanted):
+            if budget.take(TenantId(f"t{number}.{each}"), POOL, now, after_silence=False):
+                extras.append(now)
+                taken = within(extras, now, rules.pool_window_ns)
+                assert taken <= always or 5 * taken <= within(firsts, now, rules.pool_window_ns)
+            else:
+                wanted_at_most = 1 + within(extras, now, rules.pool_window_ns + PART)
+                assert wanted_at_most > always
+                assert 5 * wanted_at_most > within(firsts, now, rules.pool_window_ns - PART)
+
+
+@given(st.lists(st.sampled_from(["first", "client retry", "failure", "silence"]), max_size=200))
+def test_a_tenant_spends_what_it_has_and_earns_a_tenth_by_each_first_attempt(steps: list[str]) -> None:
+    rules = RetryRules(credit_burst=450, pool_percent=10**9)
+    budget, credit = RetryBudget(rules), 450
+    tenant = TenantId("acme")
+    budget.first_attempt(TenantId("other"), POOL, at(0), client_retry=False)
+    for step in steps:
+        match step:
+            case "first":
+                budget.first_attempt(tenant, POOL, at(0), client_retry=False)
+                credit = min(450, credit + 10)
+            case "client retry":
+                taken = budget.take_for_tenant(tenant)
+                assert taken == (credit >= 100)
+                credit -= 100 * taken
+                budget.first_attempt(tenant, POOL, at(0), client_retry=True)
+            case _:
+                cost = 200 if step == "silence" else 100
+                taken = budget.take(tenant, POOL, at(0), after_silence=step == "silence")
+                assert taken == (credit >= cost)
+                credit -= cost * taken
+
+
+@given(st.integers(1, 10**12), st.lists(st.integers(0, 10**12), max_size=20))
+def test_a_window_of_any_length_keeps_a_bounded_memory(length: int, steps: list[int]) -> None:
+    budget, now = RetryBudget(RetryRules(pool_window_ns=Duration(length))), at(0)
+    for later in steps:
+        now = Instant(now + later)
+        budget.first_attempt(TenantId("acme"), POOL, now, client_retry=False)
+        budget.take(TenantId("acme"), POOL, now, after_silence=False)
+
+    window = budget._window(POOL)
+    assert len(window._firsts) <= 11
+    assert len(window._extras) <= 11

@@ -1,0 +1,43 @@
+"""Which log is played again? Run as a program this prints the fingerprints of a log and of the scheduler's answers.
+
+Usage: python -m tests.replay.log SEED EVENTS
+"""
+
+import sys
+from hashlib import sha256
+from random import Random
+
+from headgate.core.commands import Command
+from headgate.core.events import Event
+from headgate.core.scheduler import Scheduler
+from headgate.model.units import Instant
+from tests.support.days import LARGE, Day
+
+Log = list[tuple[Event, Instant]]
+
+
+def write(seed: int, length: int) -> tuple[Log, list[list[Command]]]:
+    """A log, and what the scheduler answered while it was written."""
+    scheduler, day = Scheduler(), Day(LARGE, Random(seed))
+    log: Log = [(event, day.now) for event in day.opening()]
+    answers = [scheduler.handle(event, now) for event, now in log]
+    while len(log) < length:
+        event, now = day.next(scheduler.next_wakeup())
+        log.append((event, now))
+        answers.append(scheduler.handle(event, now))
+        day.obey(event, answers[-1])
+    return log, answers
+
+
+def replay(log: Log) -> list[list[Command]]:
+    scheduler = Scheduler()
+    return [scheduler.handle(event, now) for event, now in log]
+
+
+def fingerprint(values: object) -> str:
+    return sha256(repr(values).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    written, answered = write(int(sys.argv[1]), int(sys.argv[2]))
+    sys.stdout.write(f"{fingerprint(written)} {fingerprint(answered)}\n")

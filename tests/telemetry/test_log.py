@@ -1,0 +1,83 @@
+"""What stands in the log?"""
+
+import json
+import logging
+
+import pytest
+
+from headgate.core.commands import Command, Eject, End
+from headgate.core.events import TimerFired
+from headgate.model.outcome import Outcome
+from headgate.model.units import SECOND
+from headgate.telemetry.log import ENDINGS_PER_S_MAX, JsonFormatter, LogObserver, TextFormatter
+
+
+def an_end(outcome: Outcome, request_id: str = "req_1") -> End:
+    return End(request_id, outcome, "interactive", 2, 1_500_000_000, None, "the engine answered 500: no luck")
+
+
+def lines(caplog: pytest.LogCaptureFixture, formatter: logging.Formatter) -> list[str]:
+    return [formatter.format(record) for record in caplog.records]
+
+
+def told(caplog: pytest.LogCaptureFixture, *commands: Command, level: str = "INFO", now: int = 0) -> list[dict]:
+    with caplog.at_level(level, logger="headgate"):
+        LogObserver().saw(TimerFired(), commands, now=now)
+    found = [json.loads(line) for line in lines(caplog, JsonFormatter())]
+    for line in found:
+        line.pop("time")
+    return found
+
+
+def test_a_request_that_an_engine_let_down_is_a_warning_with_its_id(caplog: pytest.LogCaptureFixture) -> None:
+    assert told(caplog, an_end(Outcome.ENGINE_FAILED)) == [
+        {
+            "level": "warning",
+            "logger": "headgate",
+            "message": "request ended",
+            "request": "req_1",
+            "outcome": "engine_failed",
+            "service_class": "interactive",
+            "attempts": 2,
+            "queue_ms": 1500,
+            "reason": "the engine answered 500: no luck",
+        }
+    ]
+
+
+def test_refusals_are_information_and_completions_are_for_those_who_debug(caplog: pytest.LogCaptureFixture) -> None:
+    ends = an_end(Outcome.QUEUE_FULL), an_end(Outcome.COMPLETED)
+    assert [line["level"] for line in told(caplog, *ends)] == ["info"]
+    caplog.clear()
+    assert [line["level"] for line in told(caplog, *ends, level="DEBUG")] == ["info", "debug"]
+
+
+def test_people_read_the_same_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO", logger="headgate"):
+        LogObserver().saw(TimerFired(), [Eject("small/a", 10 * SECOND, "failed: no luck")], now=0)
+
+    [line] = lines(caplog, TextFormatter())
+    assert line.endswith('WARNING headgate: endpoint ejected endpoint=small/a wait="10 s" reason="failed: no luck"')
+
+
+def test_a_flood_of_refusals_is_counted_instead_of_told(caplog: pytest.LogCaptureFixture) -> None:
+    observer = LogObserver()
+    with caplog.at_level("INFO", logger="headgate"):
+        observer.saw(TimerFired(), [an_end(Outcome.SHED, str(number)) for number in range(500)], now=0)
+        assert len(caplog.records) == ENDINGS_PER_S_MAX
+        observer.saw(TimerFired(), [an_end(Outcome.SHED)], now=SECOND)
+
+    found = [json.loads(line) for line in lines(caplog, JsonFormatter())][ENDINGS_PER_S_MAX:]
+    assert [line["message"] for line in found] == ["endings not logged one by one", "request ended"]
+    assert found[0]["count"] == 500 - ENDINGS_PER_S_MAX
+
+
+def test_a_mistake_brings_its_trace_in_both_forms() -> None:
+    try:
+        raise ValueError("ours")
+    except ValueError as mistake:
+        info = type(mistake), mistake, mistake.__traceback__
+    record = logging.LogRecord("headgate", logging.CRITICAL, "", 0, "a mistake", None, info)
+
+    assert "ValueError: ours" in json.loads(JsonFormatter().format(record))["trace"]
+    assert TextFormatter().format(record).endswith("ValueError: ours")
