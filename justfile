@@ -3,7 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
-fast := "not llamacpp and not vllm"
+fast := "not llamacpp and not vllm and not endurance"
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
 
 # List the verbs.
@@ -27,7 +27,7 @@ fmt:
     {{ bin }}/ruff check --fix
     {{ bin }}/ruff format
 
-# The tests that need no real engine.
+# The tests that need neither a real engine nor minutes.
 test *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "{{ fast }}" {{ args }}
 
@@ -47,6 +47,10 @@ test-llamacpp *args:
 # The tests against real vLLM on CPU; one at a time likewise.
 test-vllm *args:
     {{ bin }}/pytest -m vllm {{ args }}
+
+# The tests that take minutes: many streams at once, a long soak, the demo in a terminal.
+test-endurance *args:
+    {{ bin }}/pytest -m endurance {{ args }}
 
 # Install the real engines, each in an environment of its own outside the checkout.
 engines:

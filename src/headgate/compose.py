@@ -6,16 +6,17 @@ none of them sees the configuration.
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 
 from headgate import __version__
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.core.events import EndpointUnreadied, PolicyChanged
 from headgate.core.scheduler import Scheduler
-from headgate.core.summary import Summary
 from headgate.edge.admin import AdminApp
 from headgate.edge.auth import KeyRing
 from headgate.edge.door import Access, Door, DoorLimits
@@ -58,8 +59,7 @@ class Gateway:
         self._loop_lag = Histogram()
         self._host = LocalHost(Scheduler(), SystemClock(), (self._meters, LogObserver()), self._on_fault)
         self._watch = EngineWatch(self._session, self._host.tell)
-        stall_s = settings.limits.client_stall_ns_max / SECOND
-        self._attempts = OpenAttempts(self._host.tell, client_stall_max_s=stall_s)
+        self._attempts = OpenAttempts(self._host.tell)
         self._door = Door(
             host=self._host,
             engines=self._engines,
@@ -69,15 +69,17 @@ class Gateway:
             replies=Replies(settings.error_docs),
             turned_away=self._meters.turned_away,
         )
-        self._admin = AdminApp(
-            ready=self._ready, metrics=self._metrics, summary=self._host.summary, status=self._status
-        )
+        self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status)
         self._take_over(settings)
 
     async def run(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> int:
         """Serves until `leave` is called, then drains. The exit code says whether all went well."""
         try:
             await self._serve(started)
+        except Exception:
+            # After one mistake others follow; the first is in the log, and the exit code says that there was one.
+            if self._fault is None:
+                raise
         finally:
             await self._watch.stop()
             self._host.stop()
@@ -85,13 +87,16 @@ class Gateway:
         return 0 if self._fault is None else _EXIT_MISTAKE
 
     async def _serve(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> None:
-        door = Listener(self._door, bind(*self._settings.listen))
-        admin = Listener(self._admin, bind(*self._settings.admin_listen))
+        stall_s = self._settings.limits.client_stall_ns_max / SECOND
+        door = Listener(self._door, bind(*self._settings.listen), client_stall_max_s=stall_s)
+        admin = Listener(self._admin, bind(*self._settings.admin_listen), client_stall_max_s=stall_s)
         serving = [asyncio.create_task(listener.serve()) for listener in (door, admin)]
         beside = [
             asyncio.create_task(self._attempts.sweep_for_ever()),
             asyncio.create_task(measure_for_ever(self._loop_lag)),
         ]
+        for task in beside:
+            task.add_done_callback(self._ended_beside)
         try:
             await asyncio.gather(door.started(), admin.started())
             started(door.address, admin.address)
@@ -123,7 +128,9 @@ class Gateway:
                 tell(logging.WARNING, "the last good configuration stays in force", hash=self._settings.hash)
             else:
                 self._reload_problems = ()
-                self._change_to(settings)
+                # A gateway that leaves has nothing to gain from it, and may no longer have what it would change.
+                if not self._leave.is_set():
+                    self._change_to(settings)
 
     def _change_to(self, settings: Settings) -> None:
         before, self._settings = self._settings, settings
@@ -144,13 +151,17 @@ class Gateway:
         for endpoint_id in old:
             if old[endpoint_id] != new.get(endpoint_id):
                 self._watch.unwatch(endpoint_id)
-                del self._engines[endpoint_id]
-                if endpoint_id in new:
-                    # Behind another address stands another engine, which has yet to say that it is ready.
-                    self._host.tell(EndpointUnreadied(endpoint_id))
         for endpoint_id, address in new.items():
             if old.get(endpoint_id) != address:
+                if endpoint_id in self._engines:
+                    # Behind another address stands another engine, which has yet to say that it is ready; and so has
+                    # one that was on its way out.
+                    self._host.tell(EndpointUnreadied(endpoint_id))
                 self._engines[endpoint_id] = self._open(endpoint_id, address)
+        # What was sent to an endpoint that leaves may have yet to ask it.
+        known = {each.id for each in self._host.summary().endpoints}
+        for endpoint_id in self._engines.keys() - known:
+            del self._engines[endpoint_id]
         self._endpoints, self._addresses = endpoints, new
 
     def _open(self, endpoint_id: EndpointId, address: "_Address") -> HttpEngine:
@@ -160,25 +171,49 @@ class Gateway:
         return HttpEngine(self._session, address.url, served_model=model, api_key=key, dialect=dialect)
 
     async def _drain(self) -> None:
+        if self._fault is not None:
+            self._door.draining = True
+            return
         grace_s = self._settings.drain_grace_ns / SECOND
         tell(logging.INFO, "leaving once every request has ended", open=self._door.open_requests, grace_s=grace_s)
         whole = await self._door.drain(grace_s)
         tell(logging.INFO, "leaving: every request ended" if whole else "leaving: the grace time is over")
 
     def _on_fault(self, mistake: BaseException) -> None:
-        """A mistake of our own: nothing after it can be trusted, so the process ends and says so."""
-        log.critical("this is a mistake in Headgate; leaving at once", exc_info=mistake)
-        self._fault = mistake
+        """A mistake of our own: nothing after it can be trusted, so the process ends and says so.
+
+        The scheduler is asked no more how the open requests end. The server cuts them off: those that have got
+        nothing yet with a status 500, the others in the middle, where it shows.
+        """
+        if self._fault is None:
+            log.critical("this is a mistake in Headgate; leaving at once", exc_info=mistake)
+            self._fault = mistake
         self._leave.set()
         self._door.hurry()
+
+    def _ended_beside(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (mistake := task.exception()) is not None:
+            self._on_fault(mistake)
 
     # What the admin listener shows
 
     def _ready(self) -> tuple[bool, str]:
         return (False, "leaving") if self._door.draining else (True, "ready")
 
-    def _metrics(self, summary: Summary) -> tuple[bytes, str]:
-        return render(self._meters, self._loop_lag, summary)
+    def _metrics(self) -> Callable[[], tuple[bytes, str]]:
+        """What makes the page, in whichever thread; the picture of this moment is taken here."""
+        return partial(render, self._meters, self._loop_lag, self._host.summary(), self._held())
+
+    def _held(self) -> dict[str, int]:
+        """How much of everything that could pile up there is at this moment. All of it falls when traffic does."""
+        return {
+            "requests": self._door.open_requests,
+            "attempts": len(self._attempts),
+            "lines": self._host.open_lines(),
+            "metered_requests": self._meters.open_requests,
+            "tasks": len(asyncio.all_tasks()),
+            "open_files": _open_files(),
+        }
 
     def _status(self) -> Mapping[str, object]:
         summary = self._host.summary()
@@ -192,6 +227,7 @@ class Gateway:
             "attempts_open": len(self._attempts),
             "queued": summary.queued,
             "counted": self._meters.figures(),
+            "held": self._held(),
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in self._watch.capabilities()],
         }
@@ -221,6 +257,14 @@ def _endpoints(settings: Settings) -> tuple[Endpoint, ...]:
         for pool in settings.pools
         for endpoint in pool.endpoints
     )
+
+
+def _open_files() -> int:
+    """Sockets and files of this process, where the system tells."""
+    try:
+        return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 (names are not wanted, only their number)
+    except OSError:
+        return 0
 
 
 def _access(settings: Settings) -> Access:

@@ -79,7 +79,7 @@ def test_a_file_that_is_not_there_is_a_problem(headgate: Headgate) -> None:
     assert headgate("check", "other.yaml") == Said(
         code=1,
         out="",
-        err="other.yaml: does not exist; name the configuration file, or write one (docs/reference/configuration.md)\n",
+        err="other.yaml: does not exist; name the configuration file, or let `headgate init` write one\n",
     )
 
 

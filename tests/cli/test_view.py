@@ -2,6 +2,7 @@
 
 import pytest
 
+from headgate.cli.top import View
 from headgate.cli.view import quantile, screen
 
 BOUNDS = [0.1, 1.0, 10.0]
@@ -96,3 +97,14 @@ def test_a_wrong_reload_stands_on_the_screen() -> None:
 )
 def test_percentiles_lie_evenly_inside_a_bucket(counts: list[int], share: float, value: float | None) -> None:
     assert quantile(counts, BOUNDS, share) == pytest.approx(value)
+
+
+def test_a_gateway_that_was_started_again_is_not_compared_with_itself_before(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    view = View(terminal=False)
+    view.show(later(), "url")
+    view.show(a_status(uptime_s=1.0), "url")
+
+    assert "endings, last 0 s: none" in capsys.readouterr().out.split("\n\n\n")[-1]
+    assert len(view._past) == 1

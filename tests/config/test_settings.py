@@ -219,7 +219,7 @@ def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (None, "does not exist; name the configuration file, or write one (docs/reference/configuration.md)"),
+        (None, "does not exist; name the configuration file, or let `headgate init` write one"),
         (b"\xff\xfe", "is not UTF-8 text"),
     ],
 )

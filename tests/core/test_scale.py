@@ -74,7 +74,7 @@ class Crowd:
 
 
 def report(what: str, small: float, large: float) -> None:
-    print(f"\n{what}: {1 / small:,.0f} and {1 / large:,.0f} lives/s, ratio {large / small:.2f}")  # noqa: T201
+    print(f"\n{what}: {1 / small:,.0f} and {1 / large:,.0f} lives/s, ratio {large / small:.2f}")
 
 
 @pytest.mark.slow

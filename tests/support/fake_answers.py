@@ -26,9 +26,13 @@ class Behaviour:
     """The message of an error status or event."""
     body: bytes | None = None
     """These bytes in place of what it would say: an event stream if the request asks for a stream, else JSON."""
+    content_type: str | None = None
+    """Sends `body` whole and under this name, whether a stream was asked for or not."""
     hang_before_head: bool = False
     hang_after: int | None = None
     """Falls silent after so many tokens; 0 is after the head and before the first token."""
+    comment_s: float | None = None
+    """Sends a comment so often while it is silent, as a proxy does to keep a connection alive."""
     error_after: int | None = None
     """An error event after so many tokens, then [DONE], as vLLM does; 0 makes it the first event."""
     cut_after: int | None = None
@@ -65,6 +69,8 @@ class Generation:
             connection.close()
         elif behaviour.status != 200:
             connection.answer(behaviour.status, behaviour.body or error(behaviour.status, behaviour.error))
+        elif behaviour.content_type is not None:
+            connection.answer(200, behaviour.body or b"", content_type=behaviour.content_type)
         elif self._asked.get("stream") is True:
             await self._stream()
         else:
@@ -74,6 +80,9 @@ class Generation:
 
     async def _hang(self) -> None:
         self._received.hung.set()
+        while (comment_s := self._behaviour.comment_s) is not None and not self._received.resume.is_set():
+            await self._send(b": still there\n\n")
+            await asyncio.sleep(comment_s)
         await self._received.resume.wait()
 
     async def _whole(self) -> None:

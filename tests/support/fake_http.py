@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol):
         if self._is_last:
             framing += "\r\nconnection: close"
         reason = _REASONS.get(status, "Status")
-        self.write(f"HTTP/1.1 {status} {reason}\r\ncontent-type: {content_type}\r\n{framing}\r\n\r\n".encode())
+        self.write(f"HTTP/1.1 {status} {reason}\r\ncontent-type: {content_type}\r\n{framing}\r\n\r\n".encode("latin-1"))
 
     @property
     def _is_last(self) -> bool:

@@ -109,7 +109,9 @@ def urls_of(config: Config) -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def gateway_in_loop(config: Config, folder: Path, *, wait_for: int | None = None) -> AsyncIterator[GatewayInLoop]:
+async def gateway_in_loop(
+    config: Config, folder: Path, *, wait_for: int | None = None, exit_code: int = 0
+) -> AsyncIterator[GatewayInLoop]:
     """A gateway in this event loop, once so many endpoints (all of them) are ready."""
     file = folder / "headgate.yaml"
     file.write_text(yaml.safe_dump(config))
@@ -131,7 +133,7 @@ async def gateway_in_loop(config: Config, folder: Path, *, wait_for: int | None 
         finally:
             gateway.leave()
             gateway.leave()
-            assert await running == 0, "the gateway found a mistake of its own"
+            assert await running == exit_code, "the gateway found a mistake of its own"
 
 
 @contextmanager

@@ -12,3 +12,22 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def free_ports(count: int) -> list[int]:
+    """So many free ports that follow each other."""
+    while True:
+        first = free_port()
+        sockets: list[socket.socket] = []
+        try:
+            for number in range(count):
+                probe = socket.socket()
+                sockets.append(probe)
+                probe.bind(("127.0.0.1", first + number))
+        except OSError:
+            continue
+        else:
+            return [first + number for number in range(count)]
+        finally:
+            for probe in sockets:
+                probe.close()

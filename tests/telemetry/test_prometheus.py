@@ -64,7 +64,7 @@ def ended(request_id: str = "r", attempt: int = 1, *, usage: Usage | None = None
 
 def samples(observer: Meters, summary: Summary = EMPTY) -> dict[str, float]:
     """Every sample, by its name and labels as they are written."""
-    page, _ = render(observer, Histogram(), summary)
+    page, _ = render(observer, Histogram(), summary, {})
     found: dict[str, float] = {}
     for family in text_string_to_metric_families(page.decode()):
         for sample in family.samples:
@@ -255,13 +255,14 @@ def test_an_attempt_that_outlives_its_request_counts_where_it_ran() -> None:
     assert not observer._open
 
 
-def test_the_loops_delay_is_told() -> None:
+def test_the_loops_delay_and_what_is_held_are_told() -> None:
     lag = Histogram()
     lag.add(30 * MILLISECOND)
-    page, _ = render(an_observer(), lag, EMPTY)
+    page, _ = render(an_observer(), lag, EMPTY, {"tasks": 7})
 
     assert b'headgate_loop_lag_seconds_bucket{le="0.025"} 0.0\n' in page
     assert b'headgate_loop_lag_seconds_bucket{le="0.05"} 1.0\n' in page
+    assert b'headgate_held{what="tasks"} 7.0\n' in page
 
 
 @given(st.integers(), st.integers(), st.integers(), st.text(), st.text())
@@ -277,7 +278,7 @@ def test_no_number_or_name_can_make_it_raise(prompt: int, output: int, wait: int
 
 
 def test_the_page_says_what_it_is() -> None:
-    page, kind = render(an_observer(), Histogram(), EMPTY)
+    page, kind = render(an_observer(), Histogram(), EMPTY, {})
 
     assert kind.startswith("text/plain; version=")
     assert page.startswith(b"# HELP headgate_requests_total Requests by how they ended.\n")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from headgate.wire.replies import MESSAGE_CHARS_MAX, error_body, models_body, read_error
+from headgate.wire.replies import MESSAGE_CHARS_MAX, error_body, models_body, read_error, reported_error
 
 
 def test_an_error_carries_all_four_fields() -> None:
@@ -52,3 +52,21 @@ def test_models_are_listed_as_the_client_expects() -> None:
 )
 def test_an_engines_message_is_read_whatever_its_shape(body: bytes, message: str) -> None:
     assert read_error(body) == message
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        (b'{"error":{"message":"no luck"}}', "the engine reported: no luck"),
+        (b'{"object":"error","message":"older vLLM"}', "the engine reported: older vLLM"),
+        (b'{"error":{}}', "the engine reported: an error without a message"),
+        (b'{"error":null,"choices":[]}', None),
+        (b'{"choices":[{"error":"inside"}]}', None),
+        (b'{"choices":[{"text":"an \\"error\\""}]}', None),
+        (b'["error"]', None),
+        (b'{"error"', None),
+        (b"", None),
+    ],
+)
+def test_an_error_under_a_good_status_is_told_from_an_answer(body: bytes, told: str | None) -> None:
+    assert reported_error(body) == told

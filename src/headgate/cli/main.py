@@ -2,7 +2,8 @@
 
 Each verb is a file of its own with `add_arguments(parser)` and `run(args) -> exit code`. Only the
 one that was asked for is imported, and it imports what it needs when it runs, so that `--help`
-answers at once. Exit codes: 0 all is well, 1 a problem was found, 2 the command line is wrong.
+answers at once. Exit codes: 0 all is well, 1 a problem was found, 2 the command line is wrong, 70 (from
+`serve`) we found a mistake of our own.
 """
 
 import argparse
@@ -23,6 +24,7 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "status": "say what a running gateway is doing",
         "top": "watch a running gateway, second by second",
         "keys": "make and hash the keys of callers",
+        "engine": "run a simulated engine, without a GPU",
         "loadtest": "send traffic that does not wait and say how the server held up",
     }
 )

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -33,6 +34,7 @@ def run(args: argparse.Namespace) -> int:
         return load(args.file, os.environ, engines=DIALECTS.keys())
 
     _log_to_stderr(args.log_level, args.log_format)
+    _allow_open_files()
     try:
         settings = read()
     except ConfigErrors as errors:
@@ -72,6 +74,13 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
 def _announce(door: tuple[str, int], admin: tuple[str, int]) -> None:
     log.info("serving on http://%s:%d/v1", *door)
     log.info("admin on http://%s:%d/status", *admin)
+
+
+def _allow_open_files() -> None:
+    """A request needs two sockets, and the limit that a shell starts with is often a thousand: take what we may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _log_to_stderr(level: str, form: str) -> None:

@@ -75,6 +75,9 @@ class View:
             self._past.clear()
             lines = [f"no gateway answers at {url}; is it running, and is this its admin listener?"]
         else:
+            if self._past and status["uptime_s"] < self._past[-1]["uptime_s"]:
+                # It was started again, and counts from nothing.
+                self._past.clear()
             self._past.append(status)
             lines = screen(status, self._past[0], columns=columns, rows=rows - 1)
         self._write(lines)

@@ -67,7 +67,7 @@ def read_text(path: Path) -> str:
         # Line ends stay as they are, so that whoever edits the text gives them back.
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        problem = "does not exist; name the configuration file, or write one (docs/reference/configuration.md)"
+        problem = "does not exist; name the configuration file, or let `headgate init` write one"
     except UnicodeDecodeError:
         problem = "is not UTF-8 text"
     except OSError as error:

@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 
-from headgate.core.summary import Summary
 from headgate.edge.client import Client, Receive, Send
 from headgate.edge.replies import JSON
 
@@ -25,13 +24,11 @@ class AdminApp:
         self,
         *,
         ready: Callable[[], tuple[bool, str]],
-        metrics: Callable[[Summary], tuple[bytes, str]],
-        summary: Callable[[], Summary],
+        metrics: Callable[[], Callable[[], tuple[bytes, str]]],
         status: Callable[[], Mapping[str, object]],
     ) -> None:
         self._ready = ready
         self._metrics = metrics
-        self._summary = summary
         self._status = status
         self.pages: Mapping[bytes, Callable[[], Awaitable[_Page]]] = {
             b"/health": self._health_page,
@@ -60,7 +57,7 @@ class AdminApp:
 
     async def _metrics_page(self) -> _Page:
         # Rendering takes milliseconds; the streams do not wait for it.
-        body, kind = await asyncio.to_thread(self._metrics, self._summary())
+        body, kind = await asyncio.to_thread(self._metrics())
         return 200, (b"content-type", kind.encode()), body
 
     async def _status_page(self) -> _Page:

@@ -3,7 +3,6 @@
 One HTTP exchange, seen from our side: raw ASGI below, four verbs above.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
@@ -22,7 +21,7 @@ class ClientLeft(Exception):
 
 
 class Client:
-    __slots__ = ("_receive", "_send", "always", "blocked_since", "finished", "headers", "method", "path", "started")
+    __slots__ = ("_receive", "_send", "always", "blocked", "finished", "headers", "method", "path", "started")
 
     def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server is set up for HTTP alone"
@@ -37,8 +36,9 @@ class Client:
         self.started = False
         """Whether the head of an answer has been sent."""
         self.finished = False
-        self.blocked_since: float | None = None
-        """Since when, in loop time, a write has been waiting for the caller to read."""
+        """Whether the end of an answer has been sent."""
+        self.blocked = False
+        """Whether something to be sent waits for the caller to read."""
 
     async def body(self, size_max: int) -> bytes:
         parts: list[bytes] = []
@@ -65,16 +65,21 @@ class Client:
         await self.finish(body)
 
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self.started = True
         head = [*self.always, *headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": head})
+        await self._put({"type": "http.response.start", "status": status, "headers": head})
+        self.started = True
 
     async def write(self, data: bytes) -> None:
-        # Only the moment of a write that has to wait is of interest; the others return at once.
-        self.blocked_since = asyncio.get_running_loop().time()
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        self.blocked_since = None
+        await self._put({"type": "http.response.body", "body": data, "more_body": True})
 
     async def finish(self, data: bytes = b"") -> None:
+        await self._put({"type": "http.response.body", "body": data, "more_body": False})
         self.finished = True
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _put(self, message: Message) -> None:
+        """Waits first, if the caller has to read what it was sent before. Interrupted there, it sends nothing."""
+        self.blocked = True
+        try:
+            await self._send(message)
+        finally:
+            self.blocked = False

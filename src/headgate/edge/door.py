@@ -15,7 +15,7 @@ from headgate.core.events import RequestWithdrawn, WithdrawalCause
 from headgate.edge.auth import KeyRing
 from headgate.edge.client import Client, ClientLeft, Receive, Send
 from headgate.edge.exchange import Exchange
-from headgate.edge.intake import Turned, identify, take_in
+from headgate.edge.intake import Intake, Turned, identify, take_in
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import JSON, Replies
 from headgate.model.outcome import Outcome
@@ -31,6 +31,8 @@ ROUTES: Mapping[bytes, Api] = {
     b"/v1/embeddings": Api.EMBEDDINGS,
 }
 MODELS_ROUTE = b"/v1/models"
+RECEIVE_S_MAX = 60.0
+"""How long a request may take to come in whole."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,9 @@ class Door:
     replies: Replies = field(default_factory=Replies)
     draining: bool = False
     _open: set[RequestId] = field(default_factory=set[RequestId])
+    _coming_in: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
+    """The limits of requests that are still being read."""
+    _hurried: bool = False
     _emptied: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -91,20 +96,31 @@ class Door:
 
     async def _take(self, api: Api, client: Client, request_id: RequestId) -> None:
         if self.draining:
-            raise Turned(Outcome.DRAINING, "this gateway is leaving; try again, another one will answer")
+            raise _leaving()
         if len(self._open) >= self.limits.requests_open_max:
             message = f"{len(self._open)} requests are open, as many as limits.requests_open_max allows; try again"
             raise Turned(Outcome.QUEUE_FULL, message)
         tenant = identify(client, self.access.keys)
         self._open.add(request_id)
         try:
-            size_max = self.limits.body_bytes_max
-            intake = await take_in(client, api=api, tenant=tenant, request_id=request_id, body_bytes_max=size_max)
+            intake = await self._take_in(api, tenant, client, request_id)
             await Exchange(client, intake, self.host, self.engines, self.attempts, replies=self.replies).run()
         finally:
             self._open.discard(request_id)
             if not self._open:
                 self._emptied.set()
+
+    async def _take_in(self, api: Api, tenant: TenantId, client: Client, request_id: RequestId) -> Intake:
+        size_max = self.limits.body_bytes_max
+        limit = asyncio.timeout(RECEIVE_S_MAX)
+        self._coming_in.add(limit)
+        try:
+            async with limit:
+                return await take_in(client, api=api, tenant=tenant, request_id=request_id, body_bytes_max=size_max)
+        except TimeoutError:
+            raise (_leaving() if self.draining else _too_slow()) from None
+        finally:
+            self._coming_in.discard(limit)
 
     async def _no_route(self, client: Client) -> None:
         allowed = "POST" if client.path in ROUTES else "GET" if client.path == MODELS_ROUTE else None
@@ -127,15 +143,18 @@ class Door:
         self.draining = True
         if await self._empty_within(grace_s):
             return True
+        for limit in self._coming_in:
+            limit.reschedule(asyncio.get_running_loop().time())
         for request_id in list(self._open):
             self.host.tell(RequestWithdrawn(request_id, WithdrawalCause.GRACE_OVER))
+        self._hurried = False
         await self._empty_within(2.0)
         return False
 
     async def _empty_within(self, limit_s: float) -> bool:
         self._emptied.clear()
-        if not self._open:
-            return True
+        if not self._open or self._hurried:
+            return not self._open
         try:
             async with asyncio.timeout(limit_s):
                 await self._emptied.wait()
@@ -144,5 +163,14 @@ class Door:
         return not self._open
 
     def hurry(self) -> None:
-        """Ends the grace time of a drain under way."""
+        """Ends the grace time of a drain, be it under way or yet to begin."""
+        self._hurried = True
         self._emptied.set()
+
+
+def _leaving() -> Turned:
+    return Turned(Outcome.DRAINING, "this gateway is leaving; try again, another one will answer")
+
+
+def _too_slow() -> Turned:
+    return Turned(Outcome.INVALID, f"the request did not come in whole within {RECEIVE_S_MAX:g} s; send it faster")

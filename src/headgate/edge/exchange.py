@@ -40,6 +40,8 @@ class Exchange:
         self._attempts = attempts
         self._replies = replies
         self._refusal: EngineReply | None = None
+        self._aborted: Abort | None = None
+        """An abort that came before its attempt had begun."""
 
     async def run(self) -> None:
         line = self._host.open(self._ticket, self._on_abort)
@@ -54,7 +56,8 @@ class Exchange:
             watch.cancel()
             if not ended:
                 self._give_up()
-            line.close()
+            if (untaken := line.close()) is not None:
+                self._attempt_ended(untaken, Result(AttemptEnding.ABORTED, "the door was closed"))
 
     def _give_up(self) -> None:
         """Nobody will carry out what the scheduler orders for this request from here on."""
@@ -69,10 +72,16 @@ class Exchange:
         attempt = self._attempts.get(abort.request_id)
         if attempt is not None and attempt.dispatch.attempt == abort.attempt:
             attempt.stop(AttemptEnding.ABORTED, abort.reason)
+        else:
+            # The order to begin it has been given, but the exchange has yet to wake up and take it.
+            self._aborted = abort
 
     # One attempt
 
     async def _attempt(self, dispatch: Dispatch) -> None:
+        if self._aborted is not None and self._aborted.attempt == dispatch.attempt:
+            self._attempt_ended(dispatch, Result(AttemptEnding.ABORTED, self._aborted.reason))
+            return
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
         now = asyncio.get_running_loop().time()
@@ -91,9 +100,7 @@ class Exchange:
                 # Given up before the place is, or the scheduler would send the request elsewhere.
                 self._give_up()
                 result = Result(AttemptEnding.ABORTED, "the door was closed")
-            self._host.tell(
-                AttemptEnded(dispatch.request_id, dispatch.attempt, result.ending, result.detail, result.usage)
-            )
+            self._attempt_ended(dispatch, result)
 
     async def _relay(self, dispatch: Dispatch, attempt: OpenAttempt) -> Result:
         engine = self._engines.get(dispatch.endpoint_id)
@@ -107,6 +114,9 @@ class Exchange:
 
     def _first_token(self, dispatch: Dispatch) -> None:
         self._host.tell(FirstToken(dispatch.request_id, dispatch.attempt))
+
+    def _attempt_ended(self, dispatch: Dispatch, result: Result) -> None:
+        self._host.tell(AttemptEnded(dispatch.request_id, dispatch.attempt, result.ending, result.detail, result.usage))
 
     # The end
 

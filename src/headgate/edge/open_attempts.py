@@ -2,7 +2,7 @@
 
 Looking at each attempt a few times a second is far cheaper than a timer for each of them, and
 it is also how progress becomes one report instead of one message per chunk. A sweep finds what
-has come, what has been silent for too long, and callers that do not read.
+has come, and what has been silent for too long.
 """
 
 import asyncio
@@ -59,20 +59,20 @@ class OpenAttempt:
         """Why it was stopped from outside, if it was."""
 
     def heard(self, events: int, now: float) -> None:
-        self.events = events
-        self.heard_at = now
+        """Notes what has come. Only events count: a comment that keeps a connection alive is not a token."""
+        if events > self.events:
+            self.events, self.heard_at = events, now
 
     def stop(self, ending: AttemptEnding, why: str) -> None:
-        """Interrupts whatever the attempt is waiting for."""
-        if self.stopped is None:
+        """Interrupts whatever the attempt is waiting for, unless its caller has everything already."""
+        if self.stopped is None and not self.client.finished:
             self.stopped = (ending, why)
             self._task.cancel()
 
 
 class OpenAttempts:
-    def __init__(self, tell: Callable[[Event], None], *, client_stall_max_s: float) -> None:
+    def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
-        self._client_stall_max_s = client_stall_max_s
         self._open: dict[RequestId, OpenAttempt] = {}
 
     def __len__(self) -> int:
@@ -101,27 +101,27 @@ class OpenAttempts:
             if self._open.get(attempt.dispatch.request_id) is not attempt:
                 # It ended while others were looked at; what its task does now is not ours to stop.
                 continue
-            if attempt.events > attempt.reported:
+            blocked = attempt.client.blocked
+            if blocked or attempt.events > attempt.reported:
+                # Without tokens it still says that the silence is the caller's, not the engine's.
                 dispatch, tokens = attempt.dispatch, attempt.events - attempt.reported
                 progress.append(AttemptProgress(dispatch.request_id, dispatch.attempt, tokens))
                 attempt.reported = attempt.events
-            if not self._waits_for_client(attempt, now):
+            if blocked:
+                self._check_client(attempt, now)
+            else:
                 self._check_engine(attempt, now)
         if progress:
             self._tell(Progressed(tuple(progress)))
 
-    def _waits_for_client(self, attempt: OpenAttempt, now: float) -> bool:
-        """Whether the attempt waits for its caller to read; one that does not is taken to have left."""
-        blocked_since = attempt.client.blocked_since
-        if blocked_since is None:
-            return False
-        if now - blocked_since > self._client_stall_max_s:
+    def _check_client(self, attempt: OpenAttempt, now: float) -> None:
+        """A caller that reads, but too slowly to have it all in time, is taken to have left."""
+        if _is_over(attempt, now):
             self._tell(RequestWithdrawn(attempt.dispatch.request_id, WithdrawalCause.CLIENT_LEFT))
-        return True
 
     def _check_engine(self, attempt: OpenAttempt, now: float) -> None:
         dispatch = attempt.dispatch
-        if now - attempt.started_at > dispatch.total_ns_max / SECOND:
+        if _is_over(attempt, now):
             attempt.stop(AttemptEnding.SILENT, f"not complete within {seconds(dispatch.total_ns_max)}")
         elif attempt.first_seen:
             self._check_silence(attempt, dispatch.idle_ns_max, "no token for", now)
@@ -131,3 +131,7 @@ class OpenAttempts:
     def _check_silence(self, attempt: OpenAttempt, limit: Duration, what: str, now: float) -> None:
         if attempt.streamed and now - attempt.heard_at > limit / SECOND:
             attempt.stop(AttemptEnding.SILENT, f"{what} {seconds(limit)}")
+
+
+def _is_over(attempt: OpenAttempt, now: float) -> bool:
+    return now - attempt.started_at > attempt.dispatch.total_ns_max / SECOND

@@ -1,6 +1,7 @@
 """How do both listeners run in one process, and how do they stop?
 
-uvicorn serves them; signals, draining and the order of leaving are ours.
+uvicorn serves them; signals, draining and the order of leaving are ours. So are the bounds of one
+connection (connection.py).
 """
 
 import asyncio
@@ -11,6 +12,8 @@ from typing import Any
 
 import uvicorn
 
+from headgate.edge.connection import connection
+
 # Longer than the 60 s after which common load balancers let an idle connection go: whoever
 # closes first must be the one that does not send requests.
 _KEEP_ALIVE_S = 75
@@ -20,10 +23,10 @@ _BACKLOG = 2048
 class Listener:
     """One application on one socket."""
 
-    def __init__(self, app: Any, listening: socket.socket) -> None:
+    def __init__(self, app: Any, listening: socket.socket, *, client_stall_max_s: float) -> None:
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=connection(client_stall_max_s),
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -59,6 +62,8 @@ def bind(host: str, port: int) -> socket.socket:
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         listening.bind((host, port))
+        # Whoever else has bound it is known only from here on.
+        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error

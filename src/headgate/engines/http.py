@@ -11,6 +11,7 @@ notice it at all.
 import asyncio
 import io
 import os
+import re
 from typing import Final
 
 import aiohttp
@@ -27,6 +28,7 @@ READ_BUFFER_BYTES: Final = 32 * 1024
 WHOLE_BODY_BYTES_MAX: Final = 1024 * 1024
 """A longer body is written in pieces, so that other streams get their turn between them."""
 
+_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
 _FAULTS: Final = (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError)
 
 
@@ -112,7 +114,9 @@ class HttpAnswer:
 
     def __init__(self, response: aiohttp.ClientResponse, dialect: Dialect) -> None:
         self.status = response.status
-        self.content_type = response.headers.get("content-type", "application/octet-stream")
+        said = response.headers.get("content-type", "application/octet-stream")
+        # It goes into a header of our own answer, where not every character may stand.
+        self.content_type = _UNPRINTABLE.sub("?", said)
         self._response = response
         self._dialect = dialect
 

@@ -19,8 +19,11 @@ class RequestLine(Protocol):
         """The next order for this request; after `End` there is none."""
         ...
 
-    def close(self) -> None:
-        """The door has no more to do with this request. What the scheduler still says of it goes nowhere."""
+    def close(self) -> Dispatch | None:
+        """The door has no more to do with this request. What the scheduler still says of it goes nowhere.
+
+        Gives back an order that was never taken: its place is still to be freed, by an `AttemptEnded`.
+        """
         ...
 
 

@@ -120,6 +120,10 @@ class Meters:
         self._open: dict[RequestId, _Open] = {}
         self._pool_of: dict[EndpointId, PoolName] = {}
 
+    @property
+    def open_requests(self) -> int:
+        return len(self._open)
+
     def turned_away(self, outcome: Outcome) -> None:
         """Counts a request that ended at the door, before the scheduler heard of it."""
         self.classes[NO_CLASS].requests[outcome] += 1

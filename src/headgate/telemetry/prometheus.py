@@ -6,7 +6,7 @@ so it may run in another thread: the picture of the scheduler is taken beforehan
 are made, and what is read here is copied first or never changes its size.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -22,20 +22,21 @@ _LEAVING = "leaving"
 _STATES = (*(state.value for state in EndpointState), _LEAVING)
 
 
-def render(meters: Meters, loop_lag: Histogram, summary: Summary) -> tuple[bytes, str]:
+def render(meters: Meters, loop_lag: Histogram, summary: Summary, held: Mapping[str, int]) -> tuple[bytes, str]:
     """The page, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Scrape(meters, loop_lag, summary))
+    registry.register(_Scrape(meters, loop_lag, summary, held))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 class _Scrape(Collector):
     """What is told at one scrape."""
 
-    def __init__(self, meters: Meters, loop_lag: Histogram, summary: Summary) -> None:
+    def __init__(self, meters: Meters, loop_lag: Histogram, summary: Summary, held: Mapping[str, int]) -> None:
         self._meters = meters
         self._loop_lag = loop_lag
         self._summary = summary
+        self._held = held
 
     def collect(self) -> Iterable[Metric]:
         classes, pools = tuple(self._meters.classes.items()), tuple(self._meters.pools.items())
@@ -45,6 +46,7 @@ class _Scrape(Collector):
         yield _queue_depth(self._summary)
         yield from _endpoint_metrics(self._summary, pools)
         yield _loop_lag(self._loop_lag)
+        yield _held(self._held)
         yield _info("headgate_config_info", "The configuration in force, by its hash.", hash=self._summary.policy_hash)
         yield _info("headgate_build_info", "The version that runs.", version=__version__)
 
@@ -74,6 +76,13 @@ def _class_latencies(classes: Sequence[tuple[str, ClassMeter]]) -> Iterator[Metr
         ):
             _add(family, [name], histogram)
     return iter((waits, firsts, between, totals))
+
+
+def _held(held: Mapping[str, int]) -> Metric:
+    family = GaugeMetricFamily("headgate_held", "How much of what could pile up there is.", labels=["what"])
+    for what, count in held.items():
+        family.add_metric([what], count)
+    return family
 
 
 def _loop_lag(histogram: Histogram) -> Metric:

@@ -12,6 +12,17 @@ MESSAGE_CHARS_MAX: Final = 500
 """How much of an engine's error message is kept."""
 
 _ENCODER: Final = msgspec.json.Encoder()
+_NULL: Final = msgspec.Raw(b"null")
+
+
+class _Report(msgspec.Struct):
+    """Where an answer says that it is an error: in a field of that name, or, in older vLLM, in its kind."""
+
+    error: msgspec.Raw = _NULL
+    object: msgspec.Raw = _NULL
+
+
+_REPORT: Final = msgspec.json.Decoder(_Report)
 
 
 def error_body(*, message: str, type: str, code: str, param: str | None = None) -> bytes:  # noqa: A002 The wire's word.
@@ -32,6 +43,23 @@ def read_error(body: bytes | msgspec.Raw) -> str:
         said = bytes(body)[: 4 * MESSAGE_CHARS_MAX].decode(errors="replace")
     message = " ".join(_message(said, levels=4).split())
     return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
+def reported_error(body: bytes | bytearray) -> str | None:
+    """What an answer with a good status says has gone wrong; None if it is no error.
+
+    An engine that fails after it has sent its status can say so only in the body.
+    """
+    if b'"error"' not in body:
+        return None
+    try:
+        report = _REPORT.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        # Not ours to judge: the caller sees what the engine sent.
+        return None
+    if bytes(report.error) == b"null" and bytes(report.object) != b'"error"':
+        return None
+    return f"the engine reported: {read_error(bytes(body)) or 'an error without a message'}"
 
 
 def _message(said: object, *, levels: int) -> str:

@@ -1,9 +1,9 @@
-"""Which engines must keep the contract? The fake one in this process, and the real ones with real weights."""
+"""Which engines must keep the contract? The fake and the simulated one in this process, and the real ones."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import aiohttp
@@ -12,17 +12,24 @@ from headgate.engines.dialect import Signal
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http import HttpEngine, open_session
 from headgate.engines.metrics_page import read_metrics
+from headgate.hosts.local.clock import SystemClock
+from headgate.simulation.profile import PROFILES
+from headgate.simulation.server.listener import EngineServer
+from headgate.simulation.server.options import EngineOptions
 from tests.engines.calls import an_http_engine
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.real_engines import RealEngine, llamacpp, vllm
 
-Kind = Literal["fake", "llamacpp", "vllm"]
+Kind = Literal["fake", "simulated", "llamacpp", "vllm"]
+
+# Slow enough that a test can leave in the middle of an answer.
+A_STEP_PS = 20_000_000_000
 
 
 @contextmanager
 def a_real_engine(kind: Kind) -> Iterator[RealEngine | None]:
     match kind:
-        case "fake":
+        case "fake" | "simulated":
             yield None
         case "llamacpp":
             with llamacpp() as engine:
@@ -40,11 +47,16 @@ class Subject:
     url: str
     model: str
     session: aiohttp.ClientSession
-    fake: FakeEngine | None
+    fake: FakeEngine | None = None
+    simulated: EngineServer | None = None
 
     @property
     def dialect(self) -> str:
-        return "vllm" if self.kind == "fake" else self.kind
+        return "vllm" if self.kind in {"fake", "simulated"} else self.kind
+
+    @property
+    def in_process(self) -> FakeEngine | EngineServer | None:
+        return self.fake or self.simulated
 
     @property
     def engine(self) -> HttpEngine:
@@ -75,7 +87,12 @@ async def a_subject(kind: Kind, real: RealEngine | None) -> AsyncIterator[Subjec
     """The engine, with a session of its own."""
     async with open_session() as session:
         if real is not None:
-            yield Subject(kind, real.url, real.model, session, fake=None)
-            return
-        async with FakeEngine() as fake:
-            yield Subject(kind, fake.url, "fake", session, fake)
+            yield Subject(kind, real.url, real.model, session)
+        elif kind == "simulated":
+            profile = replace(PROFILES["tiny"], step_ps=A_STEP_PS)
+            options = EngineOptions(profile=profile, model="sim", embeds=False)
+            async with EngineServer(options, SystemClock()) as simulated:
+                yield Subject(kind, simulated.url, "sim", session, simulated=simulated)
+        else:
+            async with FakeEngine() as fake:
+                yield Subject(kind, fake.url, "fake", session, fake=fake)

@@ -23,6 +23,7 @@ from tests.support.real_engines import RealEngine
 E1 = EndpointId("e1")
 KINDS = [
     pytest.param("fake"),
+    pytest.param("simulated"),
     pytest.param("llamacpp", marks=pytest.mark.llamacpp),
     # Its start counts as time of the first test that needs it.
     pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(300)]),
@@ -154,7 +155,7 @@ async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
 
 
 # vLLM takes a minute to start; that its death shows likewise is seen by the acceptance tests, which kill one too.
-@pytest.mark.parametrize("kind", KINDS[:2])
+@pytest.mark.parametrize("kind", KINDS[:3])
 async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
     with a_real_engine(kind) as real:
         async with a_subject(kind, real) as subject:
@@ -165,8 +166,8 @@ async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
             if real is not None:
                 real.process.kill()
             else:
-                assert subject.fake is not None
-                await subject.fake.kill()
+                assert subject.in_process is not None
+                await subject.in_process.kill()
 
             with pytest.raises(EngineFault, match="the engine's answer broke off"):
                 await scanned(answer)
@@ -230,13 +231,13 @@ async def test_an_engine_that_stands_still_is_unreachable_but_stays_ready(
 async def freeze(subject: Subject, real: RealEngine | None) -> None:
     if real is not None:
         real.process.freeze()
-    elif subject.fake is not None:
+    elif subject.in_process is not None:
         # It cannot stand still without this test; being away is the next best.
-        await subject.fake.kill()
+        await subject.in_process.kill()
 
 
 async def thaw(subject: Subject, real: RealEngine | None) -> None:
     if real is not None:
         real.process.thaw()
-    elif subject.fake is not None:
-        await subject.fake.start()
+    elif subject.in_process is not None:
+        await subject.in_process.start()

@@ -124,5 +124,6 @@ class LocalLine:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def close(self) -> None:
+    def close(self) -> Dispatch | None:
         self._close()
+        return next((order for order in self._orders if isinstance(order, Dispatch)), None)

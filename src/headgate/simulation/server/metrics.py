@@ -1,0 +1,136 @@
+"""What does the engine say of its load? The names of vLLM's metrics, as far as a gateway reads them."""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from headgate.simulation.profile import EngineProfile
+from headgate.simulation.state import EngineState
+
+_LABELS: Final = ("engine", "model_name")
+_FIRST_TOKEN_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
+_FIRST_TOKEN_LONG_S: Final = (20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
+_GAP_S: Final = (
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.4,
+    0.5,
+    0.75,
+    1.0,
+    2.5,
+    5.0,
+    7.5,
+    10.0,
+    20.0,
+    40.0,
+    80.0,
+)
+_REQUEST_S: Final = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0)
+_REQUEST_LONG_S: Final = (480.0, 960.0, 1920.0, 7680.0)
+
+
+class Durations:
+    """A histogram that counts many equal values at once: all who decode in a step wait the same time."""
+
+    __slots__ = ("_bounds", "_counts", "_sum_ns")
+
+    def __init__(self, bounds_s: tuple[float, ...]) -> None:
+        self._bounds = bounds_s
+        self._counts = [0] * (len(bounds_s) + 1)
+        self._sum_ns = 0
+
+    def saw(self, duration_ns: int, count: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, duration_ns / 1e9)] += count
+        self._sum_ns += duration_ns * count
+
+    def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
+        total = 0
+        buckets: list[tuple[str, float]] = []
+        for bound, count in zip((*self._bounds, None), self._counts, strict=True):
+            total += count
+            buckets.append(("+Inf" if bound is None else str(bound), total))
+        family.add_metric(labels, buckets, sum_value=self._sum_ns / 1e9)
+
+
+class EngineMetrics:
+    """What is measured beside the engine's own state, and the page of both."""
+
+    def __init__(self, model: str, profile: EngineProfile) -> None:
+        self.time_to_first_token = Durations(_FIRST_TOKEN_S + _FIRST_TOKEN_LONG_S)
+        self.inter_token_latency = Durations(_GAP_S)
+        self.queue_time = Durations(_REQUEST_S + _REQUEST_LONG_S)
+        self.e2e_latency = Durations(_REQUEST_S + _REQUEST_LONG_S)
+        self.ended = {"stop": 0, "length": 0, "abort": 0, "error": 0}
+        """By reason, as vLLM calls it."""
+        self._labels = ["0", model]
+        self._profile = profile
+
+    def page(self, state: EngineState) -> bytes:
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(_Page(list(self._families(state))))
+        return generate_latest(registry)
+
+    def _families(self, state: EngineState) -> Iterator[Metric]:
+        yield self._gauge("num_requests_running", "Number of requests in model execution batches.", state.running)
+        yield self._gauge("num_requests_waiting", "Number of requests waiting to be processed.", state.waiting)
+        yield self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", state.kv_used_fraction)
+        yield self._counter("prefix_cache_queries", "Prefix cache queries, in tokens.", state.prefix_queried_tokens)
+        yield self._counter("prefix_cache_hits", "Prefix cache hits, in tokens.", state.prefix_hit_tokens)
+        yield self._counter("num_preemptions", "Cumulative number of preemptions.", state.preemptions)
+        yield self._counter("prompt_tokens", "Number of prefill tokens processed.", state.prompt_tokens)
+        yield self._counter("generation_tokens", "Number of generation tokens processed.", state.generated_tokens)
+        yield self._endings()
+        yield self._durations("time_to_first_token_seconds", "Time to first token.", self.time_to_first_token)
+        yield self._durations("inter_token_latency_seconds", "Inter-token latency.", self.inter_token_latency)
+        yield self._durations("request_queue_time_seconds", "Time spent in WAITING phase.", self.queue_time)
+        yield self._durations("e2e_request_latency_seconds", "End-to-end request latency.", self.e2e_latency)
+        yield self._cache_config()
+
+    def _gauge(self, name: str, help_: str, value: float) -> GaugeMetricFamily:
+        family = GaugeMetricFamily(f"vllm:{name}", help_, labels=_LABELS)
+        family.add_metric(self._labels, value)
+        return family
+
+    def _counter(self, name: str, help_: str, value: float) -> CounterMetricFamily:
+        family = CounterMetricFamily(f"vllm:{name}", help_, labels=_LABELS)
+        family.add_metric(self._labels, value)
+        return family
+
+    def _durations(self, name: str, help_: str, durations: Durations) -> HistogramMetricFamily:
+        family = HistogramMetricFamily(f"vllm:{name}", help_, labels=_LABELS)
+        durations.add_to(family, self._labels)
+        return family
+
+    def _endings(self) -> CounterMetricFamily:
+        labels = (*_LABELS, "finished_reason")
+        family = CounterMetricFamily("vllm:request_success", "Count of processed requests.", labels=labels)
+        for reason, count in self.ended.items():
+            family.add_metric([*self._labels, reason], count)
+        return family
+
+    def _cache_config(self) -> GaugeMetricFamily:
+        labels = ("engine", "block_size", "num_gpu_blocks", "enable_prefix_caching")
+        family = GaugeMetricFamily("vllm:cache_config_info", "Information of the CacheConfig", labels=labels)
+        profile = self._profile
+        family.add_metric(["0", str(profile.block_tokens), str(profile.kv_blocks), str(profile.prefix_cache)], 1)
+        return family
+
+
+class _Page:
+    """What the renderer asks for metrics."""
+
+    def __init__(self, families: list[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> list[Metric]:
+        return self._families

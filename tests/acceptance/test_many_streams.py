@@ -1,0 +1,45 @@
+"""Does one gateway process carry a thousand streams at once, to their ends and without growing?"""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway import a_config, gateway_process, urls_of
+from tests.support.simulated import resident_mib, result_of, simulated_engines, start_loadtest, write_trace
+
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(300)]
+
+STREAMS, TOKENS, ENGINES = 1_000, 600, 4
+RAMP_S = 5.0
+# Slows the profile down to about ten tokens a second for each of 250 streams.
+SPEED = "0.24"
+
+
+def test_a_thousand_streams_at_ten_tokens_a_second_for_a_minute(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    write_trace(trace, [(RAMP_S * number / STREAMS, 50, TOKENS) for number in range(STREAMS)])
+    arguments = ("--profile", "rtxpro6000-llama-8b", "--speed-up", SPEED)
+    with simulated_engines(ENGINES, *arguments) as urls:
+        config = a_config(*urls, served_model="sim", in_flight_max=STREAMS // ENGINES, model="sim")
+        with gateway_process(config, tmp_path) as gateway:
+            loadtest = start_loadtest(
+                urls_of(config)[0], "--model", "sim", "--trace", str(trace), "--exact-output", "--retries", "0"
+            )
+            resident: list[tuple[float, float]] = []
+            started = time.monotonic()
+            while loadtest.poll() is None and time.monotonic() - started < 200:
+                time.sleep(1)
+                resident.append((time.monotonic() - started, resident_mib(gateway.pid)))
+            result = result_of(loadtest, seconds_max=5)
+
+    total = result["total"]
+    assert total["completed"] == STREAMS, total
+    assert total["output_tokens"] == STREAMS * TOKENS, total
+    pace = 1 / total["tpot_s"]["p50"]
+    assert 8 < pace < 13, f"{pace:.1f} tokens/s for each stream"
+
+    settled = [mib for at_s, mib in resident if at_s > 20 and at_s < result["elapsed_s"]]
+    assert len(settled) > 20
+    print(f"resident MiB: {settled[0]:.1f} after 20 s, {max(settled):.1f} at most, {pace:.1f} tokens/s per stream")
+    assert max(settled) - settled[0] < 0.05 * settled[0], settled

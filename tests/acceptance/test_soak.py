@@ -1,0 +1,138 @@
+"""Does a gateway come back to its floor after ten minutes of churn?
+
+Keys that change every few seconds, callers that leave at any moment, engines that fail now and then, requests that are
+wrong in every way: what piles up in such minutes kills a process in a week. `HEADGATE_SOAK_S` shortens it for a try.
+"""
+
+import asyncio
+import os
+import random
+import secrets
+import signal
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from statistics import mean
+
+import aiohttp
+import pytest
+import yaml
+
+from headgate.wire.keys import digest, format_digest
+from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from tests.support.processes import ChildProcess
+from tests.support.simulated import resident_mib, simulated_engines
+
+pytestmark = [pytest.mark.endurance, pytest.mark.timeout(1200)]
+
+SECONDS = float(os.environ.get("HEADGATE_SOAK_S", "600"))
+RATE = 25.0
+KEYS_EVERY_S = 5.0
+SECRET = "the secret of the soak test"
+TENANTS = 20
+FAULTS = ("--error-rate", "0.02", "--reset-rate", "0.02", "--truncate-rate", "0.02", "--stall-every", "60")
+EMPTY = ("requests", "attempts", "lines", "metered_requests")
+
+
+class Soak:
+    def __init__(self, gateway: RunningGateway, process: ChildProcess, config: Config) -> None:
+        self.gateway = gateway
+        self.process = process
+        self.config = config
+        self.chance = random.Random(7)
+        self.keys: dict[str, str] = {}
+        self.old_keys = ["hg-never-known"]
+        self.seen: Counter[str] = Counter()
+        self.resident: list[float] = []
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SECONDS
+        side = [asyncio.create_task(self.churn_keys()), asyncio.create_task(self.watch_memory())]
+        async with asyncio.TaskGroup() as callers:
+            while loop.time() < until:
+                callers.create_task(self.call())
+                await asyncio.sleep(self.chance.expovariate(RATE))
+        for task in side:
+            task.cancel()
+
+    def new_keys(self) -> None:
+        self.old_keys = [*self.keys.values(), *self.old_keys][:100]
+        self.keys = {f"tenant-{number}": f"hg-{secrets.token_hex(16)}" for number in range(TENANTS)}
+        self.config["tenants"] = {
+            tenant: {"keys": [format_digest(digest(SECRET.encode(), key))]} for tenant, key in self.keys.items()
+        }
+        self.gateway.file.write_text(yaml.safe_dump(self.config))
+
+    async def churn_keys(self) -> None:
+        while True:
+            await asyncio.sleep(KEYS_EVERY_S)
+            self.new_keys()
+            os.kill(self.process.pid, signal.SIGHUP)
+
+    async def watch_memory(self) -> None:
+        while True:
+            await asyncio.sleep(1)
+            self.resident.append(resident_mib(self.process.pid))
+
+    async def call(self) -> None:
+        """One caller of some kind, who may lose patience at any moment."""
+        patience = self.chance.choice([None, None, 0.01, 0.1, 0.5, 2.0])
+        key = self.chance.choice([*self.keys.values(), self.chance.choice(self.old_keys)])
+        model = self.chance.choice(["sim"] * 20 + ["unknown"])
+        body = chat(
+            "word " * self.chance.randrange(1, 2000),
+            model=model,
+            stream=self.chance.random() < 0.8,
+            max_tokens=self.chance.randrange(1, 200),
+        )
+        with suppress(TimeoutError, aiohttp.ClientError):
+            async with asyncio.timeout(patience):
+                async with self.gateway.post(body, headers={"authorization": f"Bearer {key}"}) as answer:
+                    await answer.read()
+                self.seen[str(answer.status)] += 1
+                return
+        self.seen["left or broken"] += 1
+
+
+async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None:
+    with simulated_engines(3, "--profile", "h200-llama-8b", *FAULTS) as urls:
+        config = a_config(*urls, served_model="sim", model="sim", in_flight_max=8, key_secret=SECRET)
+        del config["anonymous_tenant"]
+        config["tenants"] = {"nobody": {"keys": [format_digest(digest(SECRET.encode(), "hg-first"))]}}
+        async with gateway_beside(config, tmp_path) as (gateway, process):
+            floor = (await gateway.status())["held"]
+            soak = Soak(gateway, process, config)
+            soak.new_keys()
+            os.kill(process.pid, signal.SIGHUP)
+            await soak.run()
+            await gateway.until_idle(seconds_max=60)
+            held = await settled(gateway, floor)
+
+    print(f"floor {floor}, afterwards {held}, answers {dict(soak.seen)}")
+    assert {what: held[what] for what in EMPTY} == dict.fromkeys(EMPTY, 0)
+    assert held["tasks"] <= floor["tasks"] + 2
+    assert held["open_files"] <= floor["open_files"] + 4
+    assert soak.seen["200"] > 0.3 * sum(soak.seen.values())
+    assert {"401", "404", "left or broken"} <= set(soak.seen)
+    early, late = thirds(soak.resident)
+    print(f"resident MiB: {early:.1f} in the second third, {late:.1f} in the last")
+    assert late < 1.05 * early
+
+
+async def settled(gateway: RunningGateway, floor: dict[str, int]) -> dict[str, int]:
+    """What is held once idle connections, ours to engines and callers' to us, have been let go."""
+    await gateway.http.connector.close()
+    gateway.http = aiohttp.ClientSession()
+    try:
+        with suppress(TimeoutError):
+            await gateway.until(lambda status: status["held"]["open_files"] <= floor["open_files"] + 2, seconds_max=30)
+        return (await gateway.status())["held"]
+    finally:
+        await gateway.http.close()
+
+
+def thirds(values: list[float]) -> tuple[float, float]:
+    """The mean of the second third and of the last: what a process needs to warm up is in the first."""
+    third = len(values) // 3
+    return mean(values[third : 2 * third]), mean(values[2 * third :])

@@ -1,0 +1,185 @@
+"""Is anything left behind after many requests of every kind, ending in every way?"""
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from headgate.core.events import AttemptEnding
+from tests.support.caller import Caller
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+from tests.support.inside import inside
+
+SEED = 20_260
+REQUESTS = 2_000
+REQUESTS_AT_THE_END = 60
+AT_ONCE = 150
+
+BEHAVIOURS = (
+    *[Behaviour(tokens=3, pace_s=0.001)] * 10,
+    Behaviour(tokens=3, piece_bytes=7),
+    Behaviour(tokens=3, pace_s=0.02),
+    Behaviour(status=500),
+    Behaviour(status=400),
+    Behaviour(status=429),
+    Behaviour(error_after=0),
+    Behaviour(tokens=4, error_after=2),
+    Behaviour(cut_after=0),
+    Behaviour(tokens=4, cut_after=2),
+    Behaviour(drop_before_head=True),
+    Behaviour(tokens=2, without_done=True),
+    Behaviour(tokens=2, close_after=True),
+    Behaviour(hang_before_head=True),
+    Behaviour(hang_after=0),
+    Behaviour(tokens=4, hang_after=2),
+    Behaviour(body=b'{"error": {"message": "no"}}', content_type="application/json"),
+)
+BODIES: tuple[dict[str, Any], ...] = (
+    *[chat(stream=True)] * 6,
+    *[chat()] * 3,
+    chat(stream=True, service_tier="flex"),
+    chat("x" * 300_000),
+    chat(model="nobody"),
+    {"model": "m"},
+)
+
+
+class Moody(FakeEngine):
+    """An engine that does something else with each request."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self._chance = chance
+
+    @property
+    def behaviour(self) -> Behaviour:
+        return self._chance.choice(BEHAVIOURS)
+
+    @behaviour.setter
+    def behaviour(self, _: Behaviour) -> None:
+        pass
+
+
+async def test_two_thousand_requests_of_every_kind_leave_nothing_behind(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    limits = {"first_token_max": "600ms", "idle_max": "600ms", "total_max": "900ms", "queue_length_max": 40}
+    classes = {name: {"band": band, **limits} for band, name in enumerate(("interactive", "batch"))}
+    async with Moody(chance) as first, Moody(chance) as second, Moody(chance) as third:
+        engines = (first, second, third)
+        urls = [engine.url for engine in engines]
+        health = {"eject": "100ms", "eject_max": "200ms"}
+        config = a_config(*urls, in_flight_max=20, classes=classes, health=health, drain_grace="300ms")
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            before = asyncio.all_tasks()
+            told: Counter[str] = Counter()
+            await churn(gateway, chance, told)
+            await gateway.until_idle()
+            await drain_while_busy(gateway, chance, told)
+            counted = counted_by(gateway)
+            await gateway.http.close()
+            await all_gone(before)
+            nothing_is_left(gateway)
+        for engine in engines:
+            assert engine.running == 0
+            assert engine.connections_open == 0
+
+    assert sum(told.values()) == REQUESTS
+    # A caller that left may have done so before the gateway heard of it, or a moment after the end.
+    assert REQUESTS - told["left"] - told["unheard"] <= counted["requests"] <= REQUESTS - told["unheard"]
+    assert counted["completed"] >= told["completed"]
+    assert counted["cancelled"] <= told["left"] + told["left the door"]
+    ways = ("completed", "left", "left the door", "refused", "interrupted", "engine")
+    assert min(told[way] for way in ways) > 20, told
+
+
+async def churn(gateway: GatewayInLoop, chance: random.Random, told: Counter[str]) -> None:
+    count = REQUESTS - REQUESTS_AT_THE_END
+    remaining = iter([(chance.choice(BODIES), chance.expovariate(1 / 0.05)) for _ in range(count)])
+
+    async def caller() -> None:
+        for body, patience_s in remaining:
+            match chance.randrange(6):
+                case 0:
+                    told[await how_it_ended(gateway, body, patience_s)] += 1
+                case 1:
+                    told[await left_the_door(gateway, body, patience_s)] += 1
+                case _:
+                    told[await how_it_ended(gateway, body, None)] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(AT_ONCE):
+            group.create_task(caller())
+
+
+async def drain_while_busy(gateway: GatewayInLoop, chance: random.Random, told: Counter[str]) -> None:
+    bodies = [chance.choice(BODIES) for _ in range(REQUESTS_AT_THE_END)]
+    calls = [asyncio.create_task(how_it_ended(gateway, body, None)) for body in bodies]
+    await gateway.until(lambda status: status["requests_open"] > 0)
+    gateway.gateway.leave()
+    told.update(await asyncio.gather(*calls))
+    assert await gateway.running == 0
+
+
+async def how_it_ended(gateway: GatewayInLoop, body: dict[str, Any], patience_s: float | None) -> str:
+    try:
+        async with asyncio.timeout(patience_s), gateway.http.post(gateway.url + CHAT, json=body) as answer:
+            content = await answer.read()
+    except TimeoutError:
+        return "left"
+    except aiohttp.ClientPayloadError:
+        return "interrupted"
+    except aiohttp.ClientConnectionError:
+        return "unheard"
+    if answer.status >= 500:
+        return "engine"
+    if answer.status != 200:
+        return "refused"
+    if body.get("stream") and events_of(content)[-1] != "[DONE]":
+        assert any(code in events_of(content)[-1] for code in ('"stream_interrupted"', '"slow_down"')), content
+        return "interrupted"
+    return "completed"
+
+
+async def left_the_door(gateway: GatewayInLoop, body: dict[str, Any], patience_s: float) -> str:
+    """As a caller that certainly came, and read whatever it was sent before it left."""
+    caller = Caller(body)
+    asyncio.get_running_loop().call_later(patience_s, caller.left.set)
+    await gateway.gateway._door(caller.scope, caller.receive, caller.send)
+    assert sum(message["type"] == "http.response.start" for message in caller.got) <= 1
+    assert sum(message.get("more_body") is False for message in caller.got) <= 1
+    return "left the door"
+
+
+def counted_by(gateway: GatewayInLoop) -> Counter[str]:
+    """How all requests ended by the gateway's own count."""
+    counted: Counter[str] = Counter()
+    for name, meter in gateway.gateway._meters.classes.items():
+        counted.update({outcome.value: count for outcome, count in meter.requests.items()})
+        counted["requests"] += sum(meter.requests.values())
+        assert name != "other" or not sum(meter.requests.values())
+    return counted
+
+
+async def all_gone(before: set["asyncio.Task[Any]"]) -> None:
+    """Waits for what has been told to end: no task is there that was not there at the start."""
+    async with asyncio.timeout(2):
+        while left := [task for task in asyncio.all_tasks() - before if "FakeEngine" not in repr(task)]:
+            await asyncio.wait(left, timeout=0.1)
+
+
+def nothing_is_left(gateway: GatewayInLoop) -> None:
+    parts = gateway.gateway
+    assert parts._host.open_lines() == 0
+    assert len(parts._attempts) == 0
+    assert parts._door.open_requests == 0
+    assert not parts._door._coming_in
+    assert parts._meters._open == {}
+    assert [each.in_flight for each in parts._host.summary().endpoints] == [0, 0, 0]
+    left = inside(parts._host._scheduler)
+    assert (left.requests, left.attempts, left.lines, left.expiries[0], left.stalls[0]) == (0, 0, 0, 0, 0)
+    pools = parts._meters.pools.values()
+    assert sum(pool.endings[AttemptEnding.COMPLETED] for pool in pools) > 0

@@ -1,0 +1,148 @@
+"""What if two things happen at once: an order is given, and the one it is given to is just leaving?"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    EndpointJoined,
+    EndpointReadied,
+    PolicyChanged,
+    RequestWithdrawn,
+    WithdrawalCause,
+)
+from headgate.core.scheduler import Scheduler
+from headgate.edge.client import Client
+from headgate.edge.exchange import Exchange
+from headgate.edge.intake import Intake
+from headgate.edge.open_attempts import OpenAttempts
+from headgate.edge.replies import Replies
+from headgate.hosts.local.clock import SystemClock
+from headgate.hosts.local.host import LocalHost
+from headgate.model.endpoint import Endpoint
+from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import ClassName, EndpointId, ModelName, PoolName, RequestId, TenantId
+from headgate.ports.engine import Call, EngineFault
+from headgate.wire.request import RequestBody
+from tests.support.caller import Caller
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import a_config, chat, gateway_in_loop
+
+POLICY = Policy(
+    classes=(ServiceClass(ClassName("only"), band=0),),
+    tenants=(Tenant(TenantId("t")),),
+    pools=(Pool(PoolName("p")),),
+    models=(Model(ModelName("m"), (PoolName("p"),)),),
+)
+
+
+class Untouched:
+    """An engine that nobody should ask."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def ask(self, call: Call) -> "Untouched":  # type: ignore[override]
+        self.asked += 1
+        raise EngineFault("it was asked all the same")
+
+
+def a_ticket(name: str) -> Ticket:
+    return Ticket(RequestId(name), Api.CHAT, ModelName("m"), TenantId("t"), stream=True, prompt_bytes=10)
+
+
+@asynccontextmanager
+async def one_place_taken() -> AsyncIterator[tuple[LocalHost, Untouched, "asyncio.Task[None]"]]:
+    """A host with one place, which request `a` holds, and the exchange of `b`, which waits for it."""
+    faults: list[BaseException] = []
+    host = LocalHost(Scheduler(), SystemClock(), (), faults.append)
+    host.tell(PolicyChanged(POLICY, "hash"))
+    host.tell(EndpointJoined(Endpoint(EndpointId("p/e"), PoolName("p"), in_flight_max=1)))
+    host.tell(EndpointReadied(EndpointId("p/e")))
+    host.open(a_ticket("a"), lambda _: None)
+    engine, caller = Untouched(), Caller({})
+    client = Client(caller.scope, caller.receive, caller.send)
+    body = RequestBody.parse(b'{"model":"m","stream":true,"messages":[{}]}', Api.CHAT)
+    engines, attempts = {EndpointId("p/e"): engine}, OpenAttempts(host.tell)
+    exchange = Exchange(client, Intake(a_ticket("b"), body, {}), host, engines, attempts, replies=Replies())
+    task = asyncio.create_task(exchange.run())
+    while not host.summary().queued["only"]:
+        await asyncio.sleep(0)
+    yield host, engine, task
+    assert host.summary().endpoints[0].in_flight == 0
+    assert host.summary().requests == 0
+    assert len(attempts) == 0
+    host.stop()
+    assert faults == []
+
+
+async def test_a_caller_who_leaves_as_its_turn_comes_is_not_sent_anywhere() -> None:
+    async with one_place_taken() as (host, engine, exchange):
+        host.tell(AttemptEnded(RequestId("a"), 1, AttemptEnding.COMPLETED))
+        host.tell(RequestWithdrawn(RequestId("b"), WithdrawalCause.CLIENT_LEFT))
+        await exchange
+
+    assert engine.asked == 0
+
+
+async def test_an_exchange_cut_off_as_its_turn_comes_gives_the_place_back() -> None:
+    async with one_place_taken() as (host, engine, exchange):
+        host.tell(AttemptEnded(RequestId("a"), 1, AttemptEnding.COMPLETED))
+        exchange.cancel()
+        await asyncio.wait([exchange])
+        assert exchange.cancelled()
+
+    assert engine.asked == 0
+
+
+async def test_an_endpoint_that_is_removed_still_serves_what_was_just_sent_there(tmp_path: Path) -> None:
+    async with FakeEngine() as busy, FakeEngine() as removed, FakeEngine() as staying:
+        config = a_config(busy.url, in_flight_max=1)
+        config["pools"]["big"] = config["pools"]["small"] | {"endpoints": [removed.url, staying.url]}
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            busy.behaviour = Behaviour(hang_before_head=True)
+            first = asyncio.create_task(attempts_of(gateway.post(chat())))
+            held = await busy.next_request()
+            waiting = asyncio.create_task(attempts_of(gateway.post(chat())))
+            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+
+            # The new policy sends it to the other pool at once, to an endpoint that goes in the same breath.
+            config["pools"]["big"]["endpoints"] = [staying.url]
+            config["models"]["m"] = "big"
+            await gateway.rewrite(config)
+            assert await waiting == (200, "1")
+            held.resume.set()
+            await first
+            await gateway.until(lambda status: len(status["endpoints"]) == 2)
+
+    assert len(removed.requests) == 1
+
+
+async def test_an_endpoint_that_comes_back_while_it_leaves_must_say_anew_that_it_is_ready(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, FakeEngine() as other:
+        config = a_config(engine.url, other.url)
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            engine.behaviour = other.behaviour = Behaviour(hang_before_head=True)
+            call = asyncio.create_task(attempts_of(gateway.post(chat())))
+            await gateway.until(lambda status: status["attempts_open"] == 1)
+            held = (engine.requests or other.requests)[0]
+            left = engine if engine.requests else other
+            stays = other if engine.requests else engine
+            await gateway.rewrite(a_config(stays.url) | {"listen": config["listen"]})
+            left.loading = True
+            await gateway.rewrite(config)
+            states = {each["id"]: each["state"] for each in (await gateway.status())["endpoints"]}
+            held.resume.set()
+            await call
+
+    assert states[f"small/{left.url[7:]}"] == "warming"
+
+
+async def attempts_of(request: object) -> tuple[int, str]:
+    async with request as answer:  # type: ignore[attr-defined]
+        return answer.status, answer.headers["x-headgate-attempts"]

@@ -1,0 +1,90 @@
+"""What does a caller get when an engine answers in ways that no engine should?"""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import a_config, chat, events_of, gateway_in_loop
+
+ERROR = b'{"error": {"message": "out of luck", "type": "x", "param": null, "code": 500}}'
+OLD_VLLM_ERROR = b'{"object": "error", "message": "out of luck", "code": 500}'
+
+
+@pytest.mark.parametrize("body", [ERROR, OLD_VLLM_ERROR])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_an_error_under_a_good_status_is_an_error(tmp_path: Path, body: bytes, stream: bool) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(body=body, content_type="application/json")
+        async with gateway.post(chat(stream=stream)) as answer:
+            error = (await answer.json())["error"]
+
+    assert (answer.status, error["code"]) == (502, "engine_error")
+    assert "the engine reported: out of luck" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("stream", "content_type"), [(True, "application/json"), (True, "text/plain"), (False, "text/event-stream")]
+)
+async def test_an_answer_of_another_kind_than_was_asked_for_is_a_failure(
+    tmp_path: Path, stream: bool, content_type: str
+) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(body=b'{"choices":[]}', content_type=content_type)
+        async with gateway.post(chat(stream=stream)) as answer:
+            error = (await answer.json())["error"]
+
+    assert (answer.status, error["code"]) == (502, "engine_error")
+    assert content_type in error["message"]
+
+
+@pytest.mark.parametrize("body", [b"", b'{"choices":[{"message"'])
+async def test_an_answer_that_is_no_whole_object_is_never_delivered(tmp_path: Path, body: bytes) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(body=body, content_type="application/json")
+        async with gateway.post(chat()) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (502, "engine_error")
+
+
+async def test_an_answer_that_speaks_of_errors_is_an_answer(tmp_path: Path) -> None:
+    body = b'{"choices": [{"message": {"content": "an \\"error\\""}, "error": null}], "error": null}\n'
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(body=body)
+        async with gateway.post(chat()) as answer:
+            assert (answer.status, await answer.read()) == (200, body)
+
+
+async def test_a_content_type_of_odd_bytes_does_no_harm(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(body=b"{}", content_type="application/json; a=\xff")
+        async with gateway.post(chat()) as answer:
+            assert (answer.status, answer.headers["content-type"]) == (200, "application/json; a=?")
+
+
+@pytest.mark.parametrize(("setting", "tokens"), [("first_token_max", 0), ("idle_max", 2)])
+async def test_a_comment_is_no_token_however_often_it_comes(tmp_path: Path, setting: str, tokens: int) -> None:
+    classes = {"interactive": {"band": 0, setting: "300ms"}}
+    config = {"classes": classes, "retry": {"attempts_max": 1}}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, **config), tmp_path) as gateway:
+        engine.behaviour = Behaviour(tokens=4, hang_after=tokens, comment_s=0.02)
+        async with asyncio.timeout(3), gateway.post(chat(stream=True)) as answer:
+            body = await answer.read()
+
+    error = json.loads(events_of(body)[-1] if tokens else body)["error"]
+    assert answer.status == (200 if tokens else 504)
+    assert error["code"] == ("stream_interrupted" if tokens else "engine_timeout")
+
+
+async def test_several_choices_in_one_stream_end_at_done_and_not_before(tmp_path: Path) -> None:
+    events = [
+        b'data: {"choices":[{"index":%d,"delta":{"content":"a"},"finish_reason":"stop"}]}\n\n' % i for i in (0, 1)
+    ]
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.script.append(Behaviour(body=b"".join(events) + b"data: [DONE]\n\n"))
+        async with gateway.post(chat(stream=True, n=2)) as whole:
+            assert await whole.read() == b"".join(events) + b"data: [DONE]\n\n"
+        engine.script.append(Behaviour(body=events[0]))
+        async with gateway.post(chat(stream=True, n=2)) as broken:
+            assert "stream_interrupted" in events_of(await broken.read())[-1]

@@ -1,0 +1,127 @@
+"""What does a caller that reads slowly, or not at all, cost the others?"""
+
+import asyncio
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.caller import Caller, Message
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+
+SWEEPS = 0.8
+"""Long enough for the limits in these tests to be over and for sweeps to have seen it."""
+
+
+def at_the_head(message: Message) -> bool:
+    return message["type"] == "http.response.start"
+
+
+def at_a_token(message: Message) -> bool:
+    return b"word1" in message.get("body", b"")
+
+
+def at_the_end(message: Message) -> bool:
+    return message.get("more_body") is False
+
+
+def ask(gateway: GatewayInLoop, caller: Caller) -> "asyncio.Task[None]":
+    return asyncio.create_task(gateway.gateway._door(caller.scope, caller.receive, caller.send))
+
+
+def impatient_of_engines(url: str) -> dict[str, Any]:
+    classes = {"interactive": {"band": 0, "idle_max": "300ms", "first_token_max": "300ms"}}
+    return a_config(url, classes=classes, health={"stall_max": "300ms", "failures_max": 1})
+
+
+@pytest.mark.parametrize("stops_at", [at_the_head, at_a_token, at_the_end])
+async def test_a_callers_slowness_is_not_held_against_the_engine(tmp_path: Path, stops_at: Any) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(impatient_of_engines(engine.url), tmp_path) as gateway:
+        caller = Caller(chat(stream=True), stops_at=stops_at)
+        door = ask(gateway, caller)
+        await caller.stopped.wait()
+        await asyncio.sleep(SWEEPS)
+        status = await gateway.status()
+        caller.reads.set()
+        await door
+        ended = (await gateway.status())["counted"]["classes"]["interactive"]["ended"]
+
+    assert [each["state"] for each in status["endpoints"]] == ["ready"]
+    assert (caller.complete, events_of(caller.body)[-1]) == (True, "[DONE]")
+    assert ended == {"completed": 1}
+
+
+async def test_what_the_caller_is_not_reading_in_time_ends_and_nobody_else_is_blamed(tmp_path: Path) -> None:
+    classes = {"interactive": {"band": 0, "total_max": "300ms"}}
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, classes=classes, health={"failures_max": 1})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            caller = Caller(chat(stream=True), stops_at=at_a_token)
+            door = ask(gateway, caller)
+            async with asyncio.timeout(2):
+                await door
+            status = await gateway.status()
+
+    assert [each["state"] for each in status["endpoints"]] == ["ready"]
+    assert status["counted"]["classes"]["interactive"]["ended"] == {"cancelled": 1}
+    assert not caller.complete
+
+
+async def test_a_stream_stopped_before_its_end_was_taken_never_says_done(tmp_path: Path) -> None:
+    def stops_at_the_first_end(message: Message) -> bool:
+        return at_the_end(message) and not caller.stopped.is_set()
+
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, drain_grace="100ms"), tmp_path) as gateway:
+            caller = Caller(chat(stream=True), stops_at=stops_at_the_first_end)
+            door = ask(gateway, caller)
+            await caller.stopped.wait()
+            gateway.gateway.leave()
+            await door
+
+    assert caller.complete
+    assert b"[DONE]" not in caller.body
+    assert json.loads(events_of(caller.body)[-1])["error"]["code"] == "slow_down"
+
+
+async def test_a_head_that_was_never_taken_leaves_room_for_the_true_status(tmp_path: Path) -> None:
+    def stops_at_the_first_head(message: Message) -> bool:
+        return at_the_head(message) and not caller.stopped.is_set()
+
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, drain_grace="100ms"), tmp_path) as gateway:
+            caller = Caller(chat(stream=True), stops_at=stops_at_the_first_head)
+            door = ask(gateway, caller)
+            await caller.stopped.wait()
+            gateway.gateway.leave()
+            await door
+
+    assert caller.status == 429
+    assert json.loads(caller.body)["error"]["code"] == "slow_down"
+
+
+async def test_the_connection_of_a_caller_that_does_not_read_is_let_go(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, limits={"client_stall_max": "300ms"})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            engine.behaviour = Behaviour(body=(b"data: " + b"x" * 60_000 + b"\n\n") * 400)
+            host, port = config["listen"].split(":")
+            body = json.dumps(chat(stream=True)).encode()
+            with socket.create_connection((host, int(port))) as deaf:
+                deaf.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(body)))
+                deaf.sendall(body)
+                await (await engine.next_request()).client_left.wait()
+                async with asyncio.timeout(2):
+                    while sockets_held(int(port)):
+                        await asyncio.sleep(0.01)
+            await gateway.until_idle()
+
+
+def sockets_held(port: int) -> int:
+    """How many accepted connections of this port a process still holds, by the kernel's list of them."""
+    rows = [row.split() for row in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
+    listening, nobodys = "0A", "0"
+    return sum(int(row[1].partition(":")[2], 16) == port and row[3] != listening and row[9] != nobodys for row in rows)

@@ -1,0 +1,106 @@
+"""Does the engine that leaps do exactly what one does that goes step by step?"""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.model.units import Instant
+from headgate.simulation.engine import SimulatedEngine
+from headgate.simulation.profile import EngineProfile
+from headgate.simulation.sequence import Stepped
+from tests.simulation.plain_engine import Entry, PlainEngine
+from tests.simulation.workloads import PROFILES, a_profile, a_request, finish, played, scripts, tell
+
+
+@settings(max_examples=400)
+@given(PROFILES, scripts())
+def test_leaping_gives_what_the_plain_loop_gives(profile: EngineProfile, script: list[Entry]) -> None:
+    engine = SimulatedEngine(profile)
+    plain = PlainEngine(profile)
+
+    assert played(engine, script) == plain.run(script)
+    assert engine.state().steps == plain.steps
+    assert engine.state().kv_blocks_used == 0
+    assert len(plain.free) == profile.kv_blocks
+
+
+DISTURBANCES = st.lists(
+    st.tuples(
+        st.sampled_from([0, 1, 700, 2_500, 30_000]), st.sampled_from(["look", "stall", "slow", "fast", "normal"])
+    ),
+    max_size=12,
+)
+
+
+def disturb(engine: SimulatedEngine, now: Instant, kind: str) -> object:
+    match kind:
+        case "stall":
+            engine.stall(now, Instant(now + 5_000))
+        case "slow":
+            engine.change_speed(now, 300)
+        case "fast":
+            engine.change_speed(now, 7_000)
+        case "normal":
+            engine.change_speed(now, 1_000)
+        case _:
+            happened = [each for each in engine.advance(now) if not isinstance(each, Stepped)]
+            return happened, engine.state(), [engine.generated(a_request(f"r{each}").request_id) for each in range(14)]
+    return None
+
+
+@settings(max_examples=400)
+@given(PROFILES, scripts(), DISTURBANCES)
+def test_leaping_and_stepping_agree_at_any_moment(
+    profile: EngineProfile, script: list[Entry], disturbances: list[tuple[int, str]]
+) -> None:
+    def seen(engine: SimulatedEngine) -> list[object]:
+        found: list[object] = []
+        entries = list(script)
+        now = 0
+        for wait, kind in disturbances:
+            now += wait
+            while entries and entries[0].at <= now:
+                tell(engine, entries.pop(0))
+            found.append(disturb(engine, Instant(now), kind))
+            assert engine.state().kv_blocks_used <= profile.kv_blocks
+        for entry in entries:
+            tell(engine, entry)
+        rest = [each for each in finish(engine) if not isinstance(each, Stepped)]
+        return [*found, rest, engine.state()]
+
+    assert seen(SimulatedEngine(profile)) == seen(SimulatedEngine(profile, by_step=True))
+
+
+@given(PROFILES, scripts())
+def test_each_step_tells_who_got_a_token(profile: EngineProfile, script: list[Entry]) -> None:
+    engine = SimulatedEngine(profile, by_step=True)
+    for entry in script:
+        tell(engine, entry)
+    tokens: dict[str, int] = {}
+    for happening in finish(engine):
+        match happening:
+            case Stepped(_, _, request_ids):
+                for each in request_ids:
+                    tokens[each] = tokens.get(each, 0) + 1
+            case _:
+                pass
+    left = {entry.request_id for entry in script if not hasattr(entry, "request")}
+    wanted = {entry.request.request_id: entry.request.output_tokens for entry in script if hasattr(entry, "request")}
+
+    assert {each: count for each, count in wanted.items() if count and each not in left} == {
+        each: count for each, count in tokens.items() if each not in left
+    }
+
+
+def test_a_long_answer_is_one_leap() -> None:
+    engine = SimulatedEngine(a_profile(context_tokens=60))
+    engine.add(a_request("r", prompt=4, output=50), Instant(0))
+    first = engine.next_instant()
+    assert first is not None
+    engine.advance(first)
+
+    last = engine.next_instant()
+    assert last is not None
+    engine.advance(last)
+
+    assert engine.next_instant() is None
+    assert engine.state().steps == 50

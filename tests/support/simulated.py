@@ -1,0 +1,49 @@
+"""How does a test get simulated engines and traffic as processes of their own?"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.support.ports import free_ports
+from tests.support.processes import ChildProcess
+
+HEADGATE = (sys.executable, "-m", "headgate.cli.main")
+
+
+@contextmanager
+def simulated_engines(count: int, *arguments: str, model: str = "sim") -> Iterator[list[str]]:
+    """The addresses of so many engines, all in one process."""
+    ports = free_ports(count)
+    first = ports[0]
+    command = [*HEADGATE, "engine", "--model", model, "--port", str(first), "--count", str(count), *arguments]
+    with ChildProcess("engines", command) as process:
+        urls = [f"http://127.0.0.1:{first + number}" for number in range(count)]
+        for url in urls:
+            process.wait_until_ok(f"{url}/health", seconds_max=20)
+        yield urls
+
+
+def start_loadtest(url: str, *arguments: str, environment: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+    command = [*HEADGATE, "loadtest", url, "--json", *arguments]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL, text=True, env=environment
+    )
+
+
+def result_of(loadtest: "subprocess.Popen[str]", seconds_max: float) -> dict:
+    out, _ = loadtest.communicate(timeout=seconds_max)
+    return json.loads(out)
+
+
+def write_trace(file: Path, rows: Sequence[tuple[float, int, int]]) -> None:
+    """A trace as `headgate loadtest` reads it: when, how long the prompt, how long the answer."""
+    lines = ["at_s,prompt_tokens,output_tokens", *(f"{at_s},{prompt},{output}" for at_s, prompt, output in rows)]
+    file.write_text("\n".join(lines) + "\n")
+
+
+def resident_mib(pid: int) -> float:
+    [line] = [line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmRSS:")]
+    return int(line.split()[1]) / 1024
