@@ -22,7 +22,8 @@ def test_first_tokens_and_ends_agree_within_five_milliseconds_at_the_median(tmp_
     ours, theirs = tmp_path / "loadtest.jsonl", tmp_path / "engine.jsonl"
     with simulated_engines(1, "--profile", "h200-llama-8b", "--record", str(theirs)) as [url]:
         command = [*HEADGATE, "loadtest", url, "--model", "sim", "--rate", "20", "--duration", "15"]
-        subprocess.run([*command, "--record", str(ours)], check=True, capture_output=True)
+        # On a busy machine it may say that it fell behind its schedule; these times count from the sending.
+        subprocess.run([*command, "--record", str(ours)], check=False, capture_output=True)
 
     by_number = {int(line["request_id"].split("-")[2]): line for line in read(theirs)}
     firsts, ends = [], []
