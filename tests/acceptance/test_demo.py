@@ -34,9 +34,15 @@ def screen_with(pattern: str, *, seconds_max: float) -> str:
 
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[None]:
+    """A terminal that is closed at the end, with whatever runs in it: none of that may be left."""
+    before = verbs_running()
     tmux("new-session", "-d", "-s", SESSION, "-x", "110", "-y", "30", "-c", str(tmp_path))
     yield
     tmux("kill-server")
+    until = time.monotonic() + 20
+    while left := verbs_running() - before:
+        assert time.monotonic() < until, f"the closed terminal left {left}"
+        time.sleep(0.2)
 
 
 def test_from_a_fresh_environment_to_a_moving_view_in_a_minute(tmp_path: Path, terminal: None) -> None:

@@ -46,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # A terminal that is closed ends the demo as Ctrl-C does, with all that it started.
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder:
         demo = Demo(Path(folder))
         try:
@@ -99,6 +102,8 @@ class Demo:
 
     def stop(self) -> None:
         """Ends what was started, the last first, and by its process id alone."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         children = list(self._children.values())[::-1]
         for child in children:
             if child.poll() is None:

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 from headgate.cli.view import Status, screen
@@ -91,5 +92,7 @@ class View:
 
     def close(self) -> None:
         if self._terminal:
-            sys.stdout.write(_LEAVE)
-            sys.stdout.flush()
+            # The terminal itself may be gone.
+            with suppress(OSError):
+                sys.stdout.write(_LEAVE)
+                sys.stdout.flush()
