@@ -361,7 +361,7 @@ def test_open_files_are_compared_with_what_may_be_open() -> None:
     assert open_files(settings, 1067) == note(
         "open files",
         "1,067 may be open here: enough for 999 requests, not for requests_open_max 1,000",
-        then="`ulimit -n 1068` before `headgate serve`, or lower requests_open_max",
+        then="raise the hard limit (`ulimit -Hn`) to 1068, or lower requests_open_max",
     )
     assert open_files(settings, 71).level is Level.PROBLEM
 

@@ -9,8 +9,8 @@ import pytest
 
 from headgate.config.load import load
 from headgate.config.settings import Settings
-from headgate.config.shapes import SHAPES
 from headgate.config.starter import EXAMPLE, public_name
+from headgate.config.traffic_shapes import SHAPES
 from headgate.engines.dialects import DIALECTS
 from headgate.model.policy import ServiceClass
 from headgate.model.units import MINUTE, SECOND

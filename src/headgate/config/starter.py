@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from textwrap import indent, wrap
 
-from headgate.config.shapes import SHAPES
+from headgate.config.traffic_shapes import SHAPES
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ _BITS_STRONG = 128
 
 
 def machine_findings(settings: Settings) -> Iterator[Finding]:
-    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The gateway raises its own limit as far as it may, so only that far counts.
+    _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield open_files(settings, files_max)
     yield from secret_strength(settings.key_secret)
 
@@ -28,7 +29,7 @@ def open_files(settings: Settings, files_max: int) -> Finding:
         return ok(about, f"the limit here allows {open_max:,} open requests and {places:,} in flight")
     room = max(0, files_max - places - _FILES_BESIDE)
     message = f"{files_max:,} may be open here: enough for {room:,} requests, not for requests_open_max {open_max:,}"
-    then = f"`ulimit -n {open_max + places + _FILES_BESIDE}` before `headgate serve`, or lower requests_open_max"
+    then = f"raise the hard limit (`ulimit -Hn`) to {open_max + places + _FILES_BESIDE}, or lower requests_open_max"
     # With fewer connections than places the engines cannot even be filled.
     return problem(about, message, then=then) if room < places else note(about, message, then=then)
 
