@@ -11,6 +11,16 @@ from tests.cli.conftest import Headgate, Said
 from tests.config.builders import SMALL, small_with
 
 DIGEST = "hmac-sha256:" + "ab" * 32
+CAPS = {
+    "prompt_tokens": None,
+    "trims_prompt": False,
+    "output_tokens": None,
+    "n": 8,
+    "best_of": 8,
+    "logprobs": 20,
+    "prompt_logprobs": 0,
+    "reasoning_effort": None,
+}
 
 
 def hash_of(file: Path) -> str:
@@ -60,6 +70,16 @@ def test_warnings_come_with_the_meaning(headgate: Headgate, file: Path) -> None:
             "set unnamed: true on one of them"
         ),
     ]
+
+
+def test_caps_are_told_where_they_are_not_the_usual_ones(headgate: Headgate, file: Path) -> None:
+    caps = "{prompt_tokens: 32000, trims_prompt: true, n: 1, prompt_logprobs: unlimited, reasoning_effort: low}"
+    file.write_text(small_with(f"classes: {{mine: {{band: 0, caps: {caps}}}}}"))
+
+    assert headgate("check").out.splitlines()[4] == (
+        "class mine: band 0, takes prompts of any length, waits 30s at most, prompt_tokens 32,000, trims_prompt true, "
+        "n 1, prompt_logprobs unlimited, reasoning_effort low"
+    )
 
 
 def test_problems_go_to_stderr_and_the_code_is_one(headgate: Headgate, file: Path) -> None:
@@ -112,9 +132,9 @@ def test_machines_get_the_meaning_as_one_object(
         },
         "models": {"smollm2": {"pools": ["small"]}},
         "classes": {
-            "interactive": {"band": 0, "pools": []},
-            "long": {"band": 1, "pools": []},
-            "batch": {"band": 2, "pools": []},
+            "interactive": {"band": 0, "pools": [], "caps": CAPS},
+            "long": {"band": 1, "pools": [], "caps": CAPS},
+            "batch": {"band": 2, "pools": [], "caps": CAPS},
         },
         "tenants": 1,
         "keys": 1,

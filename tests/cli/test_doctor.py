@@ -38,8 +38,8 @@ UNCHECKED = note(
 def a_file(file: Path, url: str, **settings: Any) -> None:
     config = a_config(**settings)
     config["pools"]["small"]["endpoints"] = [{"url": url, "name": "it"}]
-    # One open request fits into any limit of files, so that it is not the machine that is tested.
-    config.setdefault("limits", {"requests_open_max": 1})
+    # One connection fits into any limit of files, so that it is not the machine that is tested.
+    config.setdefault("limits", {"requests_open_max": 1, "connections_open_max": 1})
     file.write_text(yaml.safe_dump(config))
 
 
@@ -74,7 +74,7 @@ async def test_a_configuration_that_fits_is_told_line_by_line(headgate: Headgate
         "ok      small/it: runs 8 requests at once, as many as in_flight_max gives it",
         f"ok      admin_listen: {config['admin_listen']} is free",
         f"ok      listen: {config['listen']} is free",
-        "ok      open files: the limit here allows 1 open requests and 8 in flight",
+        "ok      open files: the limit here allows 1 connections and 8 in flight",
     ]
 
 
@@ -355,13 +355,13 @@ def a_settings(*lines: str) -> Settings:
 
 
 def test_open_files_are_compared_with_what_may_be_open() -> None:
-    settings = a_settings("limits: {requests_open_max: 1000}")
+    settings = a_settings("limits: {requests_open_max: 900, connections_open_max: 1000}")
 
-    assert open_files(settings, 1068) == ok("open files", "the limit here allows 1,000 open requests and 4 in flight")
+    assert open_files(settings, 1068) == ok("open files", "the limit here allows 1,000 connections and 4 in flight")
     assert open_files(settings, 1067) == note(
         "open files",
-        "1,067 may be open here: enough for 999 requests, not for requests_open_max 1,000",
-        then="raise the hard limit (`ulimit -Hn`) to 1068, or lower requests_open_max",
+        "1,067 may be open here: room for 999 connections, not for connections_open_max 1,000",
+        then="raise the hard limit (`ulimit -Hn`) to 1068, or lower connections_open_max",
     )
     assert open_files(settings, 71).level is Level.PROBLEM
 

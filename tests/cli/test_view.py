@@ -108,3 +108,10 @@ def test_a_gateway_that_was_started_again_is_not_compared_with_itself_before(
 
     assert "endings, last 0 s: none" in capsys.readouterr().out.split("\n\n\n")[-1]
     assert len(view._past) == 1
+
+
+def test_what_is_wrong_with_an_engine_is_told_below() -> None:
+    engine = {"endpoint_id": "p/a", "telemetry": {}, "problems": ["/metrics lacks x; is this engine really vllm?"]}
+    lines = screen(a_status(engines=[engine]), a_status(), columns=120, rows=40)
+
+    assert lines[-1] == "! p/a: /metrics lacks x; is this engine really vllm?"

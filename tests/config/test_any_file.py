@@ -21,6 +21,7 @@ WORDS = (
     "127.0.0.1:1",
     "vllm",
     "flex",
+    "unlimited",
     "${E}",
     "${",
     "1MiB",
@@ -36,6 +37,9 @@ NAMES = (
     "keys",
     "band",
     "service_tiers",
+    "caps",
+    "n",
+    "reasoning_effort",
 )
 
 words = st.sampled_from(WORDS) | st.none() | st.text(max_size=5)

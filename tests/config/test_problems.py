@@ -15,7 +15,12 @@ DIGEST = "hmac-sha256:" + "ab" * 32
 
 ADDRESS = "an address with its port, such as 127.0.0.1:8080, [::1]:8080 or, for every network, 0.0.0.0:8080"
 SIZE = "a size with its unit, such as 512KiB, 32MiB or 1GiB"
-LIMITS = "a mapping with the settings body_bytes_max, requests_open_max, client_stall_max"
+LIMITS = (
+    "a mapping with the settings body_bytes_max, requests_open_max, connections_open_max, head_bytes_max, headers_max, "
+    "head_max, receive_max, idle_max, client_stall_max"
+)
+CAPS = "classes: {long: {caps: {%s}}}"
+EFFORTS = "they are none, minimal, low, medium, high, xhigh, or unlimited"
 SAME = "is the same as listen; give the admin listener a port of its own"
 
 
@@ -114,6 +119,23 @@ def test_an_unknown_key_that_resembles_none_is_told_those_there_are() -> None:
         ("limits: {requests_open_max: 0}", "limits.requests_open_max: must be at least 1, not 0"),
         ("limits: {requests_open_max: [1]}", "limits.requests_open_max: expected a number, found a list"),
         ("limits: {client_stall_max: 0s}", "limits.client_stall_max: must be at least 1ms, not 0s"),
+        ("limits: {head_bytes_max: 1}", f'limits.head_bytes_max: expected {SIZE}, found "1"'),
+        ("limits: {headers_max: 0}", "limits.headers_max: must be at least 1, not 0"),
+        ("limits: {connections_open_max: 0}", "limits.connections_open_max: must be at least 1, not 0"),
+        ("limits: {head_max: 0s}", "limits.head_max: must be at least 1ms, not 0s"),
+        (CAPS % "n: 0", "classes.long.caps.n: must be at least 1, not 0"),
+        (CAPS % "prompt_logprobs: -1", "classes.long.caps.prompt_logprobs: must be at least 0, not -1"),
+        (CAPS % "n: none", 'classes.long.caps.n: expected a whole number or unlimited, found "none"'),
+        (CAPS % "n: [1]", "classes.long.caps.n: expected a number or unlimited, found a list"),
+        (CAPS % "output_token: 1", 'classes.long.caps.output_token: unknown key; did you mean "output_tokens"?'),
+        (
+            CAPS % "reasoning_effort: hihg",
+            'classes.long.caps.reasoning_effort: effort "hihg" does not exist; did you mean "high"?',
+        ),
+        (
+            CAPS % "reasoning_effort: 4",
+            f'classes.long.caps.reasoning_effort: effort "4" does not exist; {EFFORTS}',
+        ),
         ("retry: {pool_percent: 101}", "retry.pool_percent: must be at most 100, not 101"),
         ("classes: []", "classes: expected a mapping from names to their settings, found a list"),
         ("classes: {}", "classes: names no class; name at least one, or leave it out for the default ones"),
@@ -273,6 +295,63 @@ def test_what_is_allowed_but_probably_not_meant_is_a_warning() -> None:
         ),
         "12: classes: no class takes requests that name neither class nor tier; set unnamed: true on one of them",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (
+            CAPS % "trims_prompt: true",
+            "classes.long.caps.trims_prompt: has no effect without a cap on the prompt; set prompt_tokens beside it",
+        ),
+        (
+            CAPS % "best_of: 4",
+            (
+                "classes.long.caps.best_of: is less than n, so that more answers are made than it allows; "
+                "raise it, or lower n to 4"
+            ),
+        ),
+        (
+            "classes: {interactive: {caps: {prompt_tokens: 4000}}}",
+            (
+                "classes.interactive.caps.prompt_tokens: is less than prompt_tokens_max 8000, so longer unnamed "
+                "prompts come to this class and are refused; lower prompt_tokens_max to 4000, or set trims_prompt"
+            ),
+        ),
+        (
+            "limits: {requests_open_max: 30000}",
+            (
+                "limits.connections_open_max: is less than requests_open_max 30000, and each open request has a "
+                "connection of its own; raise it, or lower requests_open_max"
+            ),
+        ),
+        (
+            "limits: {headers_max: 31}",
+            (
+                "limits.headers_max: leaves out ordinary clients, which send about twenty header lines before proxies "
+                "add theirs; make it 32 at least"
+            ),
+        ),
+    ],
+)
+def test_numbers_that_do_not_go_together_are_warned_about(line: str, said: str) -> None:
+    assert warnings_of(small_with(line)) == [f"8: {said}"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        CAPS % "trims_prompt: true, prompt_tokens: 9",
+        CAPS % "n: 4",
+        CAPS % "n: unlimited, best_of: unlimited",
+        "classes: {interactive: {caps: {prompt_tokens: 4000, trims_prompt: true}}}",
+        "classes: {interactive: {caps: {prompt_tokens: 8000}}}",
+        "classes: {long: {}, interactive: {unnamed: false, caps: {prompt_tokens: 4000}}}",
+        "limits: {requests_open_max: 25000, headers_max: 32}",
+    ],
+)
+def test_numbers_that_go_together_are_not(line: str) -> None:
+    assert warnings_of(small_with(line)) == []
 
 
 def test_a_gateway_without_tenants_is_warned_about() -> None:

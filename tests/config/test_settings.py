@@ -8,6 +8,7 @@ from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import key_secret, load
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Address, EndpointSettings, Limits, PoolSettings, Settings
+from headgate.model.caps import Caps, ReasoningEffort
 from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND
@@ -21,7 +22,16 @@ admin_listen: "[::1]:9000"
 drain_grace: 1m
 key_secret: ${{SECRET}}
 anonymous_tenant: demo
-limits: {{body_bytes_max: 1MiB, requests_open_max: 10, client_stall_max: 5s}}
+limits:
+  body_bytes_max: 1MiB
+  requests_open_max: 10
+  connections_open_max: 20
+  head_bytes_max: 16KiB
+  headers_max: 50
+  head_max: 6s
+  receive_max: 7s
+  idle_max: 8s
+  client_stall_max: 5s
 pools:
   large:
     engine: vllm
@@ -29,6 +39,7 @@ pools:
     in_flight_max: ${{PLACES}}
     warm_up: 2m
     api_key: ${{ENGINE_KEY}}
+    passes_priority: true
     endpoints: [http://GPU-1:8000/, {{url: https://gpu-2, name: gpu-2, in_flight_max: 8}}]
   spare: {{engine: openai_compatible, in_flight_max: 1, endpoints: "http://[fd00::1]:80"}}
 models:
@@ -46,7 +57,16 @@ classes:
     first_token_max: 1s
     idle_max: 2s
     total_max: 3s
-  batch: {{band: 7}}
+    caps:
+      prompt_tokens: 4_000
+      trims_prompt: true
+      output_tokens: ${{OUTPUT}}
+      n: 2
+      best_of: 3
+      logprobs: 0
+      prompt_logprobs: unlimited
+      reasoning_effort: low
+  batch: {{band: 7, caps: {{n: "${{CAP}}", best_of: unlimited}}}}
 tenants:
   demo: {{}}
   acme: {{keys: ["hmac-sha256:{DIGEST}"], classes: [chat], models: [big]}}
@@ -60,8 +80,16 @@ retry:
   pool_extra_min: 2
 health: {{failures_max: 1, stall_max: 1s, eject: 2s, eject_max: 3s}}
 error_docs: https://docs.example.com/errors/
+quote_engine_errors: true
 """
-ENVIRON = {"SECRET": "s" * 20, "ORG": "org", "PLACES": "64", "ENGINE_KEY": "e" * 20}
+ENVIRON = {
+    "SECRET": "s" * 20,
+    "ORG": "org",
+    "PLACES": "64",
+    "ENGINE_KEY": "e" * 20,
+    "OUTPUT": "512",
+    "CAP": "unlimited",
+}
 
 
 def test_every_setting_of_a_file_arrives() -> None:
@@ -71,11 +99,22 @@ def test_every_setting_of_a_file_arrives() -> None:
         listen=Address("0.0.0.0", 8000),
         admin_listen=Address("::1", 9000),
         drain_grace_ns=60 * SECOND,
-        limits=Limits(body_bytes_max=1024 * 1024, requests_open_max=10, client_stall_ns_max=5 * SECOND),
+        limits=Limits(
+            body_bytes_max=1024 * 1024,
+            requests_open_max=10,
+            connections_open_max=20,
+            head_bytes_max=16 * 1024,
+            headers_max=50,
+            head_ns_max=6 * SECOND,
+            receive_ns_max=7 * SECOND,
+            idle_ns_max=8 * SECOND,
+            client_stall_ns_max=5 * SECOND,
+        ),
         key_secret=b"s" * 20,
         keys={bytes.fromhex(DIGEST): "acme"},
         anonymous_tenant="demo",
         error_docs="https://docs.example.com/errors",
+        quote_engine_errors=True,
         pools=(
             PoolSettings(
                 name="large",
@@ -86,6 +125,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                     EndpointSettings("large/gpu-2", "https://gpu-2", 8),
                 ),
                 api_key="e" * 20,
+                passes_priority=True,
             ),
             PoolSettings(
                 name="spare",
@@ -109,6 +149,16 @@ def test_every_setting_of_a_file_arrives() -> None:
                     first_token_ns_max=SECOND,
                     idle_ns_max=2 * SECOND,
                     total_ns_max=3 * SECOND,
+                    caps=Caps(
+                        prompt_tokens=4_000,
+                        trims_prompt=True,
+                        output_tokens=512,
+                        n=2,
+                        best_of=3,
+                        logprobs=0,
+                        prompt_logprobs=None,
+                        reasoning_effort=ReasoningEffort.LOW,
+                    ),
                 ),
                 ServiceClass(
                     "batch",
@@ -119,6 +169,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                     first_token_ns_max=300 * SECOND,
                     idle_ns_max=120 * SECOND,
                     total_ns_max=3600 * SECOND,
+                    caps=Caps(n=None, best_of=None),
                 ),
             ),
             tenants=(Tenant("demo"), Tenant("acme", classes=("chat",), models=("big",))),
@@ -152,6 +203,18 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
         retry=RetryRules(),
         health=HealthRules(),
     )
+    assert settings.limits == Limits(
+        body_bytes_max=32 * 1024 * 1024,
+        requests_open_max=20_000,
+        connections_open_max=25_000,
+        head_bytes_max=64 * 1024,
+        headers_max=100,
+        head_ns_max=10 * SECOND,
+        receive_ns_max=60 * SECOND,
+        idle_ns_max=75 * SECOND,
+        client_stall_ns_max=30 * SECOND,
+    )
+    assert settings.pools[0].passes_priority is False
     assert settings.warnings == ()
     assert settings.key_secret is None
 
@@ -167,6 +230,27 @@ def test_a_class_that_bears_a_default_name_starts_from_it() -> None:
 
     [interactive] = settings.policy.classes
     assert (interactive.queue_wait_ns_max, interactive.service_tiers) == (SECOND, ("priority", "fast"))
+
+
+@pytest.mark.parametrize("written", ["", "n: ", "n: ~", "n: null"])
+def test_a_cap_that_is_left_empty_is_the_usual_one(written: str) -> None:
+    settings = settings_of(small_with_classes(f"mine: {{band: 0, caps: {{{written}}}}}"))
+
+    assert settings.policy.classes[0].caps == Caps()
+
+
+def test_unlimited_lifts_a_cap_and_none_is_a_reasoning_effort() -> None:
+    settings = settings_of(
+        small_with_classes(
+            "a: {band: 0, caps: {n: unlimited, best_of: unlimited, logprobs: unlimited, reasoning_effort: none}}",
+            "b: {band: 0, caps: {reasoning_effort: unlimited}}",
+        )
+    )
+
+    assert [each.caps for each in settings.policy.classes] == [
+        Caps(n=None, best_of=None, logprobs=None, reasoning_effort=ReasoningEffort.NONE),
+        Caps(),
+    ]
 
 
 def test_a_name_may_be_any_word_that_yaml_takes_for_something_else() -> None:

@@ -240,13 +240,23 @@ def test_first_attempts_count_for_ten_seconds_only() -> None:
 def test_pools_have_each_their_own_budget() -> None:
     classes = (a_class("one", pools=("p",)), a_class("two", pools=("q",)))
     policy = a_policy(classes=classes, pools=("p", "q"), health=HARDY, retry=RetryRules(pool_extra_min=1))
-    scheduler = a_scheduler(an_endpoint("e1", pool="p", places=2), an_endpoint("e2", pool="q"), policy=policy)
+    scheduler = a_scheduler(an_endpoint("e1", pool="p", places=2), an_endpoint("e2", pool="q", places=8), policy=policy)
     told(scheduler, at(0), arrived("a", service_class="one"), arrived("b", service_class="one"))
-    told(scheduler, at(0), arrived("c", service_class="two"))
+    told(scheduler, at(0), *(arrived(name, service_class="two") for name in "cdefghij"))
 
     assert isinstance(scheduler.handle(failed("a"), at(0))[0], Dispatch)
     assert the_end(scheduler.handle(failed("b"), at(0))).outcome is Outcome.ENGINE_FAILED
     assert isinstance(scheduler.handle(failed("c"), at(0))[0], Dispatch)
+
+
+def test_the_few_that_each_pool_is_allowed_do_not_add_up() -> None:
+    classes = (a_class("one", pools=("p",)), a_class("two", pools=("q",)))
+    policy = a_policy(classes=classes, pools=("p", "q"), health=HARDY, retry=RetryRules(pool_extra_min=1))
+    scheduler = a_scheduler(an_endpoint("e1", pool="p"), an_endpoint("e2", pool="q"), policy=policy)
+    told(scheduler, at(0), arrived("a", service_class="one"), arrived("b", service_class="two"))
+
+    assert isinstance(scheduler.handle(failed("a"), at(0))[0], Dispatch)
+    assert the_end(scheduler.handle(failed("b"), at(0))).outcome is Outcome.ENGINE_FAILED
 
 
 def test_everything_down_costs_little_more_than_it_would_without_retries() -> None:

@@ -6,10 +6,10 @@ from inspect import getmembers, isclass
 import pytest
 
 from headgate.core import commands, events, summary
-from headgate.model import endpoint, outcome, policy, tenant, ticket, usage
+from headgate.model import caps, endpoint, outcome, policy, tenant, ticket, usage
 from headgate.model.units import TenantId
 
-MODULES = (commands, events, summary, endpoint, outcome, policy, tenant, ticket, usage)
+MODULES = (commands, events, summary, caps, endpoint, outcome, policy, tenant, ticket, usage)
 VALUES = sorted(
     {
         found

@@ -82,6 +82,17 @@ class Asked:
     attempts: int = 0
     first_token: bool = False
     avoid: Engine | None = None
+    begin_by: Instant | None = None
+    complete_by: Instant | None = None
+
+    @property
+    def deadline(self) -> Instant | None:
+        """The nearest of the caller's deadlines that still count."""
+        deadlines = [self.complete_by, None if self.first_token else self.begin_by]
+        return min((each for each in deadlines if each is not None), default=None)
+
+    def is_late(self, now: Instant) -> bool:
+        return self.deadline is not None and self.deadline <= now
 
 
 @dataclass(eq=False)
@@ -148,6 +159,7 @@ class ModelHost:
         """The next wakeup is not later than anything that is due, and there is none where nothing is."""
         books, wakeup = self.books, self.scheduler.next_wakeup()
         due = [each.due for each in books.asked.values() if each.queued]
+        due += [each.deadline for each in books.asked.values() if each.deadline is not None]
         due += [each.returns_at for each in books.engines.values() if each.returns_at is not None]
         stall = books.rules.policy.health.stall_ns_max
         due += [after(each.quiet_since, stall) for each in books.engines.values() if streams(books, each)]
@@ -165,6 +177,13 @@ def in_flight(books: Books, engine: Engine) -> int:
 def streams(books: Books, engine: Engine) -> int:
     """Those that have begun: before its first token an attempt may rightly be silent."""
     return sum(each.engine is engine and each.streaming for each in books.open.values())
+
+
+def too_long(ticket: Ticket, service_class: ServiceClass) -> bool:
+    """Whether the class cannot take a prompt of this length, with or without its oldest turns."""
+    caps = service_class.caps
+    length = min(ticket.prompt_bytes_kept, ticket.prompt_bytes) if caps.trims_prompt else ticket.prompt_bytes
+    return caps.prompt_tokens is not None and length // 4 > caps.prompt_tokens
 
 
 def warming(engine: Engine) -> bool:
@@ -203,6 +222,7 @@ class Check:
         ordered = [each.request_id for each in self.commands if isinstance(each, End)]
         assert len(ordered) == len(set(ordered)), "a request ended twice in one answer"
         self.expire()
+        self.miss_deadlines()
         self.happen()
         self.watch()
         self.compare_orders()
@@ -214,14 +234,31 @@ class Check:
         for request in self.books.asked.values():
             # Expiry: nothing is queued for longer than its class allows.
             assert not request.queued or request.due > self.now or request.queued_since == self.now
+            # Deadlines: nothing outlives what its caller allows, wherever it is.
+            assert not request.is_late(self.now)
 
     # The event
 
     def expire(self) -> None:
         expired = [each for each in self.books.asked.values() if each.queued and each.due <= self.now]
         for request in expired:
-            expected = Outcome.EXPIRED if live(self.books, request.pools) else Outcome.NO_ENDPOINTS
-            self.end(request, expected)
+            # Whichever of the class's patience and the caller's deadline was over first says how it ends.
+            if request.deadline is None or request.due < request.deadline:
+                expected = Outcome.EXPIRED if live(self.books, request.pools) else Outcome.NO_ENDPOINTS
+                self.end(request, expected)
+
+    def miss_deadlines(self) -> None:
+        for request in [each for each in self.books.asked.values() if each.is_late(self.now)]:
+            if request.queued:
+                self.end(request, Outcome.TOO_LATE)
+            elif not self.tells_end_of(request):
+                self.aborts.append((request.ticket.request_id, request.attempts))
+                self.end(request, Outcome.TOO_LATE)
+
+    def tells_end_of(self, request: Asked) -> bool:
+        """Whether the event says that the attempt of this request is over, maybe with its whole answer delivered."""
+        told = (self.event.request_id, self.event.attempt) if isinstance(self.event, AttemptEnded) else None
+        return told == (request.ticket.request_id, request.attempts)
 
     def happen(self) -> None:
         match self.event:
@@ -250,8 +287,17 @@ class Check:
         if isinstance(verdict, Refusal):
             return self.end_unknown(ticket, verdict.outcome)
         service_class, pools = verdict.service_class, verdict.pools
+        assert not too_long(ticket, service_class)
         due = after(self.now, service_class.queue_wait_ns_max)
         request = Asked(ticket, service_class, pools, self.now, due)
+        if ticket.first_token_ns_left is not None:
+            request.begin_by = after(self.now, ticket.first_token_ns_left)
+        if ticket.completion_ns_left is not None:
+            request.complete_by = after(self.now, ticket.completion_ns_left)
+        if request.is_late(self.now):
+            return self.end_unknown(ticket, Outcome.TOO_LATE)
+        if self.is_duplicate(ticket):
+            return self.end_unknown(ticket, Outcome.DUPLICATE)
         room = any(has_room(self.books, each) for each in live(self.books, pools))
         held = [
             each for each in self.books.asked.values() if each.queued and each.service_class.name == service_class.name
@@ -276,6 +322,11 @@ class Check:
                 assert ticket.client_retries
                 assert self.credit(ticket.tenant) < self.books.rules.policy.retry.cost
         return self.end_unknown(ticket, answer.outcome)
+
+    def is_duplicate(self, ticket: Ticket) -> bool:
+        """Whether its tenant has a request with the same key open."""
+        keys = [(each.ticket.tenant, each.ticket.idempotency_key) for each in self.books.asked.values()]
+        return ticket.idempotency_key is not None and (ticket.tenant, ticket.idempotency_key) in keys
 
     def first_token(self, request_id: RequestId, number: int) -> None:
         if (attempt := self.books.open.get((request_id, number))) is None:
@@ -307,11 +358,14 @@ class Check:
             self.end(request, Outcome.ENGINE_REFUSED)
         elif answer is not None:
             honest = Outcome.ENGINE_FAILED if ending is AttemptEnding.FAILED else Outcome.ENGINE_SILENT
-            if request.first_token or request.attempts >= rules.attempts_max:
+            late = request.is_late(self.now)
+            assert late == (answer.outcome is Outcome.TOO_LATE)
+            if not late and (request.first_token or request.attempts >= rules.attempts_max):
                 assert answer.outcome is honest
             self.end(request, answer.outcome)
         else:
             assert not request.first_token, "retried after its first token"
+            assert not request.is_late(self.now), "retried after its deadline"
             assert request.attempts < rules.attempts_max
             self.check_extra_attempt(engine.pool)
             silent = ending is not AttemptEnding.FAILED
@@ -321,6 +375,7 @@ class Check:
     def requeue(self, request: Asked, engine: Engine) -> None:
         verdict = judge(self.books.rules.without_gone_class(request.ticket), self.books.rules)
         assert not isinstance(verdict, Refusal)
+        assert not too_long(request.ticket, verdict.service_class)
         request.service_class, request.pools = verdict.service_class, verdict.pools
         request.queued, request.avoid, request.queued_since = True, engine, self.now
         patience = max(0, request.service_class.queue_wait_ns_max - request.waited)
@@ -446,6 +501,7 @@ class Check:
         request.waited += self.now - request.queued_since
         request.attempts += 1
         assert (order.attempt, order.waited_ns) == (request.attempts, request.waited)
+        assert order.caps == request.service_class.caps
         if request.attempts == 1:
             self.count_first(request, engine.pool)
         attempt = Open(order.request_id, order.attempt, engine, request.ticket.stream)
@@ -527,9 +583,10 @@ class Check:
         rules = self.books.rules.policy.retry
         self.books.extras.append((pool, self.now))
         since = self.now - rules.pool_window_ns
-        extras = sum(name == pool and when > since for name, when in self.books.extras)
-        firsts = sum(name == pool and when > since for name, when in self.books.firsts)
-        assert extras <= rules.pool_extra_min or 100 * extras <= rules.pool_percent * firsts
+        extras = [name for name, when in self.books.extras if when > since]
+        firsts = [name for name, when in self.books.firsts if when > since]
+        of_pool, all_firsts_of_pool = extras.count(pool), firsts.count(pool)
+        assert of_pool <= rules.pool_extra_min or 100 * of_pool <= rules.pool_percent * all_firsts_of_pool
 
     # Turns
 

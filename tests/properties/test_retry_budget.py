@@ -49,6 +49,19 @@ def test_extra_attempts_of_a_pool_stay_within_a_fifth_or_the_few_that_are_always
                 assert 5 * wanted_at_most > within(firsts, now, rules.pool_window_ns - PART)
 
 
+@given(st.lists(st.tuples(st.integers(0, 6), st.booleans()), max_size=200), st.integers(0, 3))
+def test_extra_attempts_of_all_pools_together_stay_within_a_fifth_or_the_few(
+    steps: list[tuple[int, bool]], always: int
+) -> None:
+    budget = RetryBudget(RetryRules(pool_extra_min=always))
+    extras = 0
+    for firsts, (pool, fails) in enumerate(steps, start=1):
+        budget.first_attempt(TenantId("first"), PoolName(f"p{pool}"), at(0), client_retry=False)
+        if fails and budget.take(TenantId(f"t{firsts}"), PoolName(f"p{pool}"), at(0), after_silence=False):
+            extras += 1
+            assert extras <= always or 5 * extras <= firsts
+
+
 @given(st.lists(st.sampled_from(["first", "client retry", "failure", "silence"]), max_size=200))
 def test_a_tenant_spends_what_it_has_and_earns_a_tenth_by_each_first_attempt(steps: list[str]) -> None:
     rules = RetryRules(credit_burst=450, pool_percent=10**9)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from headgate.core.events import AttemptEnded, AttemptEnding, AttemptProgress, Event, Progressed, TimerFired
+from headgate.model.caps import Caps
 from headgate.model.policy import HealthRules, Policy, RetryRules
 from headgate.model.units import SECOND, Duration, Instant, RequestId
 from tests.properties.model_host import ModelHost, Open
@@ -30,10 +31,15 @@ from tests.support.builders import (
 )
 from tests.support.inside import inside
 
-INTERACTIVE = a_class("interactive", queue_wait=12, queue_length_max=9, queue_length_per_tenant_max=6)
+INTERACTIVE = a_class(
+    "interactive", queue_wait=12, queue_length_max=9, queue_length_per_tenant_max=6, caps=Caps(prompt_tokens=2_000, n=1)
+)
 CODE = a_class("code", queue_wait=9, pools=("q",), queue_length_max=5)
 BATCH = a_class("batch", band=1, queue_wait=20, queue_length_max=9, pools=("p", "q"), service_tiers=("flex",))
-URGENT = a_class("urgent", band=-1, queue_wait=6, pools=("p",))
+URGENT = a_class(
+    "urgent", band=-1, queue_wait=6, pools=("p",), caps=Caps(prompt_tokens=500, trims_prompt=True, output_tokens=9)
+)
+STRICT = a_class("interactive", queue_wait=12, caps=Caps(prompt_tokens=100))
 RETRY = RetryRules(credit_burst=500)
 HEALTH = HealthRules(failures_max=2, stall_ns_max=lasting(6), eject_ns=lasting(2), eject_ns_max=lasting(7))
 MODELS = (a_model("m", "p", "q"), a_model("n", "q", "p"))
@@ -55,6 +61,7 @@ POLICIES = (
     policy(),
     policy(classes=(INTERACTIVE, URGENT)),
     policy(classes=(a_class("interactive", band=3, queue_wait=1, pools=("p",)), CODE, BATCH)),
+    policy(classes=(STRICT, CODE, BATCH)),
     policy(tenants=("acme", a_tenant("bolt", classes=("batch", "interactive")))),
     policy(pools=("p",), models=(a_model("m", "p"),)),
     policy(pools=("q",), models=(a_model("m", "q"), a_model("n", "q"))),
@@ -68,6 +75,11 @@ waits = st.sampled_from([0, 0, 0, 0, 0, 1, SECOND // 10, SECOND, SECOND]).map(Du
 tenants = st.sampled_from(["acme", "bolt", "coil"])
 endpoints = st.sampled_from(sorted(ENDPOINTS))
 positions = st.integers(0, 30)
+prompts = st.sampled_from([(100, 0)] * 4 + [(4_000, 400), (4_000, 4_000), (9_000, 2_000)])
+"""How many bytes, and how many of them cannot be left out."""
+keys = st.sampled_from([None] * 5 + ["k1", "k1", "k2"])
+allowances = st.sampled_from([None] * 12 + [-1, 0, 0.1, 1, 1, 2, 6, 12, 13])
+"""Seconds that a caller allows. Some are as long as a class's patience, some shorter, some longer."""
 
 
 class SchedulerMachine(RuleBasedStateMachine):
@@ -91,10 +103,23 @@ class SchedulerMachine(RuleBasedStateMachine):
         model=st.sampled_from(["m"] * 4 + ["n"] * 4 + ["none"]),
         stream=st.booleans(),
         retries=st.sampled_from([0, 0, 0, 1]),
+        prompt=prompts,
+        key=keys,
+        allowed=st.tuples(allowances, allowances),
         later=waits,
     )
     def arrive(
-        self, *, tenant: str, service_class: str | None, model: str, stream: bool, retries: int, later: Duration
+        self,
+        *,
+        tenant: str,
+        service_class: str | None,
+        model: str,
+        stream: bool,
+        retries: int = 0,
+        prompt: tuple[int, int] = (100, 0),
+        key: str | None = None,
+        allowed: tuple[float | None, float | None] = (None, None),
+        later: Duration = Duration(0),
     ) -> None:
         self.arrivals += 1
         event = arrived(
@@ -104,6 +129,11 @@ class SchedulerMachine(RuleBasedStateMachine):
             model=model,
             stream=stream,
             client_retries=retries,
+            prompt_bytes=prompt[0],
+            prompt_bytes_kept=prompt[1],
+            key=key,
+            first_token_within=allowed[0],
+            complete_within=allowed[1],
         )
         self.host.tell(event, later)
 
@@ -112,12 +142,25 @@ class SchedulerMachine(RuleBasedStateMachine):
         service_class=st.sampled_from(CLASSES_NAMED),
         model=st.sampled_from(["m", "n"]),
         stream=st.booleans(),
+        allowed=st.tuples(allowances, allowances),
     )
-    def burst(self, senders: list[str], service_class: str | None, model: str, stream: bool) -> None:
+    def burst(
+        self,
+        senders: list[str],
+        service_class: str | None,
+        model: str,
+        stream: bool,
+        allowed: tuple[float | None, float | None],
+    ) -> None:
         for tenant in senders:
-            self.arrive(
-                tenant=tenant, service_class=service_class, model=model, stream=stream, retries=0, later=Duration(0)
-            )
+            self.arrive(tenant=tenant, service_class=service_class, model=model, stream=stream, allowed=allowed)
+
+    @precondition(lambda self: any(each.ticket.idempotency_key for each in self.host.books.asked.values()))
+    @rule(position=positions, tenant=tenants, later=waits)
+    def come_again_with_the_same_key(self, position: int, tenant: str, later: Duration) -> None:
+        used = [each.ticket.idempotency_key for each in self.host.books.asked.values() if each.ticket.idempotency_key]
+        key = used[position % len(used)]
+        self.arrive(tenant=tenant, service_class="batch", model="m", stream=True, key=key, later=later)
 
     @rule(count=st.integers(1, 6), later=waits)
     def some_complete(self, count: int, later: Duration) -> None:
@@ -253,6 +296,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_that_nothing_is_remembered(self) -> None:
         idle = inside(self.host.scheduler)
         assert (idle.requests, idle.attempts, idle.queued_per_tenant, idle.lines) == (0, 0, 0, 0)
+        assert (idle.keys, idle.deadlines) == (0, (0, 0))
         assert (idle.expiries, idle.stalls, idle.pools_changed) == ((0, 0), (0, 0), 0)
         assert idle.tenants_with_credit <= 3
         assert idle.pools_with_window <= 2

@@ -23,6 +23,7 @@ from headgate.core.events import (
 )
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary
+from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
@@ -70,6 +71,7 @@ def a_class(
     service_tiers: tuple[str, ...] = (),
     prompt_tokens_max: int | None = None,
     unnamed: bool = True,
+    caps: Caps | None = None,
 ) -> ServiceClass:
     return ServiceClass(
         ClassName(name),
@@ -81,6 +83,7 @@ def a_class(
         service_tiers=service_tiers,
         prompt_tokens_max=prompt_tokens_max,
         unnamed=unnamed,
+        caps=caps or Caps(),
     )
 
 
@@ -162,8 +165,13 @@ def arrived(
     model: str = "m",
     stream: bool = True,
     prompt_bytes: int = 100,
+    prompt_bytes_kept: int = 0,
     client_retries: int = 0,
+    first_token_within: float | None = None,
+    complete_within: float | None = None,
+    key: str | None = None,
 ) -> RequestArrived:
+    """The caller's deadlines are given in seconds from here on; the key is its Idempotency-Key."""
     return RequestArrived(
         Ticket(
             RequestId(request),
@@ -175,6 +183,10 @@ def arrived(
             class_named=service_class,
             service_tier=tier,
             client_retries=client_retries,
+            prompt_bytes_kept=prompt_bytes_kept,
+            first_token_ns_left=None if first_token_within is None else lasting(first_token_within),
+            completion_ns_left=None if complete_within is None else lasting(complete_within),
+            idempotency_key=key,
         )
     )
 
@@ -251,6 +263,7 @@ def dispatch(
     service_class: str = "interactive",
     waited: float = 0,
     place: str = "1 of 1",
+    caps: Caps | None = None,
 ) -> Dispatch:
     """A `Dispatch` with the limits of a class built by `a_class`."""
     limits = INTERACTIVE
@@ -264,6 +277,7 @@ def dispatch(
         limits.first_token_ns_max,
         limits.idle_ns_max,
         limits.total_ns_max,
+        caps or limits.caps,
         f"least outstanding, {place} in flight with it",
     )
 

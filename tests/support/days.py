@@ -1,8 +1,8 @@
 """What might happen on a long day, with trouble in it?
 
 A seed makes events that react to what the scheduler orders, as a host would: attempts begin, go on and end in many
-ways, endpoints come and go, fail and hang, the policy changes, clients leave. The large world has many of everything;
-in the small one the same few meet in all possible ways.
+ways, endpoints come and go, fail and hang, the policy changes, clients leave, are in a hurry or say a thing twice. The
+large world has many of everything; in the small one the same few meet in all possible ways.
 """
 
 from dataclasses import dataclass, field
@@ -18,6 +18,7 @@ from headgate.core.events import (
     RequestArrived,
     TimerFired,
 )
+from headgate.model.caps import Caps
 from headgate.model.policy import HealthRules, Policy, RetryRules
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId, after
 from tests.support.builders import (
@@ -79,7 +80,8 @@ class Day:
 
     def next(self, wakeup: Instant | None) -> tuple[Event, Instant]:
         step = Duration(self.chance.choice(self.world.steps_ms) * MILLISECOND)
-        if wakeup is not None and wakeup <= after(self.now, step):
+        # Now and then a busy host rings late, and something else happens first.
+        if wakeup is not None and wakeup <= after(self.now, step) and self.chance.random() < 0.9:
             self.now = max(self.now, wakeup)
             return TimerFired(), self.now
         self.now = after(self.now, step)
@@ -121,6 +123,7 @@ class Day:
 
     def _arrival(self) -> Event:
         self.arrivals += 1
+        prompt_bytes = self.chance.choice((100, 3_000, 90_000))
         return arrived(
             f"r{self.arrivals}",
             self.chance.choice(self.world.tenants[: self.chance.choice((2, 10, 40))]),
@@ -128,9 +131,17 @@ class Day:
             tier=self.chance.choice((None, None, "flex", "auto")),
             model=self.chance.choice(self.world.models),
             stream=self.chance.random() < 0.8,
-            prompt_bytes=self.chance.choice((100, 3_000, 90_000)),
+            prompt_bytes=prompt_bytes,
+            prompt_bytes_kept=round(prompt_bytes * self.chance.random()),
             client_retries=int(self.chance.random() < 0.05),
+            first_token_within=self._allowance(),
+            complete_within=self._allowance(),
+            key=self.chance.choice(("k1", "k2", "k3")) if self.chance.random() < 0.1 else None,
         )
+
+    def _allowance(self) -> float | None:
+        """Most callers set no deadline; a few have missed it before they arrive."""
+        return self.chance.choice((0, 0.2, 1, 3, 5, 8)) if self.chance.random() < 0.1 else None
 
     def _hung(self, attempt: Dispatch) -> bool:
         """Some endpoints stop in the middle of their answers for half a minute, until they are told to."""
@@ -163,9 +174,11 @@ class Day:
 _TENANTS = tuple(f"tenant-{number}" for number in range(40))
 _POOLS = ("large", "small", "spare")
 _CLASSES = (
-    a_class("interactive", queue_wait=4, queue_length_max=60, prompt_tokens_max=1_000),
+    a_class("interactive", queue_wait=4, queue_length_max=30, prompt_tokens_max=1_000),
     a_class("code", queue_wait=6, pools=("large",), unnamed=False),
-    a_class("long", band=1, queue_wait=15, pools=("large", "spare")),
+    a_class(
+        "long", band=1, queue_wait=15, pools=("large", "spare"), caps=Caps(prompt_tokens=18_000, trims_prompt=True)
+    ),
     a_class("batch", band=2, queue_wait=60, service_tiers=("flex",), unnamed=False),
 )
 _MODELS = (a_model("m", "large", "small"), a_model("n", "small", "spare"), a_model("o", *_POOLS))
@@ -194,7 +207,7 @@ LARGE = World(
 # A small world
 
 _EITHER = a_class("either", band=1, queue_wait=5, queue_length_max=6)
-_ONLY_P = a_class("only p", queue_wait=3, pools=("p",))
+_ONLY_P = a_class("only p", queue_wait=3, pools=("p",), caps=Caps(prompt_tokens=1_000))
 _ONLY_Q = a_class("only q", queue_wait=3, pools=("q",), queue_length_per_tenant_max=2)
 
 

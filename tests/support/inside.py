@@ -12,6 +12,10 @@ class Inside:
     """The length of everything that grows with work or with endpoints."""
 
     requests: int
+    keys: int
+    """Idempotency-Keys of open requests."""
+    deadlines: tuple[int, int]
+    """As `expiries`, of the callers."""
     attempts: int
     queued_per_tenant: int
     lines: int
@@ -35,7 +39,9 @@ def inside(scheduler: Scheduler) -> Inside:
     fleet, backlog, budget = scheduler._fleet, scheduler._backlog, scheduler._retry_budget
     bands = list(backlog._bands.values())
     return Inside(
-        requests=len(scheduler._requests),
+        requests=len(scheduler._requests.by_id),
+        keys=len(scheduler._requests._keys),
+        deadlines=_lengths(scheduler._requests.deadlines),
         attempts=len(scheduler._attempts),
         queued_per_tenant=len(backlog._per_tenant),
         lines=sum(len(lines) for band in bands for lines in band._waiting.values()),

@@ -71,7 +71,7 @@ async def _reality(settings: "Settings") -> "list[Finding]":
     from headgate.cli.checkup.endpoints import look_at_all
     from headgate.cli.checkup.listeners import look_at_listeners
     from headgate.cli.checkup.machine import machine_findings
-    from headgate.engines.http import open_session
+    from headgate.engines.page import open_session
 
     async with open_session() as session:
         looks, listeners = await asyncio.gather(look_at_all(settings, session), look_at_listeners(settings, session))

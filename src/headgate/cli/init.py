@@ -73,7 +73,7 @@ def _ask(url: str, variable: str | None) -> "EnginePool":
 
 
 async def _recognised(url: str, api_key: str | None) -> "Recognised":
-    from headgate.engines.http import open_session
+    from headgate.engines.page import open_session
     from headgate.engines.recognise import recognise
 
     async with open_session() as session:

@@ -63,7 +63,7 @@ def admin_url(given: str | None, file: Path) -> str | None:
 
 async def _asked(url: str) -> "tuple[GatewayStatus, bytes]":
     from headgate.cli.gateway_status import ask
-    from headgate.engines.http import open_session
+    from headgate.engines.page import open_session
 
     async with open_session() as session:
         return await ask(session, url, timeout_s=_TIMEOUT_S)

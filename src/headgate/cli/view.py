@@ -18,6 +18,7 @@ def screen(now: Status, before: Status, *, columns: int, rows: int) -> list[str]
     """At most so many lines of at most so many characters."""
     lines = [_headline(now), "", *_classes(now, before), "", _endings(now, before), "", *_endpoints(now)]
     lines += [f"! {problem}" for problem in now["reload_problems"]]
+    lines += [f"! {each['endpoint_id']}: {problem}" for each in now["engines"] for problem in each.get("problems", ())]
     return [line[:columns].rstrip() for line in lines[:rows]]
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
+from headgate.config.caps import caps
 from headgate.config.problems import Report
 from headgate.config.schema import ClassSection, File
 from headgate.config.shape import suggestion
@@ -66,7 +67,7 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         report.problem(("classes", name, "band"), "missing; give its priority, where 0 goes first")
     base = base or ServiceClass(ClassName(name), band=section.band or 0)
     tiers, pools = section.service_tiers, section.pools
-    return replace(
+    service_class = replace(
         base,
         band=_given(section.band, base.band),
         service_tiers=base.service_tiers if tiers is None else tuple(tiers),
@@ -79,7 +80,22 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         first_token_ns_max=_lasting(section.first_token_max, base.first_token_ns_max),
         idle_ns_max=_lasting(section.idle_max, base.idle_ns_max),
         total_ns_max=_lasting(section.total_max, base.total_ns_max),
+        caps=caps(section.caps, base.caps, ("classes", name, "caps"), report),
     )
+    _check_lengths(service_class, report)
+    return service_class
+
+
+def _check_lengths(service_class: ServiceClass, report: Report) -> None:
+    taken, cap = service_class.prompt_tokens_max, service_class.caps.prompt_tokens
+    if not service_class.unnamed or service_class.caps.trims_prompt or taken is None or cap is None:
+        return
+    if taken > cap:
+        report.warn(
+            ("classes", service_class.name, "caps", "prompt_tokens"),
+            f"is less than prompt_tokens_max {taken}, so longer unnamed prompts come to this class and are refused; "
+            f"lower prompt_tokens_max to {cap}, or set trims_prompt",
+        )
 
 
 def _check_tiers(classes: tuple[ServiceClass, ...], report: Report) -> None:

@@ -1,9 +1,12 @@
 """What does a configuration mean, in a few lines that a person can check at a glance?"""
 
 from collections.abc import Iterator, Sized
+from dataclasses import asdict
 
 from headgate.config.quantities import address_text, duration_text
+from headgate.config.schema import UNLIMITED
 from headgate.config.settings import PoolSettings, Settings
+from headgate.model.caps import Caps
 from headgate.model.policy import ServiceClass
 
 
@@ -38,7 +41,10 @@ def as_data(settings: Settings) -> dict[str, object]:
             for pool in settings.pools
         },
         "models": {model.name: {"pools": model.pools} for model in settings.policy.models},
-        "classes": {each.name: {"band": each.band, "pools": each.pools} for each in settings.policy.classes},
+        "classes": {
+            each.name: {"band": each.band, "pools": each.pools, "caps": asdict(each.caps)}
+            for each in settings.policy.classes
+        },
         "tenants": len(settings.policy.tenants),
         "keys": len(settings.keys),
         "anonymous_tenant": settings.anonymous_tenant,
@@ -55,7 +61,7 @@ def _pool(pool: PoolSettings) -> str:
 def _service_class(each: ServiceClass) -> str:
     return (
         f"class {each.name}: band {each.band}, takes {_taken(each)}, "
-        f"waits {duration_text(each.queue_wait_ns_max)} at most{_where(each)}"
+        f"waits {duration_text(each.queue_wait_ns_max)} at most{_where(each)}{_capped(each.caps)}"
     )
 
 
@@ -70,6 +76,25 @@ def _taken(each: ServiceClass) -> str:
 
 def _where(each: ServiceClass) -> str:
     return f", on {_names(each.pools)}" if each.pools else ""
+
+
+def _capped(caps: Caps) -> str:
+    """The caps that differ from the usual ones, as the file would write them."""
+    usual = asdict(Caps())
+    own = {name: value for name, value in asdict(caps).items() if value != usual[name]}
+    return "".join(f", {name} {_cap(value)}" for name, value in own.items())
+
+
+def _cap(value: object) -> str:
+    match value:
+        case None:
+            return UNLIMITED
+        case bool():
+            return str(value).lower()
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
 
 
 def _names(names: tuple[str, ...]) -> str:

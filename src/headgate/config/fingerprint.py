@@ -46,6 +46,7 @@ def _canonical(settings: Settings) -> bytes:
             "drain_grace_ns": settings.drain_grace_ns,
             "limits": settings.limits,
             "error_docs": settings.error_docs,
+            "quote_engine_errors": settings.quote_engine_errors,
             "keys": {format_digest(digest): tenant for digest, tenant in settings.keys.items()},
             "anonymous_tenant": settings.anonymous_tenant,
             "pools": sorted(pools, key=lambda each: each.name),

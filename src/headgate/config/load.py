@@ -14,11 +14,12 @@ from headgate.config import document, shape
 from headgate.config.classes import service_classes
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
+from headgate.config.limits import limits
 from headgate.config.pools import pool_settings
 from headgate.config.problems import ConfigErrors, Problem, Report
 from headgate.config.references import check_names, check_references
 from headgate.config.schema import File
-from headgate.config.settings import Address, Limits, Settings
+from headgate.config.settings import Address, Settings
 from headgate.config.tenants import callers
 from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
 from headgate.model.tenant import Tenant
@@ -86,17 +87,14 @@ def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
         listen=Address(*file.listen),
         admin_listen=Address(*file.admin_listen),
         drain_grace_ns=Duration(file.drain_grace),
-        limits=Limits(
-            body_bytes_max=file.limits.body_bytes_max,
-            requests_open_max=file.limits.requests_open_max,
-            client_stall_ns_max=Duration(file.limits.client_stall_max),
-        ),
+        limits=limits(file, report),
         key_secret=who.key_secret,
         keys=who.keys,
         anonymous_tenant=who.anonymous_tenant,
         pools=pools,
         policy=_policy(file, classes),
         error_docs=error_docs(file, report),
+        quote_engine_errors=file.quote_engine_errors,
         hash="",
     )
 

@@ -41,6 +41,7 @@ class _Pools:
             served_model=self._served_model(name, section),
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
+            passes_priority=section.passes_priority,
         )
 
     def _served_model(self, name: str, section: PoolSection) -> str:

@@ -8,13 +8,16 @@ A section with `SHORT` may be written as that one setting alone: `smollm2: small
 `smollm2: {pools: [small]}`.
 """
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
-MIB = 1024 * 1024
+KIB = 1024
+MIB = 1024 * KIB
+UNLIMITED = "unlimited"
+"""How the file lifts a cap. An empty value means one that is left out, and `none` is a reasoning effort."""
 
 AddressText = Annotated[tuple[str, int], Meta(extra={"reads": "address"})]
 Lasting = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
@@ -23,6 +26,8 @@ Bytes = Annotated[int, Meta(ge=1024, extra={"reads": "size"})]
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
+PositiveCap = Positive | Literal["unlimited"]
+CountCap = Count | Literal["unlimited"]
 Secret = Annotated[str, Meta(extra={"secret": True})]
 """Never shown, not even in a message about it."""
 
@@ -38,6 +43,12 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 class LimitsSection(Section, frozen=True):
     body_bytes_max: Bytes = 32 * MIB
     requests_open_max: Positive = 20_000
+    connections_open_max: Positive = 25_000
+    head_bytes_max: Bytes = 64 * KIB
+    headers_max: Positive = 100
+    head_max: Lasting = 10 * SECOND
+    receive_max: Lasting = 60 * SECOND
+    idle_max: Lasting = 75 * SECOND
     client_stall_max: Lasting = 30 * SECOND
 
 
@@ -56,12 +67,26 @@ class PoolSection(Section, frozen=True):
     served_model: str | None = None
     api_key: Secret | None = None
     warm_up: LastingOrNone = 30 * SECOND
+    passes_priority: bool = False
 
 
 class ModelSection(Section, frozen=True):
     SHORT: ClassVar[str | None] = "pools"
 
     pools: Annotated[list[str], Meta(extra={"next": "name the pools that serve this model"})]
+
+
+class CapsSection(Section, frozen=True):
+    """Each cap left out is that of the default class of this name, else of any class (caps.py)."""
+
+    prompt_tokens: PositiveCap | None = None
+    trims_prompt: bool | None = None
+    output_tokens: PositiveCap | None = None
+    n: PositiveCap | None = None
+    best_of: PositiveCap | None = None
+    logprobs: CountCap | None = None
+    prompt_logprobs: CountCap | None = None
+    reasoning_effort: str | None = None
 
 
 class ClassSection(Section, frozen=True):
@@ -78,6 +103,7 @@ class ClassSection(Section, frozen=True):
     first_token_max: Lasting | None = None
     idle_max: Lasting | None = None
     total_max: Lasting | None = None
+    caps: CapsSection = CapsSection()
 
 
 class TenantSection(Section, frozen=True):
@@ -110,6 +136,7 @@ class File(Section, frozen=True):
     admin_listen: AddressText = ("127.0.0.1", 9090)
     drain_grace: LastingOrNone = 30 * SECOND
     error_docs: str | None = None
+    quote_engine_errors: bool = False
     key_secret: Secret | None = None
     anonymous_tenant: str | None = None
     tenants: dict[str, TenantSection] = {}

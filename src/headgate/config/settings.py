@@ -23,6 +23,17 @@ class Limits:
 
     body_bytes_max: int
     requests_open_max: int
+    connections_open_max: int
+    """A new connection beyond these is closed at once."""
+    head_bytes_max: int
+    headers_max: int
+    """How many header lines a request may have."""
+    head_ns_max: Duration
+    """How long a request's head may take, from its first byte, and a new connection to send that byte."""
+    receive_ns_max: Duration
+    """How long a request's body may take, from the end of its head."""
+    idle_ns_max: Duration
+    """How long a connection may stay open between two requests."""
     client_stall_ns_max: Duration
     """How long a caller may leave its answer unread before it is cut off."""
 
@@ -45,6 +56,8 @@ class PoolSettings:
     endpoints: tuple[EndpointSettings, ...]
     api_key: str | None = field(default=None, repr=False)
     """What its engines ask for as a bearer token."""
+    passes_priority: bool = False
+    """Whether its engines schedule by priority, so that the field `priority` of a request may reach them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,8 @@ class Settings:
     policy: Policy
     error_docs: str
     """Below this address callers find the pages about outcomes; empty if there are none. No slash at its end."""
+    quote_engine_errors: bool
+    """Whether what engines say of their errors is repeated to callers and in the log."""
     hash: str
     """Names this configuration: the same in every process that runs it, different after any change."""
     warnings: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ class _Shape:
             case inspect.ListType():
                 return self._items(tree, info, place)
             case inspect.UnionType():
-                return self.value(tree, _without_none(info), place)
+                return self._either(tree, info, place)
             case inspect.Metadata(type=inspect.DictType() | inspect.ListType()):
                 return self.value(tree, info.type, place)
             case _:
@@ -115,21 +115,32 @@ class _Shape:
 
     # Single values
 
-    def _leaf(self, tree: Tree, info: inspect.Type, place: Place) -> object:
+    def _either(self, tree: Tree, info: inspect.UnionType, place: Place) -> object:
+        """A value of one kind, or one of a few words that may stand for it."""
+        words = tuple(str(word) for each in info.types if isinstance(each, inspect.LiteralType) for word in each.values)
+        (kind,) = (each for each in info.types if not isinstance(each, inspect.NoneType | inspect.LiteralType))
+        return self._leaf(tree, kind, place, words) if words else self.value(tree, kind, place)
+
+    def _leaf(self, tree: Tree, info: inspect.Type, place: Place, words: tuple[str, ...] = ()) -> object:
         extra = _extra(info)
         secret, unit = "secret" in extra, extra.get("reads")
         info = info.type if isinstance(info, inspect.Metadata) else info
         if not isinstance(tree, str):
-            self._unexpected(place, None if secret else tree, _expected(info))
+            self._unexpected(place, None if secret else tree, _or(_expected(info), words))
             return _stand_in(info)
         try:
-            value = _understood(expand(tree, self.environ), info, unit)
+            text = expand(tree, self.environ)
+            value = text if text in words else _understood(text, info, unit)
         except Unexpandable as missing:
             self.report.problem(place, str(missing))
         except quantities.Unreadable as expected:
-            self._unexpected(place, None if secret else tree, str(expected))
+            self._unexpected(place, None if secret else tree, _or(str(expected), words))
         else:
-            if not isinstance(info, inspect.IntType) or self._is_within(value, info, tree, place, unit):
+            if (
+                value in words
+                or not isinstance(info, inspect.IntType)
+                or self._is_within(value, info, tree, place, unit)
+            ):
                 return value
         return _stand_in(info)
 
@@ -198,9 +209,8 @@ def _stand_in(info: inspect.Type) -> object:
             return ""
 
 
-def _without_none(info: inspect.UnionType) -> inspect.Type:
-    (only,) = (each for each in info.types if not isinstance(each, inspect.NoneType))
-    return only
+def _or(expected: str, words: tuple[str, ...]) -> str:
+    return " or ".join((expected, *words))
 
 
 def _extra(info: inspect.Type) -> dict[str, object]:

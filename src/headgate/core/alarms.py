@@ -46,8 +46,11 @@ class Alarms(Generic[_Key]):
     def pop_due(self, now: Instant) -> list[_Key]:
         """Takes out every alarm whose moment has come, earliest first."""
         due: list[_Key] = []
-        while (moment := self.next()) is not None and moment <= now:
-            key = heappop(self._heap)[2]
-            del self._due[key]
-            due.append(key)
+        heap = self._heap
+        # This is asked at every event, and nearly always the answer is none.
+        while heap and heap[0][0] <= now:
+            moment, sequence, key = heappop(heap)
+            if self._due.get(key) == (moment, sequence):
+                del self._due[key]
+                due.append(key)
         return due

@@ -6,6 +6,7 @@ explain every decision without asking the core.
 
 from dataclasses import dataclass
 
+from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName, RequestId
 
@@ -24,6 +25,8 @@ class Dispatch:
     first_token_ns_max: Duration
     idle_ns_max: Duration
     total_ns_max: Duration
+    caps: Caps
+    """What the request may ask of the engine, at most."""
     reason: str
 
 

@@ -1,9 +1,10 @@
 """May this request be tried once more?
 
-Two budgets must both agree. A tenant earns a tenth of a retry with each first attempt and
+All budgets must agree. A tenant earns a tenth of a retry with each first attempt and
 nothing by waiting, so a tenant whose requests all fail cannot double its own load. A pool
 allows extra attempts up to a fifth of its first attempts of the last seconds, so that all
 tenants together cannot either; a few are always allowed, or a quiet pool would never retry.
+The same holds for all pools together, or the few of many small pools would add up.
 Counts are kept in tenths of the window: first attempts of the oldest, partly elapsed tenth are
 left out and extra attempts of it kept in, which errs on the side of fewer retries.
 """
@@ -17,12 +18,13 @@ _PARTS = 10
 
 
 class RetryBudget:
-    __slots__ = ("_credit", "_pools", "_rules")
+    __slots__ = ("_all", "_credit", "_pools", "_rules")
 
     def __init__(self, rules: RetryRules) -> None:
         self._rules = rules
         self._credit: dict[TenantId, int] = {}
         self._pools: dict[PoolName, _Window] = {}
+        self._all = _Window(rules.pool_window_ns)
 
     def change_rules(self, policy: Policy) -> None:
         """Takes new rules and forgets the tenants and pools that are gone."""
@@ -30,6 +32,7 @@ class RetryBudget:
         pools = [each.name for each in policy.pools if each.name in self._pools]
         if policy.retry.pool_window_ns != self._rules.pool_window_ns:
             pools = []
+            self._all = _Window(policy.retry.pool_window_ns)
         self._rules = policy.retry
         self._credit = {tenant: self._credit[tenant] for tenant in tenants}
         self._pools = {pool: self._pools[pool] for pool in pools}
@@ -40,18 +43,20 @@ class RetryBudget:
             credit = self._credit.get(tenant, self._rules.credit_burst) + self._rules.credit_per_first_attempt
             self._credit[tenant] = min(credit, self._rules.credit_burst)
         self._window(pool).count_first(now)
+        self._all.count_first(now)
 
     def take_for_tenant(self, tenant: TenantId) -> bool:
         """For a retry that the caller makes: only its own budget is asked."""
         return self._spend(tenant, self._rules.cost)
 
     def take(self, tenant: TenantId, pool: PoolName, now: Instant, *, after_silence: bool) -> bool:
-        """For a retry that we make: tenant and pool are asked."""
-        window = self._window(pool)
+        """For a retry that we make: tenant and pool are asked, and all pools together."""
+        windows = (self._window(pool), self._all)
         cost = self._rules.cost_after_silence if after_silence else self._rules.cost
-        if not window.allows_extra(now, self._rules) or not self._spend(tenant, cost):
+        if not all(each.allows_extra(now, self._rules) for each in windows) or not self._spend(tenant, cost):
             return False
-        window.count_extra(now)
+        for window in windows:
+            window.count_extra(now)
         return True
 
     def pace(self, pools: tuple[PoolName, ...], now: Instant) -> tuple[int, Duration]:
@@ -75,7 +80,7 @@ class RetryBudget:
 
 
 class _Window:
-    """First and extra attempts of one pool over the last window."""
+    """First and extra attempts over the last window, of one pool or of all."""
 
     __slots__ = ("_extras", "_firsts", "_width_ns")
 

@@ -9,7 +9,8 @@ bound to an endpoint only when that endpoint has room (late binding), so that as
 waits its order can still change. Three promises hold after every event:
 
 - no endpoint has room while a request that could go there waits;
-- nothing that has waited too long is still queued;
+- nothing that has waited too long is still queued, and nothing whose caller's deadline has
+  passed is still queued or in flight;
 - every place taken at an endpoint belongs to an attempt that the host has not yet reported
   as ended. A place outlives its request where the request ended first.
 
@@ -21,8 +22,19 @@ The methods stand in the order of a request's life; fleet and policy come last.
 
 from typing import assert_never
 
-from headgate.core.admission.gate import Admitted, Refusal, expected_wait, judge, servable
-from headgate.core.admission.retry_after import bounded, drain_time
+from headgate.core.admission.gate import (
+    Admitted,
+    Refusal,
+    drain,
+    duplicate,
+    expected_wait,
+    judge,
+    late,
+    no_place,
+    no_retry,
+    servable,
+)
+from headgate.core.admission.retry_after import bounded
 from headgate.core.alarms import Alarms
 from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import (
@@ -41,6 +53,7 @@ from headgate.core.events import (
     TimerFired,
     WithdrawalCause,
 )
+from headgate.core.open_requests import OpenRequests
 from headgate.core.queues.bands import Backlog
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.endpoints import EndpointRecord
@@ -58,7 +71,7 @@ from headgate.model.units import SECOND, Duration, Instant, PoolName, RequestId,
 class Scheduler:
     def __init__(self) -> None:
         self._rules = Rules(Policy(), policy_hash="")
-        self._requests: dict[RequestId, Request] = {}
+        self._requests = OpenRequests()
         self._attempts: dict[tuple[RequestId, int], Attempt] = {}
         """Every place taken at an endpoint."""
         self._backlog = Backlog()
@@ -73,6 +86,7 @@ class Scheduler:
         self._now = now
         out: list[Command] = []
         self._expire(now, out)
+        self._miss_deadlines(event, now, out)
         match event:
             case RequestArrived(ticket):
                 self._arrive(ticket, now, out)
@@ -104,20 +118,20 @@ class Scheduler:
 
     def next_wakeup(self) -> Instant | None:
         """When the host must call again, if nothing happens before."""
-        moments = (self._expiries.next(), *self._fleet.next_wakeup())
+        moments = (self._expiries.next(), self._requests.deadlines.next(), *self._fleet.next_wakeup())
         return min((moment for moment in moments if moment is not None), default=None)
 
     # Arrival
 
     def _arrive(self, ticket: Ticket, now: Instant, out: list[Command]) -> None:
-        assert ticket.request_id not in self._requests, f"request {ticket.request_id} arrived twice"
-        verdict = self._judge(ticket, now)
+        assert ticket.request_id not in self._requests.by_id, f"request {ticket.request_id} arrived twice"
+        verdict = judge(ticket, self._rules)
         if isinstance(verdict, Admitted):
             self._sequence += 1
             request = Request(ticket, verdict.service_class, verdict.pools, sequence=self._sequence, now=now)
-            refusal = self._no_place(request, now) or self._no_retry(request, now)
+            refusal = self._refusal(request, verdict, now)
             if refusal is None:
-                self._requests[ticket.request_id] = request
+                self._requests.add(request)
                 self._enqueue(request, now)
                 return
             verdict = refusal
@@ -125,40 +139,15 @@ class Scheduler:
         wait = bounded(verdict.retry_after_ns)
         out.append(End(ticket.request_id, verdict.outcome, name, 0, Duration(0), wait, verdict.reason))
 
-    def _judge(self, ticket: Ticket, now: Instant) -> Admitted | Refusal:
-        verdict = judge(ticket, self._rules)
-        if isinstance(verdict, Refusal):
-            return verdict
-        return servable(verdict, self._fleet, self._rules, now) or verdict
-
-    def _no_place(self, request: Request, now: Instant) -> Refusal | None:
-        """The bounds of the queue hold for those who would have to wait in it."""
-        service_class, tenant = request.service_class, request.ticket.tenant
-        if choose(request, request.pools, self._fleet) is not None:
-            return None
-        held, held_max = self._backlog.in_class(service_class.name), service_class.queue_length_max
-        own, own_max = self._backlog.of_tenant(service_class.name, tenant), service_class.queue_length_per_tenant_max
-        if held < held_max and own < own_max:
-            return None
-        wait = self._drain_time(request, now)
-        if own >= own_max:
-            text, setting = f'tenant "{tenant}" holds {own} of {own_max}', "queue_length_per_tenant_max"
-        else:
-            text, setting = f"there are {held} of {held_max}", "queue_length_max"
-        reason = f'{text} queued requests in class "{service_class.name}"; wait {seconds(wait)} or raise {setting}'
-        return Refusal(Outcome.QUEUE_FULL, reason, service_class, wait)
-
-    def _no_retry(self, request: Request, now: Instant) -> Refusal | None:
-        """A retry that the caller makes needs its tenant's retry budget, as ours do."""
-        ticket = request.ticket
-        if not ticket.client_retries or self._retry_budget.take_for_tenant(ticket.tenant):
-            return None
-        reason = f'tenant "{ticket.tenant}" has used up its retry budget; it grows with requests that are not retries'
-        return Refusal(Outcome.RETRY_REFUSED, reason, request.service_class, self._drain_time(request, now))
-
-    def _drain_time(self, request: Request, now: Instant) -> Duration:
-        waiting = self._backlog.in_class(request.service_class.name)
-        return drain_time(waiting, request.pools, self._retry_budget, now)
+    def _refusal(self, request: Request, admitted: Admitted, now: Instant) -> Refusal | None:
+        """Why a request that the policy allows does not come in at this moment."""
+        return (
+            late(request, now)
+            or duplicate(self._requests.first_of_key(request.ticket), request)
+            or servable(admitted, self._fleet, self._rules, now)
+            or no_place(request, self._fleet, self._backlog, self._retry_budget, now)
+            or no_retry(request, self._backlog, self._retry_budget, now)
+        )
 
     # Queue
 
@@ -166,7 +155,9 @@ class Scheduler:
         request.queued_since = now
         # One patience for all attempts together: what it has waited before is spent.
         patience = Duration(max(0, request.service_class.queue_wait_ns_max - request.waited_ns))
-        self._expiries.set(request.ticket.request_id, after(now, patience))
+        expires, deadline = after(now, patience), request.deadline
+        if deadline is None or expires < deadline.at:
+            self._expiries.set(request.ticket.request_id, expires)
         self._push(request)
 
     def _push(self, request: Request) -> None:
@@ -180,17 +171,38 @@ class Scheduler:
 
     def _expire(self, now: Instant, out: list[Command]) -> None:
         for request_id in self._expiries.pop_due(now):
-            request = self._requests[request_id]
+            request = self._requests.by_id[request_id]
             self._backlog.remove(request)
             self._stop_waiting(request, now)
             waited = seconds(request.waited_ns)
             if self._fleet.live(request.pools):
                 reason = f'waited {waited}, as long as class "{request.service_class.name}" may wait'
-                self._end(request, Outcome.EXPIRED, reason, out, self._drain_time(request, now))
+                self._end(request, Outcome.EXPIRED, reason, out, drain(request, self._backlog, self._retry_budget, now))
             else:
                 reason = f"no endpoint of pool {', '.join(request.pools)} became ready in {waited}"
                 wait = expected_wait(request.pools, self._fleet, self._rules, now)
                 self._end(request, Outcome.NO_ENDPOINTS, reason, out, wait)
+
+    def _miss_deadlines(self, event: Event, now: Instant, out: list[Command]) -> None:
+        """Ends those whose callers want no answer any more, wherever they are.
+
+        An attempt that is told to have ended at this moment is looked at first: its caller may
+        have the whole answer already. An attempt that is stopped says nothing about its endpoint.
+        """
+        for request_id in self._requests.deadlines.pop_due(now):
+            request = self._requests.by_id[request_id]
+            running = request.running
+            if running is None:
+                self._backlog.remove(request)
+                self._stop_waiting(request, now)
+                self._too_late(request, f'while it waited in class "{request.service_class.name}"', out)
+            elif not (isinstance(event, AttemptEnded) and _is_about(event, request, running)):
+                self._abort(request, running, "the caller's deadline has passed", out)
+                self._too_late(request, f"while attempt {running.number} was running", out)
+
+    def _too_late(self, request: Request, how: str, out: list[Command]) -> None:
+        assert request.deadline is not None
+        self._end(request, Outcome.TOO_LATE, request.deadline.missed(how), out)
 
     # Dispatch
 
@@ -236,6 +248,7 @@ class Scheduler:
                 service_class.first_token_ns_max,
                 service_class.idle_ns_max,
                 service_class.total_ns_max,
+                service_class.caps,
                 f"least outstanding, {endpoint.in_flight} of {endpoint.in_flight_max} in flight with it",
             )
         )
@@ -250,9 +263,9 @@ class Scheduler:
         if attempt.stream and not attempt.streaming:
             attempt.streaming = True
             self._fleet.began_stream(attempt.endpoint, now)
-        request = self._requests.get(request_id)
+        request = self._requests.by_id.get(request_id)
         if request is not None:
-            request.first_token = True
+            self._requests.began(request)
 
     def _progress(self, event: Progressed, now: Instant) -> None:
         for report in event.attempts:
@@ -261,7 +274,7 @@ class Scheduler:
                 attempt.endpoint.last_heard = now
 
     def _withdraw(self, request_id: RequestId, cause: WithdrawalCause, now: Instant, out: list[Command]) -> None:
-        request = self._requests.get(request_id)
+        request = self._requests.by_id.get(request_id)
         if request is None:
             return
         if request.running is not None:
@@ -283,8 +296,8 @@ class Scheduler:
         for endpoint in stalled.values():
             _note(self._fleet.eject_stalled(endpoint, now), out)
         for (request_id, _), attempt in self._attempts.items():
-            if attempt.stream and attempt.endpoint.id in stalled and request_id in self._requests:
-                self._abort(self._requests[request_id], attempt, "its endpoint shows no sign of life", out)
+            if attempt.stream and attempt.endpoint.id in stalled and request_id in self._requests.by_id:
+                self._abort(self._requests.by_id[request_id], attempt, "its endpoint shows no sign of life", out)
 
     def _abort(self, request: Request, attempt: Attempt, reason: str, out: list[Command]) -> None:
         out.append(Abort(request.ticket.request_id, attempt.number, attempt.endpoint.id, reason))
@@ -297,7 +310,7 @@ class Scheduler:
             return
         self._judge_endpoint(attempt.endpoint, event, now, out)
         self._fleet.vacate(attempt.endpoint, streaming=attempt.streaming)
-        request = self._requests.get(event.request_id)
+        request = self._requests.by_id.get(event.request_id)
         if request is None:
             return
         request.running = None
@@ -327,18 +340,26 @@ class Scheduler:
             case _:
                 assert_never(event.ending)
 
+    def _judge(self, ticket: Ticket, now: Instant) -> Admitted | Refusal:
+        verdict = judge(ticket, self._rules)
+        if isinstance(verdict, Refusal):
+            return verdict
+        return servable(verdict, self._fleet, self._rules, now) or verdict
+
     def _retry(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, silent: bool
     ) -> None:
         """Puts it back at the head of its tenant, for another endpoint to try.
 
-        Only as long as nothing has reached the caller, the present policy has a place for it, and
-        the budgets agree.
+        Only as long as its caller still waits for it, nothing has reached the caller, the present
+        policy has a place for it, and the budgets agree.
         """
         outcome = Outcome.ENGINE_SILENT if silent else Outcome.ENGINE_FAILED
         attempts_max = self._rules.policy.retry.attempts_max
         verdict = self._judge(self._rules.without_gone_class(request.ticket), now)
-        if request.first_token:
+        if request.deadline is not None and request.deadline.passed(now):
+            self._too_late(request, f"when attempt {request.attempt} ended: {detail}", out)
+        elif request.first_token:
             self._end(request, outcome, f"after the first token: {detail}", out, SECOND)
         elif request.attempt >= attempts_max:
             self._end(request, outcome, f"attempt {request.attempt} of {attempts_max}: {detail}", out, SECOND)
@@ -354,9 +375,8 @@ class Scheduler:
     def _end(
         self, request: Request, outcome: Outcome, reason: str, out: list[Command], retry_after: Duration | None = None
     ) -> None:
-        request_id, name = request.ticket.request_id, request.service_class.name
-        del self._requests[request_id]
-        wait = bounded(retry_after)
+        self._requests.remove(request)
+        request_id, name, wait = request.ticket.request_id, request.service_class.name, bounded(retry_after)
         out.append(End(request_id, outcome, name, request.attempt, request.waited_ns, wait, reason))
 
     # Policy
@@ -367,13 +387,14 @@ class Scheduler:
         What waits is judged anew, in the order of arrival: a request whose tenant or model has
         gone is refused for that reason, one whose class has gone is classified again, and one
         whose pools have gone moves to those that serve its model. It keeps the time by which
-        it must be served. What is in flight runs to its end under the limits it was sent with.
+        it must be served, and its caller's deadlines. What is in flight runs to its end under the
+        limits it was sent with.
         """
         self._rules = Rules(policy, policy_hash)
         self._retry_budget.change_rules(policy)
         self._fleet.change_rules(policy.health)
         self._backlog = Backlog()
-        waiting = [request for request in self._requests.values() if request.running is None]
+        waiting = [request for request in self._requests.by_id.values() if request.running is None]
         for request in sorted(waiting, key=lambda each: each.sequence):
             verdict = judge(self._rules.without_gone_class(request.ticket), self._rules)
             if isinstance(verdict, Refusal):
@@ -389,12 +410,16 @@ class Scheduler:
         return Summary(
             policy_hash=self._rules.hash,
             queued={each.name: self._backlog.in_class(each.name) for each in self._rules.policy.classes},
-            requests=len(self._requests),
+            requests=len(self._requests.by_id),
             endpoints=tuple(
                 EndpointSummary(each.id, each.pool, each.state, each.leaving, each.in_flight, each.in_flight_max)
                 for each in self._fleet.endpoints.values()
             ),
         )
+
+
+def _is_about(event: AttemptEnded, request: Request, attempt: Attempt) -> bool:
+    return (event.request_id, event.attempt) == (request.ticket.request_id, attempt.number)
 
 
 def _note(command: Command | None, out: list[Command]) -> None:

@@ -3,6 +3,7 @@
 These records are mutable and slotted for speed; they never leave the core.
 """
 
+from headgate.core.deadlines import Deadline, deadlines
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.model.policy import ServiceClass
 from headgate.model.ticket import Ticket
@@ -32,6 +33,8 @@ class Request:
     __slots__ = (
         "attempt",
         "avoid",
+        "deadline",
+        "deadline_of_whole",
         "first_token",
         "pools",
         "queued_since",
@@ -58,3 +61,8 @@ class Request:
         """None while it is queued."""
         self.avoid: EndpointRecord | None = None
         """Where its last attempt failed."""
+        self.deadline: Deadline | None
+        """The caller's deadline that counts at the moment."""
+        self.deadline_of_whole: Deadline | None
+        """The one that counts once the first token is out."""
+        self.deadline, self.deadline_of_whole = deadlines(ticket, now)

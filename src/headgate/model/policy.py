@@ -7,8 +7,11 @@ of their own.
 
 from dataclasses import dataclass
 
+from headgate.model.caps import Caps
 from headgate.model.tenant import Tenant
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, ModelName, PoolName
+
+_USUAL_CAPS = Caps()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class ServiceClass:
     """Whether it takes requests of callers who named neither class nor tier."""
     pools: tuple[PoolName, ...] = ()
     """The pools it may use; empty means every pool of the model."""
+    caps: Caps = _USUAL_CAPS
+    """What its requests may ask of an engine, at most."""
 
 
 @dataclass(frozen=True, slots=True)

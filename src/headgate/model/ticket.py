@@ -6,13 +6,14 @@ The body never leaves its gateway; the ticket carries what decisions need.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headgate.model.units import ModelName, RequestId, TenantId
+from headgate.model.units import Duration, ModelName, RequestId, TenantId
 
 
 class Api(StrEnum):
     CHAT = "chat"
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
+    RESPONSES = "responses"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +30,11 @@ class Ticket:
     service_tier: str | None = None
     client_retries: int = 0
     """How many times the caller says it has tried this request before."""
+    prompt_bytes_kept: int = 0
+    """What trimming cannot take out of the prompt: its instructions and its last turn."""
+    first_token_ns_left: Duration | None = None
+    """What was left at arrival of the time that the caller allows up to the first token; None where it sets none."""
+    completion_ns_left: Duration | None = None
+    """As above, up to the end of the answer."""
+    idempotency_key: str | None = None
+    """What the caller sent as `Idempotency-Key`."""

@@ -21,15 +21,17 @@ def machine_findings(settings: Settings) -> Iterator[Finding]:
 
 
 def open_files(settings: Settings, files_max: int) -> Finding:
-    """Each open request is a connection to a caller, and each one in flight another to an engine."""
+    """Each connection of a caller is a file, and each request in flight another, to an engine."""
     about = "open files"
     places = sum(endpoint.in_flight_max for pool in settings.pools for endpoint in pool.endpoints)
-    open_max = settings.limits.requests_open_max
+    open_max = settings.limits.connections_open_max
     if files_max == resource.RLIM_INFINITY or files_max >= open_max + places + _FILES_BESIDE:
-        return ok(about, f"the limit here allows {open_max:,} open requests and {places:,} in flight")
+        return ok(about, f"the limit here allows {open_max:,} connections and {places:,} in flight")
     room = max(0, files_max - places - _FILES_BESIDE)
-    message = f"{files_max:,} may be open here: enough for {room:,} requests, not for requests_open_max {open_max:,}"
-    then = f"raise the hard limit (`ulimit -Hn`) to {open_max + places + _FILES_BESIDE}, or lower requests_open_max"
+    message = (
+        f"{files_max:,} may be open here: room for {room:,} connections, not for connections_open_max {open_max:,}"
+    )
+    then = f"raise the hard limit (`ulimit -Hn`) to {open_max + places + _FILES_BESIDE}, or lower connections_open_max"
     # With fewer connections than places the engines cannot even be filled.
     return problem(about, message, then=then) if room < places else note(about, message, then=then)
 

@@ -6,14 +6,19 @@ wrong with the request, then what its key may not do, then what we cannot do at 
 
 from dataclasses import dataclass
 
-from headgate.core.classify import classify
+from headgate.core.admission.retry_after import drain_time
+from headgate.core.classify import BYTES_PER_TOKEN, classify
+from headgate.core.queues.bands import Backlog
+from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import Fleet
+from headgate.core.routing.least_outstanding import choose
 from headgate.core.rules import Rules
+from headgate.core.state import Request
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
-from headgate.model.units import Duration, Instant, PoolName
+from headgate.model.units import SECOND, Duration, Instant, PoolName, RequestId, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,22 @@ def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
     if not pools:
         reason = f'no pool serves model "{model.name}" in class "{service_class.name}"; choose another class'
         return Refusal(Outcome.FORBIDDEN, reason, service_class)
-    return Admitted(service_class, pools)
+    return _too_long(ticket, service_class) or Admitted(service_class, pools)
+
+
+def late(request: Request, now: Instant) -> Refusal | None:
+    """Whether the caller's deadline has passed on the way here."""
+    if request.deadline is None or not request.deadline.passed(now):
+        return None
+    return Refusal(Outcome.TOO_LATE, request.deadline.missed("on its arrival"), request.service_class)
+
+
+def duplicate(first: RequestId | None, request: Request) -> Refusal | None:
+    """Whether its tenant has a request of the same Idempotency-Key open: the `first`."""
+    if first is None:
+        return None
+    reason = f"request {first} came with the same Idempotency-Key and has not ended; wait for it or use another key"
+    return Refusal(Outcome.DUPLICATE, reason, request.service_class, SECOND)
 
 
 def servable(admitted: Admitted, fleet: Fleet, rules: Rules, now: Instant) -> Refusal | None:
@@ -70,6 +90,38 @@ def servable(admitted: Admitted, fleet: Fleet, rules: Rules, now: Instant) -> Re
     return Refusal(Outcome.NO_ENDPOINTS, reason, admitted.service_class, wait)
 
 
+def no_place(request: Request, fleet: Fleet, backlog: Backlog, budget: RetryBudget, now: Instant) -> Refusal | None:
+    """Whether its queue is full. The bounds of the queue hold for those who would have to wait in it."""
+    service_class, tenant = request.service_class, request.ticket.tenant
+    if choose(request, request.pools, fleet) is not None:
+        return None
+    held, held_max = backlog.in_class(service_class.name), service_class.queue_length_max
+    own, own_max = backlog.of_tenant(service_class.name, tenant), service_class.queue_length_per_tenant_max
+    if held < held_max and own < own_max:
+        return None
+    wait = drain(request, backlog, budget, now)
+    if own >= own_max:
+        text, setting = f'tenant "{tenant}" holds {own} of {own_max}', "queue_length_per_tenant_max"
+    else:
+        text, setting = f"there are {held} of {held_max}", "queue_length_max"
+    reason = f'{text} queued requests in class "{service_class.name}"; wait {seconds(wait)} or raise {setting}'
+    return Refusal(Outcome.QUEUE_FULL, reason, service_class, wait)
+
+
+def no_retry(request: Request, backlog: Backlog, budget: RetryBudget, now: Instant) -> Refusal | None:
+    """Whether it is a retry that the caller makes and its tenant's retry budget, which ours need too, is empty."""
+    ticket = request.ticket
+    if not ticket.client_retries or budget.take_for_tenant(ticket.tenant):
+        return None
+    reason = f'tenant "{ticket.tenant}" has used up its retry budget; it grows with requests that are not retries'
+    return Refusal(Outcome.RETRY_REFUSED, reason, request.service_class, drain(request, backlog, budget, now))
+
+
+def drain(request: Request, backlog: Backlog, budget: RetryBudget, now: Instant) -> Duration:
+    """How long until those who wait in its class, and one more, have been taken."""
+    return drain_time(backlog.in_class(request.service_class.name), request.pools, budget, now)
+
+
 def expected_wait(pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, now: Instant) -> Duration:
     """How long until one of these pools may take work. With no endpoint in sight, as long as one needs to start."""
     coming = _soonest(pools, fleet, rules, now)
@@ -84,6 +136,21 @@ def _soonest(pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, now: Insta
         and (wait := pool.soonest(now, rules.warm_up_ns(name))) is not None
     ]
     return min(waits, default=None)
+
+
+def _too_long(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
+    """Whether its prompt is beyond what the class takes, even after what may be left out of it has been."""
+    caps, tokens = service_class.caps, ticket.prompt_bytes // BYTES_PER_TOKEN
+    if caps.prompt_tokens is None or tokens <= caps.prompt_tokens:
+        return None
+    length = f"the prompt has about {tokens} tokens"
+    if caps.trims_prompt:
+        kept = ticket.prompt_bytes_kept // BYTES_PER_TOKEN
+        if kept <= caps.prompt_tokens:
+            return None
+        length += f", of which {kept} cannot be left out (instructions and the last turn)"
+    reason = f'{length}, and class "{service_class.name}" takes {caps.prompt_tokens}; shorten it or use another class'
+    return Refusal(Outcome.TOO_LARGE, reason, service_class)
 
 
 def _may_use_model(tenant: Tenant, model: Model) -> bool:
