@@ -172,15 +172,14 @@ def depth_of(value: object) -> int:
 
 @given(value=_JSON, limit=st.integers(0, 4))
 def test_depth_is_measured_as_a_walk_would(value: object, limit: int) -> None:
-    from headgate.wire.request import _is_deeper_than
+    from headgate.wire.fields import is_deeper_than
 
-    assert _is_deeper_than(json.dumps(value).encode(), limit) == (depth_of(value) > limit)
+    assert is_deeper_than(json.dumps(value).encode(), limit) == (depth_of(value) > limit)
 
 
 @given(more=st.dictionaries(st.text(min_size=1), _JSON, max_size=6))
 def test_any_further_field_is_carried_through(more: dict[str, object]) -> None:
-    known = {"model", "messages", "stream", "stream_options", "service_tier"}
-    sent = {name: value for name, value in more.items() if name not in known} | {"model": "m", "messages": MESSAGES}
+    sent = {f"x_{name}": value for name, value in more.items()} | {"model": "m", "messages": MESSAGES}
 
     encoded = json.loads(RequestBody.parse(json.dumps(sent).encode(), Api.CHAT).encode(served_model="own"))
 
@@ -219,3 +218,66 @@ def test_token_ids_count_four_bytes_each(api: Api, name: str, prompt: object, co
 
 def test_a_body_does_not_show_its_prompt() -> None:
     assert "secret" not in repr(chat(messages=[{"role": "user", "content": "secret"}], metadata={"x": "secret"}))
+
+
+def test_a_priority_reaches_only_engines_that_schedule_by_it() -> None:
+    body = chat(priority=-3)
+
+    assert "priority" not in json.loads(body.encode(served_model="o"))
+    assert json.loads(body.encode(served_model="o", passes_priority=True))["priority"] == -3
+
+
+def test_the_salt_that_an_engine_sees_is_never_the_callers_own() -> None:
+    def salt(body: RequestBody, tenant: str | None) -> object:
+        return json.loads(body.encode(served_model="o", cache_salt=tenant)).get("cache_salt")
+
+    plain, salted = chat(), chat(cache_salt="mine")
+    seen = [salt(body, tenant) for body in (plain, salted, chat(cache_salt="other")) for tenant in ("t1", "t2")]
+
+    assert len(set(seen)) == 6
+    assert {len(str(each)) for each in seen} == {64}
+    assert salt(salted, "t1") == salt(chat(cache_salt="mine"), "t1")
+    assert salt(salted, None) is None
+    assert salt(parsed(Api.EMBEDDINGS, model="m", input="hi", cache_salt="mine"), "t1") is None
+
+
+def test_a_response_is_read_as_far_as_decisions_need() -> None:
+    body = parsed(Api.RESPONSES, model="m", input="hello", instructions="be brief", stream=True, service_tier="flex")
+
+    assert (body.model, body.stream, body.service_tier) == ("m", True, "flex")
+    assert body.prompt_bytes == body.prompt_bytes_kept == len('"hello""be brief"')
+    assert json.loads(body.encode(served_model="own")) == {
+        "model": "own",
+        "input": "hello",
+        "instructions": "be brief",
+        "stream": True,
+        "service_tier": "flex",
+    }
+
+
+def test_a_response_keeps_the_options_of_its_stream() -> None:
+    body = parsed(Api.RESPONSES, model="m", input="hi", stream=True, stream_options={"include_obfuscation": False})
+
+    assert json.loads(body.encode(served_model="m"))["stream_options"] == {"include_obfuscation": False}
+
+
+def test_the_items_of_a_response_count_by_their_text() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 100_000}
+    items = [{"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, image]}]
+
+    assert parsed(Api.RESPONSES, model="m", input=MESSAGES).prompt_bytes == len(json.dumps(MESSAGES))
+    assert len("What is this?") < parsed(Api.RESPONSES, model="m", input=items).prompt_bytes < 50
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "input"),
+        ({"input": []}, "input"),
+        ({"input": 3}, "input"),
+        ({"input": "hi", "instructions": ["x"]}, "instructions"),
+        ({"input": ["input_image"]}, "input"),
+    ],
+)
+def test_a_response_without_a_prompt_is_refused(fields: dict[str, object], param: str) -> None:
+    assert refusal({"model": "m"} | fields, Api.RESPONSES).param == param

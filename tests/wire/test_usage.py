@@ -18,6 +18,13 @@ EMBEDDINGS = (
     b'{"model":"m","object":"list","usage":{"prompt_tokens":3,"total_tokens":3},"data":[{"embedding":[0.1,0.2]}]}'
 )
 
+RESPONSE = (
+    b'{"id":"resp_b05f","model":"smollm2","object":"response","output":[{"content":[{"text":"ugu","type":"output_text"}],'
+    b'"type":"message"}],"status":"completed","usage":{"input_tokens":32,"input_tokens_details":{"cached_tokens":16,'
+    b'"input_tokens_per_turn":[]},"output_tokens":4,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":36},'
+    b'"user":null}'
+)
+
 
 def found(*pieces: bytes) -> Usage | None:
     finder = UsageFinder()
@@ -40,6 +47,16 @@ def engine_said(prompt: int, output: int, cached: int = 0) -> Usage:
             b'{"prompt_tokens":3,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":2,"audio_tokens":0}}',
             engine_said(3, 4, 2),
         ),
+        (b'{"input_tokens":3,"output_tokens":4,"total_tokens":7}', engine_said(3, 4)),
+        (
+            (
+                b'{"input_tokens":3,"input_tokens_details":{"cached_tokens":2,"input_tokens_per_turn":[]},"output_tokens":4,'
+                b'"output_tokens_details":{"reasoning_tokens":1}}'
+            ),
+            engine_said(3, 4, 2),
+        ),
+        (b'{"input_tokens":-3,"output_tokens":4}', None),
+        (b'{"output_tokens":4}', None),
         (b'{"prompt_tokens":-3,"completion_tokens":4}', None),
         (b'{"prompt_tokens":"3"}', None),
         (b'{"completion_tokens":4}', None),
@@ -57,6 +74,7 @@ def test_a_usage_object_is_read_or_it_is_not_one(raw: bytes, usage: Usage | None
     [
         (CHAT, engine_said(36, 8, 35)),
         (EMBEDDINGS, engine_said(3, 0)),
+        (RESPONSE, engine_said(32, 4, 16)),
         (json.dumps(json.loads(CHAT), indent=4).encode(), engine_said(36, 8, 35)),
         (b'{"choices":[],"usage":null}', None),
         (b'{"choices":[]}', None),

@@ -46,7 +46,7 @@ def read_error(body: bytes | msgspec.Raw) -> str:
 
 
 def reported_error(body: bytes | bytearray) -> str | None:
-    """What an answer with a good status says has gone wrong; None if it is no error.
+    """What an answer with a good status says has gone wrong, perhaps in no words; None if it is no error.
 
     An engine that fails after it has sent its status can say so only in the body.
     """
@@ -59,7 +59,7 @@ def reported_error(body: bytes | bytearray) -> str | None:
         return None
     if bytes(report.error) == b"null" and bytes(report.object) != b'"error"':
         return None
-    return f"the engine reported: {read_error(bytes(body)) or 'an error without a message'}"
+    return read_error(bytes(body))
 
 
 def _message(said: object, *, levels: int) -> str:

@@ -1,50 +1,62 @@
 """What does a caller ask, and what is the engine asked?
 
-A body is split into its top-level fields and no further: each value stays the bytes it came as, so that fields which
-nobody here knows reach the engine untouched. Only what decisions need is read: the model, whether to stream, the tier,
-and how much text the prompt holds. What is refused here would otherwise be an engine's problem, and for some engines a
-malformed body is an internal error that looks like their own failure.
+Only what decisions need is read: the model, whether to stream, the tier, and how much text the prompt holds. Values
+that could harm an engine are refused (`checks.py`), what goes beyond a class is lowered (`shaping.py`,
+`conversation.py`), and everything else travels on as the bytes it came as.
 """
 
-import re
-from dataclasses import dataclass, field
-from typing import Final, Self, TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 import msgspec
 
+from headgate.model.caps import Caps
 from headgate.model.ticket import Api
+from headgate.wire.checks import check
+from headgate.wire.conversation import has_media, measure, text_bytes, trim
+from headgate.wire.fields import (
+    BOOL,
+    DEPTH_MAX,
+    FIELDS,
+    FIELDS_MAX,
+    NAMES_CHARS_MAX,
+    STRING,
+    BadRequest,
+    Fields,
+    excerpt,
+    read,
+    split,
+    too_many,
+)
+from headgate.wire.outline import Outline, cut, spans
+from headgate.wire.salts import engine_salt
+from headgate.wire.shaping import shape
 
-DEPTH_MAX: Final = 64
-"""How deep arrays and objects may nest. Engines fail in ways of their own at depths of some hundreds."""
+__all__ = ["BYTES_PER_TOKEN", "DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed"]
+
 BYTES_PER_TOKEN: Final = 4
-"""What a prompt given as token ids is taken to measure."""
+"""What a token is taken to measure where nobody has counted."""
 
-_T = TypeVar("_T")
+LARGE_BYTES: Final = 256 * 1024
+"""Work on the whole of a body beyond this takes milliseconds, for which every other stream would have to wait."""
 
-_FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_STRING: Final = msgspec.json.Decoder(str)
-_BOOL: Final = msgspec.json.Decoder(bool)
-_OBJECTS: Final = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_PIECE_BYTES_MIN: Final = 64 * 1024
 _ENCODER: Final = msgspec.json.Encoder()
 _TRUE: Final = msgspec.Raw(b"true")
+_NULL: Final = msgspec.Raw(b"null")
+_NOTHING: Final = (b"null", b"false", b"[]")
 
-_PROMPT_FIELD: Final = {Api.CHAT: "messages", Api.COMPLETIONS: "prompt", Api.EMBEDDINGS: "input"}
-
-# Parts of a message that carry media, often as megabytes of base64.
-_MEDIA: Final = re.compile(rb'"(?:image_url|input_audio|audio_url|video_url|file|input_image|input_file)"')
-_STRINGS: Final = re.compile(rb'"[^"]*"')
-_ARRAYS_ONLY: Final = bytes.maketrans(b"{}", b"[]")
-_NOT_OPENING: Final = bytes(set(range(256)) - set(b"[{"))
-_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))
+_PROMPT_FIELD: Final = {
+    Api.CHAT: "messages",
+    Api.COMPLETIONS: "prompt",
+    Api.EMBEDDINGS: "input",
+    Api.RESPONSES: "input",
+}
 
 
-class BadRequest(Exception):
-    """The body cannot be understood. The message says what to change; `param` names the field, if it is one."""
-
-    def __init__(self, message: str, param: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.param = param
+Trimmed = tuple[bytes, int, int]
+"""The messages that are left of a conversation, their length as prompts are measured, and how many turns are not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,57 +69,187 @@ class RequestBody:
     """Whether the caller asked for the usage chunk of a stream."""
     prompt_bytes: int
     """Bytes of prompt text; images and audio are not counted by their encoded length."""
+    prompt_bytes_kept: int
+    """How many of them stay if every turn is left out that can be."""
+    is_large: bool
     # Prompts must not reach a log by way of a repr.
-    _fields: dict[str, msgspec.Raw] = field(repr=False)
-    _stream_options: dict[str, msgspec.Raw] = field(repr=False)
+    _fields: Fields = field(repr=False)
+    _stream_options: Fields = field(repr=False)
 
     @classmethod
     def parse(cls, raw: bytes, api: Api) -> Self:
-        fields = _read_fields(raw)
-        stream = _read(fields, "stream", _BOOL, "true or false") or False
-        options = _read(fields, "stream_options", _FIELDS, "an object") or {}
-        wants_usage = _read(options, "include_usage", _BOOL, "true or false", inside="stream_options") or False
+        fields = split(raw)
+        stream = read(fields, "stream", BOOL, "true or false") or False
+        options = read(fields, "stream_options", FIELDS, "an object") or {}
+        wants_usage = read(options, "include_usage", BOOL, "true or false", inside="stream_options") or False
+        model = _read_model(fields)
+        service_tier = read(fields, "service_tier", STRING, "a string")
+        if len(raw) > NAMES_CHARS_MAX or len(options) > FIELDS_MAX:
+            _check_lengths(model, service_tier, options)
+        check(fields, api)
+        prompt_bytes, kept = _measure_prompt(fields, api)
         return cls(
             api=api,
-            model=_read_model(fields),
+            model=model,
             # Embeddings come whole, whatever the caller says.
             stream=stream and api is not Api.EMBEDDINGS,
-            service_tier=_read(fields, "service_tier", _STRING, "a string"),
+            service_tier=service_tier,
             wants_usage=stream and wants_usage,
-            prompt_bytes=_prompt_bytes(fields, api),
+            prompt_bytes=prompt_bytes,
+            prompt_bytes_kept=kept,
+            is_large=len(raw) > LARGE_BYTES,
             _fields=fields,
             _stream_options=options,
         )
 
-    def encode(self, *, served_model: str) -> bytes:
-        """The body for the engine: its name of the model, usage asked for in streams, all other values as they came."""
+    # Read elsewhere
+
+    def outline(self, raw: bytes) -> Outline:
+        """What was found in the bytes that this body was parsed from."""
+        fields = spans(raw)
+        return Outline(
+            model=self.model,
+            stream=self.stream,
+            service_tier=self.service_tier,
+            wants_usage=self.wants_usage,
+            prompt_bytes=self.prompt_bytes,
+            prompt_bytes_kept=self.prompt_bytes_kept,
+            fields=fields,
+            stream_options=spans(raw, fields["stream_options"]) if self._stream_options else {},
+        )
+
+    @classmethod
+    def outlined(cls, raw: bytes | bytearray, api: Api, outline: Outline) -> Self:
+        """What parsing these bytes gives, known from elsewhere. The bytes are neither read nor copied."""
+        return cls(
+            api=api,
+            model=outline.model,
+            stream=outline.stream,
+            service_tier=outline.service_tier,
+            wants_usage=outline.wants_usage,
+            prompt_bytes=outline.prompt_bytes,
+            prompt_bytes_kept=outline.prompt_bytes_kept,
+            is_large=len(raw) > LARGE_BYTES,
+            _fields=cut(raw, outline.fields),
+            _stream_options=cut(raw, outline.stream_options),
+        )
+
+    # Asked of an engine
+
+    def capped(self, caps: Caps) -> tuple[Self, tuple[str, ...]]:
+        """The body as its class allows it, and what was given up for that; itself, if nothing was.
+
+        A prompt beyond the cap stays as it is unless turns of it may be left out: to refuse it is not this one's task.
+        """
+        length_max = self.trims_to(caps)
+        return self.shaped(caps, None if length_max is None else trim(bytes(self.messages), length_max))
+
+    def trims_to(self, caps: Caps) -> int | None:
+        """The length to which turns are to be left out; None where none can be, or need to be."""
+        if self.api is not Api.CHAT or not caps.trims_prompt or caps.prompt_tokens is None:
+            return None
+        length_max = caps.prompt_tokens * BYTES_PER_TOKEN + BYTES_PER_TOKEN - 1
+        return length_max if self.prompt_bytes > max(length_max, self.prompt_bytes_kept) else None
+
+    @property
+    def messages(self) -> memoryview:
+        """The conversation of a chat."""
+        return memoryview(self._fields["messages"])
+
+    def shaped(self, caps: Caps, trimmed: Trimmed | None) -> tuple[Self, tuple[str, ...]]:
+        """As `capped`, with what is left of the conversation where it is to be trimmed."""
+        fields, told = shape(self._fields, self.api, caps)
+        prompt_bytes = self.prompt_bytes
+        if trimmed is not None:
+            messages, length, dropped = trimmed
+            if dropped:
+                prompt_bytes = length
+                fields = fields | {"messages": msgspec.Raw(messages)}
+                told.append(f"turns_dropped={dropped}")
+        if not told:
+            return self, ()
+        shaped = type(self)(
+            api=self.api,
+            model=self.model,
+            stream=self.stream,
+            service_tier=self.service_tier,
+            wants_usage=self.wants_usage,
+            prompt_bytes=prompt_bytes,
+            prompt_bytes_kept=self.prompt_bytes_kept,
+            is_large=self.is_large,
+            _fields=fields,
+            _stream_options=self._stream_options,
+        )
+        return shaped, tuple(told)
+
+    def streamed(self, *switches: str) -> Self:
+        """The same request, to be answered with a stream and its usage, although the caller wants a whole answer.
+
+        Further fields of the engine's own may be switched on with it.
+        """
+        return replace(self, stream=True, _fields=self._fields | dict.fromkeys(("stream", *switches), _TRUE))
+
+    def has(self, names: Iterable[str]) -> bool:
+        """Whether all these fields are there and ask for something."""
+        return all(bytes(memoryview(self._fields.get(name, _NULL))[:8]) not in _NOTHING for name in names)
+
+    def encode(self, *, served_model: str, passes_priority: bool = False, cache_salt: str | None = None) -> bytes:
+        """The body for the engine: its name of the model, usage asked for in streams, all other values as they came.
+
+        `cache_salt` is the tenant's own, for an engine that takes one. To others the caller's says nothing, and a
+        priority is an error to engines that do not schedule by it.
+        """
+        return _ENCODER.encode(self._sent(served_model, passes_priority=passes_priority, cache_salt=cache_salt))
+
+    def encode_in_pieces(
+        self, *, served_model: str, passes_priority: bool = False, cache_salt: str | None = None
+    ) -> list[bytes | memoryview]:
+        """As `encode`. Of a large body the large values are not copied."""
+        fields = self._sent(served_model, passes_priority=passes_priority, cache_salt=cache_salt)
+        return _pieces(fields) if self.is_large else [_ENCODER.encode(fields)]
+
+    def _sent(self, served_model: str, *, passes_priority: bool, cache_salt: str | None) -> Fields:
         fields = self._fields | {"model": msgspec.Raw(_ENCODER.encode(served_model))}
-        if self.stream and not self.wants_usage:
+        if self.stream and not self.wants_usage and self.api is not Api.RESPONSES:
             options = self._stream_options | {"include_usage": _TRUE}
             fields["stream_options"] = msgspec.Raw(_ENCODER.encode(options))
-        return _ENCODER.encode(fields)
+        if not passes_priority:
+            fields.pop("priority", None)
+        if cache_salt is None or self.api is Api.EMBEDDINGS:
+            fields.pop("cache_salt", None)
+        else:
+            callers = read(fields, "cache_salt", STRING, "a string")
+            fields["cache_salt"] = msgspec.Raw(_ENCODER.encode(engine_salt(cache_salt, callers)))
+        return fields
 
 
-def _read_fields(raw: bytes) -> dict[str, msgspec.Raw]:
-    try:
-        # Values that are only skipped are not checked for their encoding, and engines differ in what they make of it.
-        raw.decode()
-        fields = _FIELDS.decode(raw)
-    except RecursionError:
-        raise _too_deep() from None
-    except UnicodeDecodeError as error:
-        raise BadRequest(f"the body is not UTF-8 at byte {error.start}; encode the JSON as UTF-8") from None
-    except msgspec.ValidationError:
-        raise BadRequest('the body must be a JSON object such as {"model": "…", …}') from None
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body is not JSON: {error}; send one JSON object") from None
-    if _is_deeper_than(raw, DEPTH_MAX):
-        raise _too_deep()
-    return fields
+def _pieces(fields: Fields) -> list[bytes | memoryview]:
+    pieces: list[bytes | memoryview] = []
+    small = bytearray(b"{")
+    for name, value in fields.items():
+        small += _ENCODER.encode(name) + b":"
+        if len(view := memoryview(value)) < _PIECE_BYTES_MIN:
+            small += view
+        else:
+            pieces += [bytes(small), view]
+            small.clear()
+        small += b","
+    # There is always a model, so the last of these is a comma.
+    small[-1:] = b"}"
+    return [*pieces, bytes(small)]
 
 
-def _read_model(fields: dict[str, msgspec.Raw]) -> str:
-    model = _read(fields, "model", _STRING, "a string")
+def _check_lengths(model: str, service_tier: str | None, options: Fields) -> None:
+    """What is read of a body is kept and compared; so much of it is nobody's name for anything."""
+    for name, value in ("model", model), ("service_tier", service_tier or ""):
+        if len(value) > NAMES_CHARS_MAX:
+            raise BadRequest(f'"{name}" has {len(value)} characters; at most {NAMES_CHARS_MAX} are taken', name)
+    if too_many(options):
+        raise BadRequest(f'"stream_options" has more than {FIELDS_MAX} fields, or too long names', "stream_options")
+
+
+def _read_model(fields: Fields) -> str:
+    model = read(fields, "model", STRING, "a string")
     if model is None:
         raise BadRequest('"model" is missing; name one of the models that GET /v1/models lists', "model")
     if not model.strip():
@@ -115,94 +257,34 @@ def _read_model(fields: dict[str, msgspec.Raw]) -> str:
     return model
 
 
-def _read(
-    fields: dict[str, msgspec.Raw],
-    name: str,
-    decoder: msgspec.json.Decoder[_T],
-    kind: str,
-    *,
-    inside: str | None = None,
-) -> _T | None:
-    """The field's value; None where it is absent or null, which callers use alike."""
-    raw = fields.get(name)
-    if raw is None or bytes(raw) == b"null":
-        return None
-    try:
-        return decoder.decode(raw)
-    except msgspec.DecodeError:  # Its subclass ValidationError too: a value of another type.
-        path = name if inside is None else f"{inside}.{name}"
-        raise BadRequest(f'"{path}" must be {kind}, not {_excerpt(raw)}', path) from None
-
-
-def _prompt_bytes(fields: dict[str, msgspec.Raw], api: Api) -> int:
+def _measure_prompt(fields: Fields, api: Api) -> tuple[int, int]:
     name = _PROMPT_FIELD[api]
     raw = bytes(fields.get(name, b"null"))
     match raw[:1]:
         case b"n":
             raise BadRequest(f'"{name}" is missing; this path needs it', name)
+        case b"[" if raw[1:].lstrip()[:1] == b"]":
+            raise BadRequest(f'"{name}" is empty; put at least one element into it', name)
+        case b"[" if api is Api.CHAT:
+            return measure(raw)
         case b"[":
-            return _array_bytes(raw, name, api)
+            length = _array_bytes(raw, name, api)
         case b'"' if api is not Api.CHAT:
-            return len(raw)
+            length = len(raw)
         case _:
             kind = "an array of messages" if api is Api.CHAT else "a string or an array"
-            raise BadRequest(f'"{name}" must be {kind}, not {_excerpt(raw)}', name)
+            raise BadRequest(f'"{name}" must be {kind}, not {excerpt(raw)}', name)
+    if api is Api.RESPONSES and (instructions := bytes(fields.get("instructions", b"null"))) != b"null":
+        if not instructions.startswith(b'"'):
+            raise BadRequest(f'"instructions" must be a string, not {excerpt(instructions)}', "instructions")
+        length += len(instructions)
+    return length, length
 
 
 def _array_bytes(raw: bytes, name: str, api: Api) -> int:
-    first = raw[1:].lstrip()[:1]
-    if first == b"]":
-        raise BadRequest(f'"{name}" is empty; put at least one element into it', name)
-    if api is Api.CHAT:
-        return _message_text_bytes(raw) if _MEDIA.search(raw) else len(raw)
-    if first in b"0123456789[":
+    if api is Api.RESPONSES:
+        return text_bytes(raw, name) if has_media(raw) else len(raw)
+    if raw[1:].lstrip()[:1] in b"0123456789[":
         # Token ids, one prompt or several. Every id but the last is followed by a comma.
         return BYTES_PER_TOKEN * (raw.count(b",") + 1)
     return len(raw)
-
-
-def _message_text_bytes(raw: bytes) -> int:
-    """The text of messages of which some carry media."""
-    try:
-        return sum(
-            _content_bytes(value) if name == "content" else len(bytes(value))
-            for message in _OBJECTS.decode(raw)
-            for name, value in message.items()
-        )
-    except msgspec.DecodeError:
-        reason = '"messages" must be an array of objects whose "content" is a string or an array of parts'
-        raise BadRequest(reason, "messages") from None
-
-
-def _content_bytes(content: msgspec.Raw) -> int:
-    raw = bytes(content)
-    if not raw.startswith(b"["):
-        return len(raw)
-    return sum(len(bytes(part["text"])) for part in _OBJECTS.decode(raw) if "text" in part)
-
-
-def _is_deeper_than(raw: bytes, depth: int) -> bool:
-    """Whether valid JSON nests deeper, found without walking it.
-
-    Strings go first, so that only structure is left; then each round takes away the innermost level of all.
-    """
-    if len(raw.translate(None, _NOT_OPENING)) <= depth:
-        return False
-    if b"\\" in raw:
-        raw = raw.replace(rb"\\", b"").replace(rb"\"", b"")
-    structure = raw.translate(_ARRAYS_ONLY, _NOT_STRUCTURE)
-    structure = _STRINGS.sub(b"", structure)
-    for _ in range(depth):
-        if not structure:
-            break
-        structure = structure.replace(b"[]", b"")
-    return structure != b""
-
-
-def _too_deep() -> BadRequest:
-    return BadRequest(f"the body nests more than {DEPTH_MAX} levels of arrays and objects; flatten it")
-
-
-def _excerpt(raw: msgspec.Raw | bytes) -> str:
-    text = bytes(raw)[:41].decode(errors="replace")
-    return text if len(text) <= 40 else text[:40] + "…"

@@ -16,6 +16,8 @@ parsed top level decides.
 
 An event is held until its boundary has come, so that what was passed on always ends between two events and an error
 can be told in an event of its own. How the stream is cut into reads changes nothing of the outcome.
+
+The streams of /v1/responses have events of other kinds and are followed by a scanner of their own (`responses.py`).
 """
 
 import re
@@ -23,6 +25,7 @@ from typing import Final
 
 import msgspec
 
+from headgate.model.ticket import Api
 from headgate.model.usage import Usage
 from headgate.wire.replies import read_error
 from headgate.wire.usage import read_usage
@@ -46,22 +49,35 @@ class _Chunk(msgspec.Struct):
     object: msgspec.Raw = _NULL
 
 
+class _ErrorBody(msgspec.Struct):
+    error: dict[str, str | None]
+
+
 _CHUNK: Final = msgspec.json.Decoder(_Chunk)
+_ERROR: Final = msgspec.json.Decoder(_ErrorBody)
 
 
-def error_event(body: bytes) -> bytes:
-    """An error body as an event, as the official client expects it in a stream."""
-    return b"data: " + body + b"\n\n"
+def error_event(body: bytes, api: Api = Api.CHAT, *, sequence_number: int = 0) -> bytes:
+    """An error body as an event, as clients expect it in a stream.
+
+    In a stream of /v1/responses each event has a type and a number. There an error's fields stand at the top; the
+    official client raises only for an `error` object, so that is kept beside them.
+    """
+    if api is not Api.RESPONSES:
+        return b"data: " + body + b"\n\n"
+    error = _ERROR.decode(body).error
+    event = error | {"type": "error", "sequence_number": sequence_number, "error": error}
+    return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
 
 
 class StreamScanner:
     """Follows one stream of an engine's answer."""
 
     __slots__ = (
-        "_closed",
         "_event_bytes_max",
         "_keep_usage_chunk",
         "_tail",
+        "closed",
         "done",
         "error",
         "events",
@@ -73,7 +89,7 @@ class StreamScanner:
         self.events = 0
         """Events with data passed on, without comments and [DONE]."""
         self.done = False
-        """Whether [DONE] has come."""
+        """Whether the stream has come to its good end."""
         self.error: str | None = None
         """The message of the error event that ended the stream."""
         self.usage: Usage | None = None
@@ -82,12 +98,12 @@ class StreamScanner:
         """Whether an event beyond all measure ended the stream."""
         self._keep_usage_chunk = keep_usage_chunk
         self._event_bytes_max = event_bytes_max
-        self._closed = False
+        self.closed = False
         self._tail = bytearray()
 
     def feed(self, data: bytes) -> bytes:
         """What of these and earlier bytes is to be passed on."""
-        if self._closed:
+        if self.closed:
             return b""
         if not self._tail and len(data) <= self._event_bytes_max and (events := _uninteresting_events(data)):
             self.events += events
@@ -101,32 +117,32 @@ class StreamScanner:
         buffer += data
         passed: list[bytes] = []
         start = 0
-        while not self._closed and (boundary := _BOUNDARY.search(buffer, search_from)):
+        while not self.closed and (boundary := _BOUNDARY.search(buffer, search_from)):
             event = bytes(buffer[start : boundary.end()])
             start = search_from = boundary.end()
-            if self._passes(event):
-                passed.append(event)
+            passed.append(self._pass(event))
         del buffer[:start]
-        if not self._closed and len(buffer) >= self._event_bytes_max:
-            self.overlong = self._closed = True
-        if self._closed:
+        if not self.closed and len(buffer) >= self._event_bytes_max:
+            self.overlong = self.closed = True
+        if self.closed:
             buffer.clear()
         return b"".join(passed)
 
-    def _passes(self, event: bytes) -> bool:
+    def _pass(self, event: bytes) -> bytes:
+        """What this event lets pass: itself, or nothing."""
         if len(event) > self._event_bytes_max:
-            self.overlong = self._closed = True
-            return False
-        payload = _payload(event)
+            self.overlong = self.closed = True
+            return b""
+        payload = payload_of(event)
         if payload is None:
-            return True
+            return event
         if not _is_candidate(payload):
             self.events += 1
-            return True
+            return event
         if payload.strip() == b"[DONE]":
-            self.done = self._closed = True
-            return True
-        return self._passes_chunk(payload)
+            self.done = self.closed = True
+            return event
+        return event if self._passes_chunk(payload) else b""
 
     def _passes_chunk(self, payload: bytes) -> bool:
         try:
@@ -136,8 +152,7 @@ class StreamScanner:
             chunk = _Chunk()
         # Older vLLM puts the error at the top level and marks it so.
         if bytes(chunk.error) != b"null" or bytes(chunk.object) == b'"error"':
-            self.error = read_error(payload) or "the engine gave no message"
-            self._closed = True
+            self._fail(read_error(payload))
             return False
         if bytes(chunk.usage).startswith(b"{"):
             self.usage = read_usage(chunk.usage) or self.usage
@@ -145,6 +160,10 @@ class StreamScanner:
                 return False
         self.events += 1
         return True
+
+    def _fail(self, message: str) -> None:
+        self.error = message or "the engine gave no message"
+        self.closed = True
 
 
 def _uninteresting_events(data: bytes) -> int:
@@ -167,7 +186,7 @@ def _is_candidate(data: bytes) -> bool:
     return b'"usage"' in data and _USAGE.search(data) is not None
 
 
-def _payload(event: bytes) -> bytes | None:
+def payload_of(event: bytes) -> bytes | None:
     """The data of an event, its lines joined; None if it has none, as a comment."""
     values = [
         line[5:].removeprefix(b" ").removesuffix(b"\r")

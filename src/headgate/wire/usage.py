@@ -25,9 +25,14 @@ class _Details(msgspec.Struct):
 
 
 class _UsageObject(msgspec.Struct):
-    prompt_tokens: int
+    """The names of chat and completions, and those of responses."""
+
+    prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
 
 
 _DECODER: Final = msgspec.json.Decoder(_UsageObject)
@@ -39,11 +44,15 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
         said = _DECODER.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return None
-    output = said.completion_tokens or 0
-    cached = (said.prompt_tokens_details.cached_tokens if said.prompt_tokens_details else None) or 0
-    if min(said.prompt_tokens, output, cached) < 0:
+    prompt = said.prompt_tokens if said.prompt_tokens is not None else said.input_tokens
+    if prompt is None:
         return None
-    return Usage(said.prompt_tokens, output, cached, UsageSource.ENGINE)
+    output = said.completion_tokens or said.output_tokens or 0
+    details = said.prompt_tokens_details or said.input_tokens_details
+    cached = (details.cached_tokens if details else None) or 0
+    if min(prompt, output, cached) < 0:
+        return None
+    return Usage(prompt, output, cached, UsageSource.ENGINE)
 
 
 class UsageFinder:

@@ -1,0 +1,71 @@
+"""Can a caller's bytes do anything to a connection but bring requests, one at a time, or end it?
+
+The first request that comes whole is the same however the bytes are cut. What comes after it may be taken or not: that
+depends on whether the first was answered by then.
+"""
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+
+from fuzz.cuts import cut
+from fuzz.pipes import Pipe
+from headgate.edge.client import BodyTooLarge, Client, ClientLeft
+from headgate.edge.connection import Bounds, Connections
+
+BOUNDS = Bounds(head_bytes_max=2048, headers_max=16, body_bytes_max=512)
+
+_FINAL_ANSWER = re.compile(rb"HTTP/1\.1 [2-5]\d\d ")
+_loop = asyncio.new_event_loop()
+
+
+def one_input(data: bytes) -> None:
+    whole = _loop.run_until_complete(_seen([data]))
+    pieces = _loop.run_until_complete(_seen(cut(data)))
+    assert whole.requests[:1] == pieces.requests[:1]
+
+
+@dataclass
+class _App:
+    """Answers whatever comes, and keeps it."""
+
+    requests: list[tuple[object, ...]] = field(default_factory=list)
+    heads: int = 0
+    open: int = 0
+
+    async def __call__(self, client: Client) -> None:
+        self.heads += 1
+        self.open += 1
+        assert self.open == 1, "one request at a time"
+        try:
+            body: bytes | None = await client.body(BOUNDS.body_bytes_max)
+        except BodyTooLarge:
+            body = None
+        except ClientLeft:
+            return
+        finally:
+            self.open -= 1
+        assert body is None or len(body) <= BOUNDS.body_bytes_max
+        assert len(client.headers) <= BOUNDS.headers_max
+        # An offer of another protocol is passed over, under whichever name.
+        headers = {name: value for name, value in client.headers.items() if b"upgrade" not in name}
+        self.requests.append((client.method, client.path, headers, body))
+        client.reply(200, [], b"ok")
+
+
+async def _seen(pieces: list[bytes]) -> _App:
+    app = _App()
+    connections = Connections(app, BOUNDS, lambda: None)
+    connection, pipe = connections(), Pipe()
+    connection.connection_made(pipe)  # type: ignore[arg-type]
+    for piece in pieces:
+        if pipe.closed:
+            break
+        connection.data_received(piece)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+    connection.connection_lost(None)
+    await asyncio.gather(*connections.tasks)
+    answers = len(_FINAL_ANSWER.findall(pipe.written))
+    assert answers <= app.heads + 1, "as many answers as requests, and one refusal"
+    return app

@@ -1,0 +1,53 @@
+"""Can an engine's bytes be anything but an answer or a fault, and do they ever answer a second question?"""
+
+import asyncio
+
+from fuzz.cuts import cut
+from fuzz.pipes import Pipe
+from headgate.engines.connection import EngineConnection
+from headgate.engines.dialects import DIALECTS
+from headgate.ports.engine import EngineFault
+
+_loop = asyncio.new_event_loop()
+_DIALECT = DIALECTS["vllm"]
+
+
+def one_input(data: bytes) -> None:
+    whole = _loop.run_until_complete(_outcome([data]))
+    pieces = _loop.run_until_complete(_outcome(cut(data)))
+    assert whole == pieces
+
+
+async def _outcome(pieces: list[bytes]) -> tuple[object, ...]:
+    """Status, kind and body of the answer, and whether it broke off; or that there was none."""
+    freed: list[EngineConnection] = []
+    connection, pipe = EngineConnection(freed.append, lambda _: None), Pipe()
+    connection.connection_made(pipe)  # type: ignore[arg-type]
+    asking = asyncio.ensure_future(_ask(connection))
+    await asyncio.sleep(0)
+    for piece in pieces:
+        if pipe.closed:
+            break
+        connection.data_received(piece)
+        await asyncio.sleep(0)
+    connection.connection_lost(None)
+    outcome = await asking
+    assert not freed or outcome[-1] is False, "a connection whose answer broke off is not used again"
+    return outcome
+
+
+async def _ask(connection: EngineConnection) -> tuple[object, ...]:
+    try:
+        answer = await connection.ask([b"question"], _DIALECT)
+    except EngineFault:
+        return ("no answer", True)
+    assert answer.content_type.isprintable()
+    assert answer.content_type.isascii()
+    body = b""
+    try:
+        while data := await answer.read():
+            body += data
+    except EngineFault:
+        # How much of a broken answer was heard is a matter of chance.
+        return (answer.status, answer.content_type, True)
+    return (answer.status, answer.content_type, body, False)

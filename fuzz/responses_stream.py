@@ -1,0 +1,18 @@
+"""Does it matter into which reads a stream of /v1/responses falls?"""
+
+from fuzz.cuts import cut
+from headgate.wire.responses import ResponsesScanner
+
+
+def one_input(data: bytes) -> None:
+    for event_bytes_max in (64, 1024 * 1024):
+        whole = _outcome([data], event_bytes_max=event_bytes_max)
+        assert whole == _outcome(cut(data), event_bytes_max=event_bytes_max)
+
+
+def _outcome(pieces: list[bytes], *, event_bytes_max: int) -> tuple[object, ...]:
+    scanner = ResponsesScanner(event_bytes_max=event_bytes_max)
+    passed = b"".join([scanner.feed(piece) for piece in pieces])
+    assert passed == b"" or passed.endswith((b"\n\n", b"\n\r\n")), "what is passed on ends between two events"
+    assert not (scanner.done and scanner.error), "a stream has one end"
+    return passed, scanner.events, scanner.done, scanner.error, scanner.usage, scanner.overlong

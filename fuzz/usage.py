@@ -1,0 +1,21 @@
+"""Is usage found in any answer alike, however it is cut, and is it never less than nothing?"""
+
+from fuzz.cuts import cut
+from headgate.model.usage import Usage
+from headgate.wire.usage import OBJECT_BYTES_MAX, UsageFinder, read_usage
+
+
+def one_input(data: bytes) -> None:
+    _check(read_usage(data))
+    whole, pieces = UsageFinder(), UsageFinder()
+    whole.feed(data)
+    for piece in cut(data):
+        pieces.feed(piece)
+        assert len(pieces._held) <= OBJECT_BYTES_MAX + len(piece)
+    _check(whole.usage)
+    assert whole.usage == pieces.usage
+
+
+def _check(usage: Usage | None) -> None:
+    if usage is not None:
+        assert min(usage.prompt_tokens, usage.output_tokens, usage.cached_tokens) >= 0

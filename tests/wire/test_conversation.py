@@ -1,0 +1,169 @@
+"""Are turns left out from the oldest on, and never what must stay?"""
+
+import json
+import time
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.wire.conversation import measure, trim
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
+
+Message = dict[str, object]
+
+
+def user(text: str) -> Message:
+    return {"role": "user", "content": text}
+
+
+def answer(text: str, *call_ids: str) -> Message:
+    return {"role": "assistant", "content": text} | (
+        {"tool_calls": [{"id": each} for each in call_ids]} if call_ids else {}
+    )
+
+
+def result(call_id: str) -> Message:
+    return {"role": "tool", "tool_call_id": call_id, "content": "42"}
+
+
+def raw(messages: list[Message]) -> bytes:
+    return json.dumps(messages, separators=(",", ":")).encode()
+
+
+def trimmed(messages: list[Message], length_max: int) -> tuple[list[Message], int]:
+    left, length, dropped = trim(raw(messages), length_max)
+    assert length == measure(left)[0]
+    return json.loads(left), dropped
+
+
+def test_the_oldest_turns_go_until_the_rest_fits() -> None:
+    messages = [SYSTEM, user("1"), answer("a"), user("2"), answer("b"), user("3")]
+    two_turns = [SYSTEM, user("2"), answer("b"), user("3")]
+
+    assert trimmed(messages, len(raw(messages)) - 1) == (two_turns, 1)
+    assert trimmed(messages, len(raw(two_turns))) == (two_turns, 1)
+    assert trimmed(messages, len(raw(two_turns)) - 1) == ([SYSTEM, user("3")], 2)
+    assert trimmed(messages, 1) == ([SYSTEM, user("3")], 2)
+
+
+def test_instructions_stay_where_they_stand() -> None:
+    developer = {"role": "developer", "content": "And kind."}
+    messages = [user("1"), SYSTEM, answer("a"), developer, user("2")]
+
+    assert trimmed(messages, 1) == ([SYSTEM, developer, user("2")], 1)
+
+
+def test_a_greeting_goes_with_the_first_turn() -> None:
+    assert trimmed([answer("Hello!"), user("1"), answer("a"), user("2")], 1) == ([user("2")], 1)
+
+
+def test_the_last_turn_is_all_that_follows_the_last_message_of_the_user() -> None:
+    last = [user("2"), answer("", "c"), result("c"), answer("so")]
+
+    assert trimmed([user("1"), answer("a"), *last], 1) == (last, 1)
+    assert trimmed(last, 1) == (last, 0)
+
+
+def test_a_tool_result_never_loses_its_call() -> None:
+    bound = [user("2"), answer("", "c"), user("meanwhile"), result("c"), answer("so")]
+
+    assert trimmed([user("1"), answer("a"), *bound], 1) == (bound, 1)
+    assert trimmed([user("1"), answer("a"), *bound, user("4")], 1) == ([user("4")], 3)
+
+
+def test_a_result_without_an_id_belongs_to_the_answer_before_it() -> None:
+    bound = [user("2"), answer("calling"), user("meanwhile"), {"role": "function", "name": "f", "content": "42"}]
+
+    assert trimmed([user("1"), *bound], 1) == (bound, 1)
+
+
+def test_media_counts_by_its_text_and_goes_with_its_turn() -> None:
+    looked = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, IMAGE]}
+    messages = [SYSTEM, looked, answer("a cat"), user("sure?")]
+
+    length, kept = measure(raw(messages))
+
+    assert kept == len(raw([SYSTEM, user("sure?")]))
+    assert kept < length < 250
+    assert trimmed(messages, kept) == ([SYSTEM, user("sure?")], 1)
+
+
+def test_messages_stay_the_bytes_they_came_as() -> None:
+    messages = b'[ {"role":"user","content":"1"} , {"content" : "\\u00e9", "role":"user", "x":1.50} ]'
+
+    assert trim(messages, 1) == (b'[{"content" : "\\u00e9", "role":"user", "x":1.50}]', 49, 1)
+
+
+def test_a_long_conversation_is_measured_in_the_time_that_its_length_needs() -> None:
+    def took(turns: int) -> float:
+        one = [user("1"), answer("", "c"), *[message for _ in range(turns) for message in (user("2"), result("c"))]]
+        text = raw(one)
+        start = time.process_time()
+        measure(text)
+        return time.process_time() - start
+
+    took(100)
+    assert took(20_000) < 40 * max(took(2_000), 0.001)
+
+
+_MESSAGES = st.lists(
+    st.one_of(
+        st.builds(user, st.text(max_size=8)),
+        st.builds(answer, st.text(max_size=8)),
+        st.builds(answer, st.just(""), st.sampled_from(["a", "b"])),
+        st.builds(result, st.sampled_from(["a", "b", "z"])),
+        st.builds(
+            lambda role, text: {"role": role, "content": text}, st.sampled_from(["system", "developer"]), st.text()
+        ),
+        st.just({"role": "user", "content": [{"type": "text", "text": "look"}, IMAGE]}),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(messages=_MESSAGES, length_max=st.integers(1, 600))
+def test_what_is_left_is_in_order_and_has_what_must_stay(messages: list[Message], length_max: int) -> None:
+    left, dropped = trimmed(messages, length_max)
+    length, kept = measure(raw(messages))
+    left_length = measure(raw(left))[0]
+
+    remaining = iter(messages)
+    assert all(message in remaining for message in left)
+    fixed = [each for each in messages if each["role"] in ("system", "developer")]
+    assert [each for each in left if each["role"] in ("system", "developer")] == fixed
+    starts = [index for index, each in enumerate(messages) if each["role"] == "user"]
+    last_turn = messages[starts[-1] :] if starts else messages
+    assert left[len(left) - len(last_turn) :] == last_turn
+    assert sum(each["role"] == "user" for each in messages) - sum(each["role"] == "user" for each in left) == dropped
+    assert kept <= left_length <= length
+    assert left_length <= length_max or left_length == kept
+
+
+@given(messages=_MESSAGES, length_max=st.integers(1, 600))
+def test_every_result_that_had_its_call_still_has_it(messages: list[Message], length_max: int) -> None:
+    left, _ = trimmed(messages, length_max)
+
+    orphans_left, orphans_before = orphans(left), orphans(messages)
+    assert len(orphans_left) <= len(orphans_before)
+    assert orphans_left == orphans_before[len(orphans_before) - len(orphans_left) :]
+
+
+def orphans(messages: list[Message]) -> list[object]:
+    """The results whose call does not stand before them, in order."""
+    called: set[object] = set()
+    found: list[object] = []
+    for message in messages:
+        if message["role"] == "tool" and message["tool_call_id"] not in called:
+            found.append(message["tool_call_id"])
+        called.update(call["id"] for call in message.get("tool_calls", []))  # type: ignore[attr-defined]
+    return found
+
+
+@given(messages=_MESSAGES, length_max=st.integers(1, 600))
+def test_trimming_again_changes_nothing(messages: list[Message], length_max: int) -> None:
+    once, _ = trimmed(messages, length_max)
+    if measure(raw(once))[0] > length_max:
+        assert trimmed(once, length_max) == (once, 0)

@@ -1,0 +1,142 @@
+"""Is a body made of its outline the very body that parsing gives?"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.edge.large_body_messages import ANSWERS, LENGTH, Found, Read, Wrong, framed
+from headgate.edge.large_body_reader import answer_to
+from headgate.model.caps import Caps
+from headgate.model.ticket import Api
+from headgate.wire.fields import FIELDS_MAX, NAMES_CHARS_MAX
+from headgate.wire.outline import spans
+from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody
+
+PROMPTS: dict[Api, dict[str, Any]] = {
+    Api.CHAT: {"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": 'a"[\\é'}]},
+    Api.COMPLETIONS: {"prompt": "Once"},
+    Api.EMBEDDINGS: {"input": ["a", "b"]},
+    Api.RESPONSES: {"input": "hi", "instructions": "be brief"},
+}
+LONG = "x" * (NAMES_CHARS_MAX + 1)
+
+WHITESPACE = st.text(alphabet=" \t\r\n", max_size=3)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+OPTIONS = st.none() | st.dictionaries(st.sampled_from(["include_usage", "other", 'q"\\é']), VALUES, max_size=3)
+NAMES = st.sampled_from(
+    ["model", "stream", "service_tier", "n", "max_tokens", "messages", "prompt", "input", "reasoning"]
+)
+
+
+@st.composite
+def bodies(draw: st.DrawFn, api: Api) -> bytes:
+    """Mostly right ones, with fields in any order, some of them twice, and space wherever there may be any."""
+    right = {"model": "m"} | PROMPTS[api]
+    pairs: list[tuple[str, Any]] = list(right.items())
+    if draw(st.booleans()):
+        pairs.append(("stream_options", draw(OPTIONS)))
+    pairs += draw(st.lists(st.tuples(st.just("stream"), st.booleans()), max_size=1))
+    pairs += draw(st.lists(st.tuples(st.text(max_size=6), VALUES), max_size=4))
+    pairs += draw(st.lists(st.tuples(NAMES, VALUES), max_size=1))
+    pairs = draw(st.permutations(pairs))
+    space = draw(st.lists(WHITESPACE, min_size=4, max_size=4))
+    escaped = draw(st.booleans())
+
+    def told(value: object) -> str:
+        return json.dumps(value, ensure_ascii=escaped)
+
+    fields = [f"{space[0]}{told(name)}{space[1]}:{space[2]}{told(value)}{space[3]}" for name, value in pairs]
+    raw = f"{space[1]}{{{','.join(fields)}}}{space[2]}".encode(errors="replace")
+    return raw[: draw(st.integers(0, len(raw)))] if draw(st.integers(0, 9)) == 0 else raw
+
+
+def read_elsewhere(raw: bytes, api: Api) -> RequestBody:
+    """What the gateway makes of what the other process says."""
+    message = framed(answer_to(Read(api, len(raw)), raw))
+    match ANSWERS.decode(message[LENGTH.size :]):
+        case Found(outline):
+            return RequestBody.outlined(bytearray(raw), api, outline)
+        case Wrong(message, param):
+            raise BadRequest(message, param)
+        case other:
+            raise AssertionError(other)
+
+
+def outcome(read: Callable[[bytes, Api], RequestBody], raw: bytes, api: Api) -> RequestBody | tuple[str, str | None]:
+    """The body, or why it is refused."""
+    try:
+        return read(raw, api)
+    except BadRequest as bad:
+        return bad.message, bad.param
+
+
+@pytest.mark.parametrize("api", Api)
+@given(data=st.data())
+def test_what_is_read_elsewhere_is_what_parsing_gives(api: Api, data: st.DataObject) -> None:
+    raw = data.draw(bodies(api))
+
+    found, parsed = outcome(read_elsewhere, raw, api), outcome(RequestBody.parse, raw, api)
+
+    assert found == parsed
+    if isinstance(found, tuple) or isinstance(parsed, tuple):
+        return
+    assert found.encode(served_model="own", cache_salt="s") == parsed.encode(served_model="own", cache_salt="s")
+    caps = Caps(output_tokens=1, n=1)
+    assert found.capped(caps) == parsed.capped(caps)
+
+
+def test_a_field_given_twice_stands_where_its_last_value_does() -> None:
+    raw = b'\n{ "a\\"}":[1, 2] ,\t"b" : {"a": 3} , "a\\"}":"x,y" }'
+
+    places = spans(raw)
+
+    assert {name: raw[start:end] for name, (start, end) in places.items()} == {'a"}': b'"x,y"', "b": b'{"a": 3}'}
+    assert list(places) == ['a"}', "b"]
+
+
+def test_an_object_inside_of_others_is_found_by_its_place() -> None:
+    raw = b'{"x": {"include_usage" : true}}'
+    inner = spans(raw)["x"]
+
+    ((start, end),) = spans(raw, inner).values()
+
+    assert raw[start:end] == b"true"
+
+
+def refusal(**fields: object) -> BadRequest:
+    with pytest.raises(BadRequest) as caught:
+        RequestBody.parse(json.dumps({"model": "m", "prompt": "x"} | fields).encode(), Api.COMPLETIONS)
+    return caught.value
+
+
+def test_what_is_read_of_a_body_has_a_bound() -> None:
+    many = {str(number): 0 for number in range(FIELDS_MAX + 1)}
+
+    assert refusal(**many).param is None
+    assert refusal(**{LONG: 0}).param is None
+    assert refusal(stream_options=many).param == "stream_options"
+    assert refusal(stream_options={LONG: 0}).param == "stream_options"
+    assert refusal(model=LONG).param == "model"
+    assert refusal(service_tier=LONG).param == "service_tier"
+
+
+@pytest.mark.parametrize("length", [10, LARGE_BYTES])
+@pytest.mark.parametrize("place", ["before", "after", "alone"])
+def test_the_pieces_of_a_body_are_the_body(length: int, place: str) -> None:
+    prompt, rest = {"prompt": "x" * length}, {"stream": True, "cache_salt": "s", "priority": 3, 'é"': [1]}
+    fields = {"before": prompt | rest, "after": rest | prompt, "alone": prompt}[place]
+    body = RequestBody.parse(json.dumps({"model": "m"} | fields).encode(), Api.COMPLETIONS)
+
+    pieces = body.encode_in_pieces(served_model="own", cache_salt="t")
+
+    assert b"".join(pieces) == body.encode(served_model="own", cache_salt="t")
+    assert body.is_large == (length == LARGE_BYTES)
+    assert any(isinstance(piece, memoryview) for piece in pieces) == body.is_large
