@@ -19,23 +19,27 @@ from headgate.core.events import EndpointUnreadied, PolicyChanged
 from headgate.core.scheduler import Scheduler
 from headgate.edge.admin import AdminApp
 from headgate.edge.auth import KeyRing
+from headgate.edge.connection import Bounds
 from headgate.edge.door import Access, Door, DoorLimits
+from headgate.edge.large_bodies import LargeBodies
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import Replies
 from headgate.edge.server import Listener, bind
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import HttpEngine, open_session
+from headgate.engines.http import HttpEngine
+from headgate.engines.page import open_session
 from headgate.engines.watch import EngineWatch
 from headgate.fleets.static import changes
 from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint
+from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, EndpointId, ModelName, TenantId
-from headgate.ports.engine import Engine
 from headgate.telemetry.log import LogObserver, log, tell
 from headgate.telemetry.loop_lag import measure_for_ever
 from headgate.telemetry.meters import Histogram, Meters
-from headgate.telemetry.prometheus import render
+from headgate.telemetry.prometheus import EngineSignals, render
+from headgate.wire.salts import tenant_salt
 
 _EXIT_MISTAKE = 70
 
@@ -52,23 +56,27 @@ class Gateway:
         self._leave = asyncio.Event()
         self._fault: BaseException | None = None
         self._session = open_session()
-        self._engines: dict[EndpointId, Engine] = {}
+        self._engines: dict[EndpointId, HttpEngine] = {}
         self._addresses: dict[EndpointId, _Address] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
         self._meters = Meters()
         self._loop_lag = Histogram()
         self._host = LocalHost(Scheduler(), SystemClock(), (self._meters, LogObserver()), self._on_fault)
-        self._watch = EngineWatch(self._session, self._host.tell)
+        self._watch = EngineWatch(self._session, self._host.tell, _tell_signals)
         self._attempts = OpenAttempts(self._host.tell)
+        self._large_bodies = LargeBodies()
         self._door = Door(
             host=self._host,
             engines=self._engines,
             attempts=self._attempts,
             access=_access(settings),
             limits=_door_limits(settings),
-            replies=Replies(settings.error_docs),
+            replies=Replies(settings.error_docs, settings.quote_engine_errors),
             turned_away=self._meters.turned_away,
+            read_large=self._large_bodies.read,
+            cap_large=self._large_bodies.cap,
         )
+        self._listeners: tuple[Listener, ...] = ()
         self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status)
         self._take_over(settings)
 
@@ -83,31 +91,41 @@ class Gateway:
         finally:
             await self._watch.stop()
             self._host.stop()
+            for engine in self._engines.values():
+                engine.close()
+            await self._large_bodies.stop()
             await self._session.close()
         return 0 if self._fault is None else _EXIT_MISTAKE
 
     async def _serve(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> None:
-        stall_s = self._settings.limits.client_stall_ns_max / SECOND
-        door = Listener(self._door, bind(*self._settings.listen), client_stall_max_s=stall_s)
-        admin = Listener(self._admin, bind(*self._settings.admin_listen), client_stall_max_s=stall_s)
-        serving = [asyncio.create_task(listener.serve()) for listener in (door, admin)]
+        bounds = _bounds(self._settings)
+        refused = partial(self._meters.turned_away, Outcome.INVALID)
+        for_callers = bind(*self._settings.listen)
+        try:
+            for_operators = bind(*self._settings.admin_listen)
+        except OSError:
+            for_callers.close()
+            raise
+        door = Listener(self._door, for_callers, bounds, on_refused=refused)
+        admin = Listener(self._admin, for_operators, bounds)
+        self._listeners = (door, admin)
         beside = [
+            asyncio.create_task(door.sweep_for_ever()),
+            asyncio.create_task(admin.sweep_for_ever()),
             asyncio.create_task(self._attempts.sweep_for_ever()),
             asyncio.create_task(measure_for_ever(self._loop_lag)),
         ]
         for task in beside:
             task.add_done_callback(self._ended_beside)
         try:
-            await asyncio.gather(door.started(), admin.started())
+            await asyncio.gather(door.start(), admin.start())
             started(door.address, admin.address)
             await self._leave.wait()
             await self._drain()
         finally:
+            await asyncio.gather(door.stop(), admin.stop())
             for task in beside:
                 task.cancel()
-            door.stop()
-            admin.stop()
-            await asyncio.gather(*serving)
 
     def leave(self) -> None:
         """Begins to drain; said once more, leaves at once."""
@@ -138,7 +156,9 @@ class Gateway:
             tell(logging.WARNING, "another listen address needs a restart")
         self._door.access = _access(settings)
         self._door.limits = _door_limits(settings)
-        self._door.replies = Replies(settings.error_docs)
+        self._door.replies = Replies(settings.error_docs, settings.quote_engine_errors)
+        for listener in self._listeners:
+            listener.connections.bounds = _bounds(settings)
         self._take_over(settings)
 
     def _take_over(self, settings: Settings) -> None:
@@ -157,18 +177,22 @@ class Gateway:
                     # Behind another address stands another engine, which has yet to say that it is ready; and so has
                     # one that was on its way out.
                     self._host.tell(EndpointUnreadied(endpoint_id))
+                    self._engines[endpoint_id].close()
                 self._engines[endpoint_id] = self._open(endpoint_id, address)
         # What was sent to an endpoint that leaves may have yet to ask it.
         known = {each.id for each in self._host.summary().endpoints}
         for endpoint_id in self._engines.keys() - known:
-            del self._engines[endpoint_id]
+            self._engines.pop(endpoint_id).close()
         self._endpoints, self._addresses = endpoints, new
 
     def _open(self, endpoint_id: EndpointId, address: "_Address") -> HttpEngine:
         """Begins to watch the engine at this address, and gives what asks it."""
         dialect, model, key = DIALECTS[address.engine], address.served_model, address.api_key
         self._watch.watch(endpoint_id, address.url, dialect=dialect, served_model=model, api_key=key)
-        return HttpEngine(self._session, address.url, served_model=model, api_key=key, dialect=dialect)
+        passes_priority = address.passes_priority
+        return HttpEngine(
+            address.url, served_model=model, api_key=key, dialect=dialect, passes_priority=passes_priority
+        )
 
     async def _drain(self) -> None:
         if self._fault is not None:
@@ -202,16 +226,22 @@ class Gateway:
 
     def _metrics(self) -> Callable[[], tuple[bytes, str]]:
         """What makes the page, in whichever thread; the picture of this moment is taken here."""
-        return partial(render, self._meters, self._loop_lag, self._host.summary(), self._held())
+        signals = EngineSignals(self._watch.signals_missing(), self._watch.telemetry_ages_s())
+        return partial(render, self._meters, self._loop_lag, self._host.summary(), self._held(), signals)
 
     def _held(self) -> dict[str, int]:
-        """How much of everything that could pile up there is at this moment. All of it falls when traffic does."""
+        """How much of everything that could pile up there is at this moment. All of it falls when traffic does.
+
+        But for the process that reads large bodies, which stays from the first of them on."""
         return {
             "requests": self._door.open_requests,
             "attempts": len(self._attempts),
             "lines": self._host.open_lines(),
             "metered_requests": self._meters.open_requests,
             "tasks": len(asyncio.all_tasks()),
+            "connections": sum(len(listener.connections) for listener in self._listeners),
+            "engine_connections": sum(engine.connections for engine in self._engines.values()),
+            "reader_processes": self._large_bodies.processes,
             "open_files": _open_files(),
         }
 
@@ -240,12 +270,13 @@ class _Address:
     url: str
     engine: str
     served_model: str
+    passes_priority: bool
     api_key: str | None = field(repr=False)
 
 
 def _addresses(settings: Settings) -> dict[EndpointId, _Address]:
     return {
-        endpoint.id: _Address(endpoint.url, pool.engine, pool.served_model, pool.api_key)
+        endpoint.id: _Address(endpoint.url, pool.engine, pool.served_model, pool.passes_priority, pool.api_key)
         for pool in settings.pools
         for endpoint in pool.endpoints
     }
@@ -257,6 +288,13 @@ def _endpoints(settings: Settings) -> tuple[Endpoint, ...]:
         for pool in settings.pools
         for endpoint in pool.endpoints
     )
+
+
+def _tell_signals(endpoint_id: EndpointId, missing: str | None) -> None:
+    if missing is None:
+        tell(logging.INFO, "endpoint tells its load again", endpoint=endpoint_id)
+    else:
+        tell(logging.WARNING, "endpoint does not tell its load", endpoint=endpoint_id, missing=missing)
 
 
 def _open_files() -> int:
@@ -275,8 +313,25 @@ def _access(settings: Settings) -> Access:
         allowed = tenants[tenant_id].models
         return tuple(name for name in names if name in allowed) if allowed else names
 
-    return Access(KeyRing(settings.key_secret or b"", settings.keys, settings.anonymous_tenant), models)
+    secret = settings.key_secret or b""
+    salts = {tenant_id: tenant_salt(secret, tenant_id) for tenant_id in tenants}
+    return Access(KeyRing(secret, settings.keys, settings.anonymous_tenant), models, salts)
 
 
 def _door_limits(settings: Settings) -> DoorLimits:
-    return DoorLimits(settings.limits.body_bytes_max, settings.limits.requests_open_max)
+    limits = settings.limits
+    return DoorLimits(limits.body_bytes_max, limits.requests_open_max, limits.receive_ns_max / SECOND)
+
+
+def _bounds(settings: Settings) -> Bounds:
+    limits = settings.limits
+    return Bounds(
+        head_bytes_max=limits.head_bytes_max,
+        headers_max=limits.headers_max,
+        body_bytes_max=limits.body_bytes_max,
+        head_s_max=limits.head_ns_max / SECOND,
+        receive_s_max=limits.receive_ns_max / SECOND,
+        idle_s_max=limits.idle_ns_max / SECOND,
+        stall_s_max=limits.client_stall_ns_max / SECOND,
+        connections_open_max=limits.connections_open_max,
+    )

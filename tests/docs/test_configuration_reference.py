@@ -9,6 +9,8 @@ from headgate.config import quantities
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import parse
 from headgate.config.schema import (
+    UNLIMITED,
+    CapsSection,
     ClassSection,
     EndpointSection,
     File,
@@ -21,6 +23,7 @@ from headgate.config.schema import (
     TenantSection,
 )
 from headgate.engines.dialects import DIALECTS
+from headgate.model.caps import Caps, ReasoningEffort
 from headgate.model.policy import ServiceClass
 from tests.house.small_tree import PROJECT
 
@@ -33,6 +36,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`pools.NAME.endpoints[]`": EndpointSection,
     "`models.NAME`": ModelSection,
     "`classes.NAME`": ClassSection,
+    "`classes.NAME.caps`": CapsSection,
     "`tenants.NAME`": TenantSection,
     "`retry`": RetrySection,
     "`health`": HealthSection,
@@ -75,12 +79,22 @@ def reads_of(info: inspect.Type) -> object:
 
 
 def default_of(field: inspect.Field, section: type[Section]) -> str:
+    if isinstance(field.default, Section):
+        return f"see `{field.name}`"
+    if section is CapsSection:
+        return shown_cap(ANY_CLASS.caps, field.name)
     if section is ClassSection and field.name != "band":
         return shown(of_class(ANY_CLASS, field.name), reads_of(field.type))
     if field.required or section is ClassSection:
         return "*required*"
     default = field.default if field.default is not NODEFAULT else field.default_factory()
-    return f"see `{field.name}`" if isinstance(default, Section) else shown(default, reads_of(field.type))
+    return shown(default, reads_of(field.type))
+
+
+def shown_cap(caps: Caps, name: str) -> str:
+    """A cap as the page writes it: where there is none, by the word that lifts one."""
+    value = getattr(caps, name)
+    return f"`{UNLIMITED}`" if value is None else shown(value, None)
 
 
 def of_class(service_class: ServiceClass, setting: str) -> object:
@@ -123,6 +137,17 @@ def test_the_default_classes_are_told_as_they_are() -> None:
         for setting in fields
         if any(of_class(each, setting) != of_class(ANY_CLASS, setting) for each in DEFAULT_CLASSES.values())
     }
+
+
+def test_the_default_classes_have_the_usual_caps_as_the_page_says() -> None:
+    assert "All three have the usual caps" in PAGE
+    assert {each.caps for each in DEFAULT_CLASSES.values()} == {Caps()}
+
+
+def test_every_reasoning_effort_is_named() -> None:
+    [_, meaning] = rows_under("`classes.NAME.caps`")["reasoning_effort"]
+
+    assert re.findall("`([a-z]+)`", meaning) == list(ReasoningEffort)
 
 
 def test_every_engine_is_named() -> None:

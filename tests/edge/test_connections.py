@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import http.client
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -9,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from headgate.edge.client import Client
+from headgate.edge.connection import Bounds
+from headgate.edge.server import Listener, bind
+from headgate.telemetry.meters import NO_CLASS
 from tests.edge.test_the_door import config_with_keys
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
@@ -92,6 +97,54 @@ async def test_a_caller_who_asks_first_whether_to_go_on_is_told(tmp_path: Path) 
             assert (await an_answer(reader))[0] == 200
 
 
+async def test_a_caller_of_http_1_0_is_not_told_to_go_on(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        async with wire_to(gateway) as (reader, writer):
+            request = a_request(headers=b"expect: 100-continue\r\n").replace(b"HTTP/1.1", b"HTTP/1.0")
+            head, _, body = request.partition(b"\r\n\r\n")
+            writer.write(head + b"\r\n\r\n")
+            await gateway.until(lambda status: status["requests_open"] == 1)
+            writer.write(body)
+            assert (await an_answer(reader))[0] == 200
+
+
+@pytest.mark.parametrize("in_chunks", [False, True], ids=["with a length", "in chunks"])
+async def test_a_plain_client_that_sends_too_much_comes_to_see_the_refusal(tmp_path: Path, in_chunks: bool) -> None:
+    """Such a client reads nothing before it has sent everything."""
+
+    def send() -> tuple[int, str]:
+        connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"), timeout=10)
+        pieces = [b" " * 65536] * 32
+        connection.request("POST", CHAT, body=iter(pieces) if in_chunks else b"".join(pieces))
+        answer = connection.getresponse()
+        status, code = answer.status, json.load(answer)["error"]["code"]
+        connection.close()
+        return status, code
+
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, limits={"body_bytes_max": "1MiB"}), tmp_path) as gateway:
+            assert await asyncio.to_thread(send) == (413, "request_too_large")
+            assert await ended(gateway) == {"too_large": 1}
+
+
+async def test_a_request_whose_body_is_refused_on_its_way_is_counted_once(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        async with wire_to(gateway) as (reader, writer):
+            head = b"POST %b HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" % CHAT.encode()
+            writer.write(head)
+            await gateway.until(lambda status: status["requests_open"] == 1)
+            writer.write(b"3\r\nabc\r\nno number\r\n")
+            assert (await an_answer(reader))[0] == 400
+            assert await reader.read() == b""
+        await gateway.until_idle()
+        assert sum((await ended(gateway)).values()) == 1
+
+
+async def ended(gateway: GatewayInLoop) -> dict[str, int]:
+    """How many requests that became none have ended in which way."""
+    return (await gateway.status())["counted"]["classes"][NO_CLASS]["ended"]
+
+
 async def test_an_offer_of_another_protocol_is_passed_over(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         async with wire_to(gateway) as (reader, writer):
@@ -154,3 +207,46 @@ async def test_a_request_that_has_not_come_in_when_the_grace_time_is_over_is_tol
                 status, body = await an_answer(reader)
 
     assert (status, json.loads(body)["error"]["code"]) == (503, "server_is_overloaded")
+
+
+LARGE = b"y" * 8_000_000
+
+
+async def answer_early(client: Client) -> None:
+    """Gives the large answer without having read the body, as pages and refusals are given."""
+    client.reply(200, [], LARGE if client.path == b"/large" else bytes(await client.body(100)))
+
+
+@asynccontextmanager
+async def an_unread_answer(bounds: Bounds) -> AsyncIterator[tuple[Listener, Wire]]:
+    """A request of which half has come, answered with more than fits on the way to its caller."""
+    listener = Listener(answer_early, bind("127.0.0.1", 0), bounds)
+    await listener.start()
+    sweeping = asyncio.create_task(listener.sweep_for_ever())
+    reader, writer = await asyncio.open_connection(*listener.address)
+    writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nab")
+    try:
+        async with asyncio.timeout(10):
+            while listener.connections.tasks or not any(each.blocked for each in listener.connections._open):
+                await asyncio.sleep(0.01)
+            yield listener, (reader, writer)
+    finally:
+        writer.close()
+        sweeping.cancel()
+        await listener.stop()
+
+
+async def test_a_request_that_stood_behind_an_unread_answer_is_answered_once_that_is_read() -> None:
+    async with an_unread_answer(Bounds()) as (listener, (reader, writer)):
+        writer.write(b"cd" + b"POST /next HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
+        while not listener.connections.tasks:
+            await asyncio.sleep(0.01)
+        assert await an_answer(reader) == (200, LARGE)
+        writer.write(b"hello")
+        assert await an_answer(reader) == (200, b"hello")
+
+
+async def test_a_request_that_stays_unfinished_after_its_answer_was_read_ends_the_connection() -> None:
+    async with an_unread_answer(Bounds(receive_s_max=1.0)) as (_, (reader, _)):
+        assert await an_answer(reader) == (200, LARGE)
+        assert await reader.read() == b""

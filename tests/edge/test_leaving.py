@@ -167,6 +167,27 @@ async def test_what_outlasts_the_grace_time_is_told_so(tmp_path: Path) -> None:
     assert held.client_left.is_set()
 
 
+async def test_a_receipt_limit_that_expires_as_the_grace_time_ends_does_not_disturb_the_drain(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_config(engine.url)
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            reader, writer = await asyncio.open_connection(*config["listen"].split(":"))
+            writer.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 99\r\n\r\n{")
+            await gateway.until(lambda status: status["requests_open"] == 1)
+            gateway.gateway.leave()
+            await gateway.until(lambda status: status["draining"])
+
+            # Both in one turn of the loop: the request is told of its limit, and has not woken up when the grace ends.
+            [limit] = gateway.gateway._door._coming_in
+            limit.reschedule(0)
+            gateway.gateway.leave()
+            answer = await reader.readline()
+            writer.close()
+            assert await gateway.running == 0
+
+    assert answer == b"HTTP/1.1 503 Service Unavailable\r\n"
+
+
 async def test_a_caller_that_does_not_read_is_cut_off(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url, limits={"client_stall_max": "500ms"})
@@ -191,7 +212,9 @@ async def test_an_exchange_cut_off_by_the_server_leaves_no_place_taken(tmp_path:
             engine.behaviour = other.behaviour = Behaviour(hang_after=0)
             call = asyncio.create_task(read(gateway.post(chat(stream=True))))
             await gateway.until(lambda status: status["attempts_open"] == 1)
-            [exchange] = [task for task in asyncio.all_tasks() if "run_asgi" in repr(task) and "hang" not in repr(task)]
+            while not engine.requests and not other.requests:
+                await asyncio.sleep(0.01)
+            [exchange] = gateway.gateway._listeners[0].connections.tasks
             exchange.cancel()
             await gateway.until_idle()
             call.cancel()

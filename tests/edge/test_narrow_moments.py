@@ -15,7 +15,6 @@ from headgate.core.events import (
     WithdrawalCause,
 )
 from headgate.core.scheduler import Scheduler
-from headgate.edge.client import Client
 from headgate.edge.exchange import Exchange
 from headgate.edge.intake import Intake
 from headgate.edge.open_attempts import OpenAttempts
@@ -65,8 +64,7 @@ async def one_place_taken() -> AsyncIterator[tuple[LocalHost, Untouched, "asynci
     host.tell(EndpointJoined(Endpoint(EndpointId("p/e"), PoolName("p"), in_flight_max=1)))
     host.tell(EndpointReadied(EndpointId("p/e")))
     host.open(a_ticket("a"), lambda _: None)
-    engine, caller = Untouched(), Caller({})
-    client = Client(caller.scope, caller.receive, caller.send)
+    engine, client = Untouched(), Caller({}).client
     body = RequestBody.parse(b'{"model":"m","stream":true,"messages":[{}]}', Api.CHAT)
     engines, attempts = {EndpointId("p/e"): engine}, OpenAttempts(host.tell)
     exchange = Exchange(client, Intake(a_ticket("b"), body, {}), host, engines, attempts, replies=Replies())

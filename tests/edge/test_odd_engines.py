@@ -16,13 +16,18 @@ OLD_VLLM_ERROR = b'{"object": "error", "message": "out of luck", "code": 500}'
 @pytest.mark.parametrize("body", [ERROR, OLD_VLLM_ERROR])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_error_under_a_good_status_is_an_error(tmp_path: Path, body: bytes, stream: bool) -> None:
-    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
-        engine.behaviour = Behaviour(body=body, content_type="application/json")
-        async with gateway.post(chat(stream=stream)) as answer:
-            error = (await answer.json())["error"]
+    for quotes in (True, False):
+        config = a_config(quote_engine_errors=quotes)
+        async with FakeEngine() as engine:
+            config["pools"]["small"]["endpoints"] = [engine.url]
+            async with gateway_in_loop(config, tmp_path) as gateway:
+                engine.behaviour = Behaviour(body=body, content_type="application/json")
+                async with gateway.post(chat(stream=stream)) as answer:
+                    error = (await answer.json())["error"]
 
-    assert (answer.status, error["code"]) == (502, "engine_error")
-    assert "the engine reported: out of luck" in error["message"]
+        assert (answer.status, error["code"]) == (502, "engine_error")
+        assert "the engine reported an error" in error["message"]
+        assert ("out of luck" in error["message"]) is quotes
 
 
 @pytest.mark.parametrize(

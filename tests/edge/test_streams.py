@@ -34,6 +34,7 @@ async def test_the_answer_tells_how_the_request_was_treated(tmp_path: Path) -> N
         "x-headgate-queue-ms": "0",
         "x-headgate-attempts": "1",
         "x-headgate-class": "interactive",
+        "x-headgate-degraded": "none",
     }
     assert answer.headers["x-request-id"].startswith("req_")
 
@@ -108,7 +109,7 @@ async def test_an_error_as_first_event_everywhere_is_a_status(tmp_path: Path) ->
     assert answer.status == 502
     assert answer.headers["retry-after"] == "1"
     assert error["code"] == "engine_error"
-    assert "out of luck" in error["message"]
+    assert "the engine reported an error" in error["message"]
 
 
 async def test_pieces_of_any_size_come_out_as_whole_events(tmp_path: Path) -> None:
@@ -124,3 +125,14 @@ async def test_pieces_of_any_size_come_out_as_whole_events(tmp_path: Path) -> No
 async def read(request: "aiohttp.client._RequestContextManager") -> tuple[int, bytes]:
     async with request as answer:
         return answer.status, await answer.read()
+
+
+async def test_streams_that_follow_each_other_share_a_connection_to_the_engine(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        for _ in range(5):
+            async with gateway.post(chat(stream=True)) as answer:
+                await answer.read()
+            await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 0)
+            await asyncio.sleep(0.02)
+
+    assert len({request.connection for request in engine.requests}) == 1

@@ -1,8 +1,14 @@
 """What does a caller get who does not stream?"""
 
+import asyncio
 import json
 from pathlib import Path
 
+import aiohttp
+import pytest
+
+from tests.security.hostile_engine import HostileEngine, Script
+from tests.security.raw import body_of, request_of
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import a_config, chat, gateway_in_loop
 
@@ -39,7 +45,10 @@ async def test_tools_schemas_images_and_unknown_fields_reach_the_engine_untouche
             assert answer.status == 200
         received = await engine.next_request()
 
-    assert received.json == body | {"model": "fake"}
+    sent = received.json
+    salt = sent.pop("cache_salt")
+    assert sent == body | {"model": "fake"}
+    assert len(salt) == 64
 
 
 async def test_a_body_larger_than_what_is_held_passes_through(tmp_path: Path) -> None:
@@ -58,6 +67,37 @@ async def test_half_a_body_is_never_delivered(tmp_path: Path) -> None:
 
     assert answer.status == 502
     assert error["code"] == "engine_error"
+
+
+@pytest.mark.parametrize("length", [b"", b"content-length: 3000000\r\n"], ids=["without a length", "with a length"])
+async def test_an_answer_beyond_what_is_held_that_breaks_off_never_looks_whole(tmp_path: Path, length: bytes) -> None:
+    async with HostileEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.script.append(half_of_a_large_one(length))
+        async with gateway.post(chat()) as answer:
+            assert answer.status == 200
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.read()
+
+
+@pytest.mark.parametrize("length", [b"", b"content-length: 3000000\r\n"], ids=["without a length", "with a length"])
+async def test_a_cut_is_a_reset_to_a_caller_who_takes_every_close_for_the_end(tmp_path: Path, length: bytes) -> None:
+    """An answer without a length ends with its connection, where the caller speaks HTTP/1.0."""
+    async with HostileEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        engine.script.append(half_of_a_large_one(length))
+        reader, writer = await asyncio.open_connection(*gateway.url.removeprefix("http://").split(":"))
+        writer.write(request_of(body_of("hi"), first=b"POST /v1/chat/completions HTTP/1.0"))
+        head = await reader.readuntil(b"\r\n\r\n")
+        with pytest.raises(ConnectionResetError):
+            await reader.read()
+        writer.close()
+
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"content-length" not in head
+
+
+def half_of_a_large_one(length: bytes) -> Script:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n%b\r\n" % length
+    return Script((head + b'{"choices":[{"text":"' + b"x" * 1_500_000,))
 
 
 async def test_the_engines_own_refusal_is_passed_on_and_not_retried(tmp_path: Path) -> None:

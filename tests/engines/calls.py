@@ -1,9 +1,9 @@
-"""How does a test ask an engine, and what does it see of the pool of connections?"""
+"""How does a test ask an engine, and what does it see of the connections?"""
 
+import asyncio
 import json
 from collections.abc import Mapping
-
-import aiohttp
+from typing import Self
 
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http import HttpAnswer, HttpEngine
@@ -27,20 +27,44 @@ def a_call(
         Api.CHAT: {"messages": MESSAGES},
         Api.COMPLETIONS: {"prompt": "Once upon a time"},
         Api.EMBEDDINGS: {"input": "hello"},
+        Api.RESPONSES: {"input": "Say hello in five words."},
     }
     raw = json.dumps({"model": "public"} | prompt[api] | ({"stream": True} if stream else {}) | fields).encode()
     return Call(RequestId(request_id), api, RequestBody.parse(raw, api), headers or {})
 
 
-def an_http_engine(
-    session: aiohttp.ClientSession,
-    url: str,
-    *,
-    dialect: str = "vllm",
-    served_model: str = "fake",
-    api_key: str | None = None,
-) -> HttpEngine:
-    return HttpEngine(session, url, served_model=served_model, api_key=api_key, dialect=DIALECTS[dialect])
+class Engines:
+    """The engines that a test asks, and what they hold."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, HttpEngine] = {}
+
+    def __call__(
+        self, url: str, *, dialect: str = "vllm", served_model: str = "fake", api_key: str | None = None
+    ) -> HttpEngine:
+        asked = (url, dialect, served_model, api_key)
+        if asked not in self._made:
+            self._made[asked] = HttpEngine(url, served_model=served_model, api_key=api_key, dialect=DIALECTS[dialect])
+        return self._made[asked]
+
+    @property
+    def in_use(self) -> int:
+        """Connections that carry an answer."""
+        return sum(engine.connections - engine.connections_idle for engine in self._made.values())
+
+    @property
+    def idle(self) -> int:
+        return sum(engine.connections_idle for engine in self._made.values())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for engine in self._made.values():
+            engine.close()
+        # A connection that is cut or closed is gone with the next turns of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
 
 
 async def read_all(answer: HttpAnswer) -> bytes:
@@ -48,13 +72,3 @@ async def read_all(answer: HttpAnswer) -> bytes:
     while data := await answer.read():
         body += data
     return bytes(body)
-
-
-def connections_in_use(session: aiohttp.ClientSession) -> int:
-    assert session.connector is not None
-    return len(session.connector._acquired)
-
-
-def connections_idle(session: aiohttp.ClientSession) -> int:
-    assert session.connector is not None
-    return sum(map(len, session.connector._conns.values()))

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
-from headgate.engines.http import open_session
+from headgate.engines.page import open_session
 from tests.support.fake_engine import FakeEngine
 
 

@@ -1,28 +1,27 @@
 """Are an engine's bytes carried faithfully, and is nothing left behind however it ends?"""
 
 import asyncio
-import gc
 import json
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
-import aiohttp
 import pytest
 
-from headgate.engines.http import HttpAnswer, url_at
+from headgate.engines.http import CONNECT_S_MAX, HttpAnswer, url_at
 from headgate.model.ticket import Api
 from headgate.ports.engine import EngineFault
-from tests.engines.calls import a_call, an_http_engine, connections_idle, connections_in_use, read_all
+from tests.engines.calls import Engines, a_call, read_all
 from tests.engines.listeners import listening
 from tests.support.fake_engine import Behaviour, FakeEngine, token_text
 from tests.support.ports import free_port
 
 
-@pytest.fixture(autouse=True)
-async def nothing_is_left_behind(session: aiohttp.ClientSession) -> AsyncIterator[None]:
-    yield
-    gc.collect()
-    assert connections_in_use(session) == 0
+@pytest.fixture
+async def engines() -> AsyncIterator[Engines]:
+    async with Engines() as engines:
+        yield engines
+    assert engines.in_use == 0
 
 
 @pytest.mark.parametrize(
@@ -47,10 +46,10 @@ def test_an_address_may_be_written_with_or_without_its_version(base: str, url: s
     ],
 )
 async def test_the_engine_gets_its_own_name_of_the_model_and_our_headers(
-    engine: FakeEngine, session: aiohttp.ClientSession, api: Api, path: str
+    engine: FakeEngine, engines: Engines, api: Api, path: str
 ) -> None:
     engine.api_key = "key"
-    asked = an_http_engine(session, engine.url, api_key="key")
+    asked = engines(engine.url, api_key="key")
     headers = {"traceparent": "00-a-b-01", "X-Request-Id": "not ours", "Authorization": "Bearer caller"}
 
     answer = await asked.ask(a_call(api, request_id="r7", headers=headers, temperature=0.5))
@@ -73,10 +72,10 @@ async def test_the_engine_gets_its_own_name_of_the_model_and_our_headers(
     }
 
 
-async def test_a_stream_is_read_as_it_comes(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+async def test_a_stream_is_read_as_it_comes(engine: FakeEngine, engines: Engines) -> None:
     engine.behaviour = Behaviour(tokens=3, hang_after=1)
 
-    answer = await an_http_engine(session, engine.url).ask(a_call(stream=True))
+    answer = await engines(engine.url).ask(a_call(stream=True))
     first = await answer.read()
     received = await engine.next_request()
     await received.hung.wait()
@@ -90,22 +89,22 @@ async def test_a_stream_is_read_as_it_comes(engine: FakeEngine, session: aiohttp
     assert await answer.read() == b""
 
 
-async def test_a_connection_read_to_its_end_is_used_again(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
-    asked = an_http_engine(session, engine.url)
+async def test_a_connection_read_to_its_end_is_used_again(engine: FakeEngine, engines: Engines) -> None:
+    asked = engines(engine.url)
     for stream in (True, False, True):
         answer = await asked.ask(a_call(stream=stream))
         await read_all(answer)
         answer.close()
 
     assert engine.connections_total == 1
-    assert connections_idle(session) == 1
+    assert engines.idle == 1
 
 
 async def test_a_stream_has_a_connection_of_its_own_where_the_engine_may_close_it(
-    engine: FakeEngine, session: aiohttp.ClientSession
+    engine: FakeEngine, engines: Engines
 ) -> None:
     engine.behaviour = Behaviour(close_after=True)
-    asked = an_http_engine(session, engine.url, dialect="llamacpp")
+    asked = engines(engine.url, dialect="llamacpp")
     for _ in range(3):
         answer = await asked.ask(a_call(stream=True))
         await read_all(answer)
@@ -115,38 +114,36 @@ async def test_a_stream_has_a_connection_of_its_own_where_the_engine_may_close_i
     assert engine.connections_total == 3
 
 
-async def test_small_writes_are_not_held_back(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
-    answer = await an_http_engine(session, engine.url).ask(a_call(stream=True, max_tokens=100_000))
+async def test_small_writes_are_not_held_back(engine: FakeEngine, engines: Engines) -> None:
+    answer = await engines(engine.url).ask(a_call(stream=True, max_tokens=100_000))
 
     assert socket_of(answer).getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
     answer.close()
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_closing_before_the_end_tells_the_engine(
-    engine: FakeEngine, session: aiohttp.ClientSession, stream: bool
-) -> None:
+async def test_closing_before_the_end_tells_the_engine(engine: FakeEngine, engines: Engines, stream: bool) -> None:
     engine.behaviour = Behaviour(tokens=3, hang_after=1)
 
-    answer = await an_http_engine(session, engine.url).ask(a_call(stream=stream))
+    answer = await engines(engine.url).ask(a_call(stream=stream))
     received = await engine.next_request()
     await received.hung.wait()
     answer.close()
 
     await received.client_left.wait()
-    assert connections_idle(session) == 0
+    assert engines.idle == 0
 
 
-async def test_closing_twice_or_after_the_end_does_no_harm(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
-    answer = await an_http_engine(session, engine.url).ask(a_call())
+async def test_closing_twice_or_after_the_end_does_no_harm(engine: FakeEngine, engines: Engines) -> None:
+    answer = await engines(engine.url).ask(a_call())
     await read_all(answer)
     answer.close()
     answer.close()
 
-    assert connections_idle(session) == 1
+    assert engines.idle == 1
 
 
-async def test_a_cut_does_not_wait_for_what_is_still_being_sent(session: aiohttp.ClientSession) -> None:
+async def test_a_cut_does_not_wait_for_what_is_still_being_sent(engines: Engines) -> None:
     async def answer_early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
@@ -154,7 +151,7 @@ async def test_a_cut_does_not_wait_for_what_is_still_being_sent(session: aiohttp
 
     messages = [{"role": "user", "content": "x" * 30_000_000}]
     async with listening(answer_early) as url:
-        answer = await an_http_engine(session, url).ask(a_call(stream=True, messages=messages))
+        answer = await engines(url).ask(a_call(stream=True, messages=messages))
         transport, ours = transport_of(answer), socket_of(answer)
         while transport.get_write_buffer_size() == 0:
             await asyncio.sleep(0)
@@ -166,19 +163,18 @@ async def test_a_cut_does_not_wait_for_what_is_still_being_sent(session: aiohttp
 
 
 def transport_of(answer: HttpAnswer) -> asyncio.Transport:
-    connection = answer._response.connection
+    connection = answer._connection
     assert connection is not None
-    assert connection.transport is not None
-    return connection.transport
+    return connection._transport
 
 
 def socket_of(answer: HttpAnswer) -> socket.socket:
     return transport_of(answer).get_extra_info("socket")
 
 
-async def test_a_cancelled_question_leaves_no_connection(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+async def test_a_cancelled_question_leaves_no_connection(engine: FakeEngine, engines: Engines) -> None:
     engine.behaviour = Behaviour(hang_before_head=True)
-    asking = asyncio.create_task(an_http_engine(session, engine.url).ask(a_call()))
+    asking = asyncio.create_task(engines(engine.url).ask(a_call()))
     received = await engine.next_request()
     await received.hung.wait()
 
@@ -187,17 +183,66 @@ async def test_a_cancelled_question_leaves_no_connection(engine: FakeEngine, ses
         await asking
 
     await received.client_left.wait()
-    assert (connections_in_use(session), connections_idle(session)) == (0, 0)
+    await asyncio.sleep(0)
+    assert (engines.in_use, engines.idle) == (0, 0)
+
+
+async def test_who_leaves_as_a_whole_answer_comes_does_not_take_anothers_question_along(engines: Engines) -> None:
+    """The answer frees the connection, and another's question is on it before the one who leaves has woken up."""
+    whole = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
+    asked = asyncio.Event()
+
+    async def answer_the_second(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(2):
+            head = await reader.readuntil(b"\r\n\r\n")
+            await reader.readexactly(int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0]))
+            asked.set()
+        writer.write(whole)
+        await reader.read()
+
+    async with listening(answer_the_second) as url:
+        leaving = asyncio.create_task(engines(url).ask(a_call(request_id="first")))
+        await asked.wait()
+        other = asyncio.create_task(engines(url).ask(a_call(request_id="second")))
+        # What the loop does when the answer comes, in the turn in which the other's question is also due.
+        [connection] = engines(url)._open
+        connection.data_received(whole)
+        leaving.cancel()
+        async with asyncio.timeout(5):
+            answer = await other
+
+        assert leaving.cancelled()
+        assert await read_all(answer) == b"{}"
+        assert engines(url)._open == {connection}
+
+
+async def test_an_engine_that_answers_before_it_has_read_and_reads_no_more_leaves_no_connection(
+    engines: Engines,
+) -> None:
+    async def refuse_early(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Too Large\r\ncontent-length: 2\r\n\r\n{}")
+        await asyncio.Event().wait()
+
+    async with listening(refuse_early) as url:
+        answer = await engines(url).ask(a_call(messages=[{"role": "user", "content": "x" * 30_000_000}]))
+        body = await read_all(answer)
+        answer.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+        assert (answer.status, body) == (413, b"{}")
+        assert engines(url).connections == 0
 
 
 @pytest.mark.parametrize("steps", range(12))
 async def test_cancelling_after_any_number_of_steps_leaves_no_connection(
-    engine: FakeEngine, session: aiohttp.ClientSession, steps: int
+    engine: FakeEngine, engines: Engines, steps: int
 ) -> None:
     engine.behaviour = Behaviour(tokens=2, hang_after=1)
 
     async def ask_and_read() -> None:
-        answer: HttpAnswer = await an_http_engine(session, engine.url).ask(a_call(stream=True))
+        answer: HttpAnswer = await engines(engine.url).ask(a_call(stream=True))
         try:
             await read_all(answer)
         finally:
@@ -210,55 +255,81 @@ async def test_cancelling_after_any_number_of_steps_leaves_no_connection(
     with pytest.raises(asyncio.CancelledError):
         await asking
 
-    assert (connections_in_use(session), connections_idle(session)) == (0, 0)
+    await asyncio.sleep(0)
+    assert (engines.in_use, engines.idle) == (0, 0)
     for received in engine.requests:
         await received.client_left.wait()
 
 
-async def test_an_engine_that_is_not_there_is_a_fault(session: aiohttp.ClientSession) -> None:
+async def test_an_engine_that_is_not_there_is_a_fault(engines: Engines) -> None:
     with pytest.raises(EngineFault, match=r"^the engine could not be asked: connection refused$"):
-        await an_http_engine(session, f"http://127.0.0.1:{free_port()}").ask(a_call())
+        await engines(f"http://127.0.0.1:{free_port()}").ask(a_call())
 
 
-async def test_a_name_that_does_not_resolve_is_a_fault(session: aiohttp.ClientSession) -> None:
+async def test_a_name_that_does_not_resolve_is_a_fault(engines: Engines) -> None:
     with pytest.raises(EngineFault, match=r"^the engine could not be asked: its host name does not resolve$"):
-        await an_http_engine(session, "http://nowhere.invalid").ask(a_call())
+        await engines("http://nowhere.invalid").ask(a_call())
 
 
-async def test_what_is_not_http_is_a_fault(session: aiohttp.ClientSession) -> None:
+async def test_a_name_whose_first_address_stays_silent_is_reached_by_its_second(
+    engine: FakeEngine, engines: Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:
+        hosts = ("127.0.0.2", "127.0.0.1")
+        return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, engine.port)) for host in hosts]
+
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
+    with a_silent_address("127.0.0.2", engine.port):
+        async with asyncio.timeout(CONNECT_S_MAX / 2):
+            answer = await engines(f"http://engine.test:{engine.port}").ask(a_call())
+            await read_all(answer)
+
+    assert answer.status == 200
+
+
+@contextmanager
+def a_silent_address(host: str, port: int) -> Iterator[None]:
+    """Whoever connects there hears nothing, as behind a firewall: all places for new connections are taken."""
+    with ExitStack() as stack:
+        stack.enter_context(socket.create_server((host, port), backlog=0))
+        for _ in range(6):
+            caller = stack.enter_context(socket.socket())
+            caller.setblocking(False)
+            with suppress(BlockingIOError):
+                caller.connect((host, port))
+        yield
+
+
+async def test_what_is_not_http_is_a_fault(engines: Engines) -> None:
     async def talk_nonsense(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 mail.example ESMTP\r\n\r\n")
 
     async with listening(talk_nonsense) as url:
         with pytest.raises(EngineFault, match=r"^the engine could not be asked: its answer is not HTTP"):
-            await an_http_engine(session, url).ask(a_call())
+            await engines(url).ask(a_call())
 
 
-async def test_a_connection_dropped_before_the_head_is_a_fault(
-    engine: FakeEngine, session: aiohttp.ClientSession
-) -> None:
+async def test_a_connection_dropped_before_the_head_is_a_fault(engine: FakeEngine, engines: Engines) -> None:
     engine.behaviour = Behaviour(drop_before_head=True)
 
     with pytest.raises(EngineFault, match="could not be asked: it closed the connection without an answer"):
-        await an_http_engine(session, engine.url).ask(a_call(stream=True))
+        await engines(engine.url).ask(a_call(stream=True))
     assert len(engine.requests) == 1, "nothing is retried behind the scheduler's back"
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_an_answer_that_breaks_off_is_a_fault(
-    engine: FakeEngine, session: aiohttp.ClientSession, stream: bool
-) -> None:
+async def test_an_answer_that_breaks_off_is_a_fault(engine: FakeEngine, engines: Engines, stream: bool) -> None:
     engine.behaviour = Behaviour(tokens=4, cut_after=2)
-    answer = await an_http_engine(session, engine.url).ask(a_call(stream=stream))
+    answer = await engines(engine.url).ask(a_call(stream=stream))
 
     with pytest.raises(EngineFault, match="the engine's answer broke off"):
         await read_all(answer)
     answer.close()
 
 
-async def test_an_engine_killed_while_we_read_is_a_fault(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+async def test_an_engine_killed_while_we_read_is_a_fault(engine: FakeEngine, engines: Engines) -> None:
     engine.behaviour = Behaviour(tokens=4, hang_after=2)
-    answer = await an_http_engine(session, engine.url).ask(a_call(stream=True))
+    answer = await engines(engine.url).ask(a_call(stream=True))
     received = await engine.next_request()
     await received.hung.wait()
     await engine.kill()
@@ -268,13 +339,13 @@ async def test_an_engine_killed_while_we_read_is_a_fault(engine: FakeEngine, ses
     answer.close()
 
 
-async def test_a_redirect_is_not_followed(session: aiohttp.ClientSession, engine: FakeEngine) -> None:
+async def test_a_redirect_is_not_followed(engines: Engines, engine: FakeEngine) -> None:
     async def send_elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(f"HTTP/1.1 307 Go\r\nlocation: {engine.url}\r\ncontent-length: 0\r\n\r\n".encode())
 
     async with listening(send_elsewhere) as url:
-        answer = await an_http_engine(session, url).ask(a_call())
+        answer = await engines(url).ask(a_call())
 
         assert answer.status == 307
         assert not answer.blames_request(b"")
@@ -282,24 +353,24 @@ async def test_a_redirect_is_not_followed(session: aiohttp.ClientSession, engine
     assert not engine.requests
 
 
-async def test_a_body_of_megabytes_arrives_whole(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+async def test_a_body_of_megabytes_arrives_whole(engine: FakeEngine, engines: Engines) -> None:
     messages = [{"role": "user", "content": "x" * 5_000_000}]
 
-    answer = await an_http_engine(session, engine.url).ask(a_call(messages=messages))
+    answer = await engines(engine.url).ask(a_call(messages=messages))
 
     assert (await engine.next_request()).json["messages"] == messages
     await read_all(answer)
 
 
-async def test_a_reader_that_pauses_stops_the_engine(engine: FakeEngine, session: aiohttp.ClientSession) -> None:
+async def test_a_reader_that_pauses_stops_the_engine(engine: FakeEngine, engines: Engines) -> None:
     """What an engine sends while nobody reads stays with the engine, beyond a bounded buffer."""
     flood = b"data: " + b"x" * 1000 + b"\n\n"
     engine.behaviour = Behaviour(body=flood * 20_000, piece_bytes=len(flood))
-    answer = await an_http_engine(session, engine.url).ask(a_call(stream=True))
+    answer = await engines(engine.url).ask(a_call(stream=True))
     received = await engine.next_request()
 
     held = 0
-    while len(answer._response.content._buffer) == 0 or held < (held := answer._response.content._size):
+    while not answer._held or held < (held := answer._held_bytes):
         await asyncio.sleep(0.05)
 
     assert not received.ended.is_set()
@@ -307,13 +378,90 @@ async def test_a_reader_that_pauses_stops_the_engine(engine: FakeEngine, session
     assert len(await read_all(answer)) == len(flood) * 20_000
 
 
+async def test_what_is_poured_comes_as_it_is_sent_and_in_order(engine: FakeEngine, engines: Engines) -> None:
+    engine.behaviour = Behaviour(tokens=3, hang_after=1)
+    got: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        got.append(data)
+        return False
+
+    answer = await engines(engine.url).ask(a_call(stream=True))
+    pouring = asyncio.create_task(answer.pour(take))
+    received = await engine.next_request()
+    await received.hung.wait()
+    while token_text(0).encode() not in b"".join(got):
+        await asyncio.sleep(0)
+    before = b"".join(got)
+    received.resume.set()
+    await pouring
+    answer.close()
+
+    assert token_text(1).encode() not in before
+    assert b"".join(got).endswith(b"data: [DONE]\n\n")
+    assert engines.idle == 1
+
+
+async def test_pouring_that_is_paused_stops_the_engine_and_goes_on_where_it_stopped(
+    engine: FakeEngine, engines: Engines
+) -> None:
+    flood = b"data: " + b"x" * 1000 + b"\n\n"
+    engine.behaviour = Behaviour(body=flood * 20_000, piece_bytes=len(flood))
+    got = bytearray()
+
+    def take(data: bytes) -> bool:
+        got.extend(data)
+        if len(got) == len(data):
+            answer.pause()
+        return False
+
+    answer = await engines(engine.url).ask(a_call(stream=True))
+    pouring = asyncio.create_task(answer.pour(take))
+    received = await engine.next_request()
+    await asyncio.sleep(0.3)
+    paused_at = len(got)
+    assert 0 < paused_at <= 256 * 1024
+    assert answer._held_bytes <= 1_000_000
+    assert not received.ended.is_set()
+    answer.resume()
+    await pouring
+
+    assert got == flood * 20_000
+
+
+async def test_pouring_ends_with_the_fault_that_ends_the_answer(engine: FakeEngine, engines: Engines) -> None:
+    engine.behaviour = Behaviour(tokens=4, cut_after=2)
+    answer = await engines(engine.url).ask(a_call(stream=True))
+
+    with pytest.raises(EngineFault, match="the engine's answer broke off"):
+        await answer.pour(lambda _: False)
+
+
+async def test_who_has_enough_is_not_disturbed_by_how_the_rest_ends(engine: FakeEngine, engines: Engines) -> None:
+    engine.behaviour = Behaviour(tokens=4, cut_after=2)
+    answer = await engines(engine.url).ask(a_call(stream=True))
+    await answer.pour(lambda _: True)
+    answer.let_end()
+
+
+async def test_an_answer_that_does_not_end_after_all_that_matters_is_cut(engine: FakeEngine, engines: Engines) -> None:
+    engine.behaviour = Behaviour(tokens=3, hang_after=1)
+    answer = await engines(engine.url).ask(a_call(stream=True))
+    await answer.pour(lambda _: True)
+    answer.let_end()
+    received = await engine.next_request()
+
+    async with asyncio.timeout(3):
+        await received.client_left.wait()
+
+
 @pytest.mark.parametrize(("status", "blamed"), [(400, True), (404, False), (429, False), (500, False), (503, False)])
 async def test_an_error_status_is_an_answer_and_says_whose_fault_it_is(
-    engine: FakeEngine, session: aiohttp.ClientSession, status: int, blamed: bool
+    engine: FakeEngine, engines: Engines, status: int, blamed: bool
 ) -> None:
     engine.behaviour = Behaviour(status=status, error="no")
 
-    answer = await an_http_engine(session, engine.url).ask(a_call(stream=True))
+    answer = await engines(engine.url).ask(a_call(stream=True))
     body = await read_all(answer)
 
     assert answer.status == status

@@ -5,48 +5,66 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from headgate.edge.client import Client, Headers
 from tests.support.gateway import CHAT
-
-Message = Mapping[str, Any]
 
 
 class Caller:
-    """One request, as the server would hand it to the door.
+    """One request, as the connection would hand it to the door.
 
-    It reads what it is sent until a message comes that `stops_at` names; that one waits until `reads` is set, as it
-    would behind a full socket.
+    It reads what it is sent until `stops_at` says so of what it has got; from then on it is blocked, as behind a full
+    socket, until it is told to `read_on`.
     """
 
-    def __init__(self, body: Mapping[str, Any], *, stops_at: Callable[[Message], bool] = lambda _: False) -> None:
-        self.scope = {"type": "http", "method": "POST", "raw_path": CHAT.encode(), "headers": []}
-        self.got: list[Message] = []
+    def __init__(self, body: Mapping[str, Any], *, stops_at: "Callable[[Caller], bool]" = lambda _: False) -> None:
+        content = json.dumps(body).encode()
+        self.client = Client(self, method="POST", path=CHAT.encode(), headers={}, body_bytes_max=len(content))
+        self.client.take_body(content)
+        self.client.complete_body()
+        self.heads: list[int] = []
+        self.body = b""
+        self.ends = 0
+        self.blocked = False
         self.stopped = asyncio.Event()
-        self.reads = asyncio.Event()
-        self.left = asyncio.Event()
-        self._body: bytes | None = json.dumps(body).encode()
         self._stops_at = stops_at
 
-    async def receive(self) -> dict[str, Any]:
-        if self._body is not None:
-            body, self._body = self._body, None
-            return {"type": "http.request", "body": body, "more_body": False}
-        await self.left.wait()
-        return {"type": "http.disconnect"}
+    def read_on(self) -> None:
+        self._stops_at = lambda _: False
+        self.blocked = False
+        if self.client.on_unblocked is not None:
+            self.client.on_unblocked()
 
-    async def send(self, message: Message) -> None:
-        if self._stops_at(message):
-            self.stopped.set()
-            await self.reads.wait()
-        self.got.append(message)
+    def leave(self) -> None:
+        self.client.leave()
 
     @property
     def status(self) -> int:
-        return self.got[0]["status"]
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(message["body"] for message in self.got[1:])
+        return self.heads[0]
 
     @property
     def complete(self) -> bool:
-        return bool(self.got) and self.got[-1].get("more_body") is False
+        return self.ends == 1
+
+    # What the connection does
+
+    def ask_for_body(self) -> None:
+        raise AssertionError("the body is here")
+
+    def send_head(self, status: int, headers: Headers) -> None:
+        self.heads.append(status)
+        self._look()
+
+    def send(self, data: bytes) -> None:
+        self.body += data
+        self._look()
+
+    def send_end(self, data: bytes) -> None:
+        self.body += data
+        self.ends += 1
+
+    def _look(self) -> None:
+        if self._stops_at(self) and not self.blocked:
+            self.blocked = True
+            self.stopped.set()
+            if self.client.on_blocked is not None:
+                self.client.on_blocked()

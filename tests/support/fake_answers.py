@@ -8,6 +8,8 @@ from typing import cast
 
 from tests.support.fake_http import Connection, Received
 
+_OUTPUT_FIELDS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
@@ -40,7 +42,7 @@ class Behaviour:
     drop_before_head: bool = False
     """Takes the request and closes without a word."""
     without_done: bool = False
-    """Ends the stream cleanly, but without [DONE]."""
+    """Ends the stream cleanly, but without [DONE], or without the event that a response ends with."""
     piece_bytes: int | None = None
     """Sends the answer in pieces of so many bytes; None sends one piece per event."""
     close_after: bool = False
@@ -54,11 +56,12 @@ class Generation:
         self._connection = connection
         self._received = received
         self._behaviour = behaviour
+        self._events_sent = 0
         try:
             self._asked = received.json
         except ValueError:
             self._asked = {}
-        wanted = self._asked.get("max_completion_tokens") or self._asked.get("max_tokens") or 4
+        wanted = next((self._asked[name] for name in _OUTPUT_FIELDS if self._asked.get(name)), 4)
         self._tokens = behaviour.tokens if behaviour.tokens is not None else int(str(wanted))
 
     async def run(self) -> None:
@@ -109,6 +112,9 @@ class Generation:
             await self._send(behaviour.body)
             connection.last_chunk()
             return
+        if self._is_response:
+            for kind in ("response.created", "response.in_progress"):
+                await self._send(self._response_event(kind, response=self._response("in_progress")))
         for number in range(self._tokens + 1):
             if number == behaviour.hang_after:
                 await self._hang()
@@ -116,7 +122,7 @@ class Generation:
                 connection.close()
                 return
             if number == behaviour.error_after:
-                await self._send(b"data: " + error(500, behaviour.error) + b"\n\ndata: [DONE]\n\n")
+                await self._send_error()
                 connection.last_chunk()
                 return
             if number < self._tokens:
@@ -126,7 +132,18 @@ class Generation:
         await self._send_ending()
         connection.last_chunk()
 
+    async def _send_error(self) -> None:
+        if self._is_response:
+            failed = self._response("failed") | {"error": {"code": "server_error", "message": self._behaviour.error}}
+            await self._send(self._response_event("response.failed", response=failed))
+        else:
+            await self._send(b"data: " + error(500, self._behaviour.error) + b"\n\ndata: [DONE]\n\n")
+
     async def _send_ending(self) -> None:
+        if self._is_response:
+            if not self._behaviour.without_done:
+                await self._send(self._response_event("response.completed", response=self._response("completed")))
+            return
         options = cast("dict[str, object]", self._asked.get("stream_options") or {})
         if self._behaviour.usage and options.get("include_usage") is True:
             await self._send(_event(self._frame([]) | {"usage": self._usage()}))
@@ -147,6 +164,9 @@ class Generation:
         return {"id": "fake-1", "object": kind, "created": 0, "model": self._asked.get("model"), "choices": choices}
 
     def _token_event(self, number: int) -> bytes:
+        if self._is_response:
+            place: dict[str, object] = {"item_id": "fake-2", "output_index": 0, "content_index": 0, "logprobs": []}
+            return self._response_event("response.output_text.delta", delta=token_text(number), **place)
         last = number == self._tokens - 1
         choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason if last else None}
         if not self._is_chat:
@@ -162,11 +182,30 @@ class Generation:
             vectors = [{"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}]
             usage = {"prompt_tokens": 7, "total_tokens": 7}
             return compact({"object": "list", "data": vectors, "model": self._asked.get("model"), "usage": usage})
+        if self._is_response:
+            return compact(self._response("completed"))
         text = "".join(token_text(number) for number in range(self._tokens))
         choice: dict[str, object] = {"index": 0, "finish_reason": self._behaviour.finish_reason}
         choice |= {"message": {"role": "assistant", "content": text}} if self._is_chat else {"text": text}
         body = self._frame([choice]) | {"object": "chat.completion" if self._is_chat else "text_completion"}
         return compact(body | ({"usage": self._usage()} if self._behaviour.usage else {}))
+
+    def _response(self, status: str) -> dict[str, object]:
+        response: dict[str, object] = {"id": "fake-1", "object": "response", "created_at": 0, "status": status}
+        response |= {"model": self._asked.get("model"), "error": None, "output": [], "usage": None}
+        if status != "completed":
+            return response
+        text = "".join(token_text(number) for number in range(self._tokens))
+        content = [{"type": "output_text", "text": text, "annotations": []}]
+        message = {"id": "fake-2", "type": "message", "role": "assistant", "status": status, "content": content}
+        usage: dict[str, object] = {"input_tokens": 7, "output_tokens": self._tokens, "total_tokens": 7 + self._tokens}
+        usage |= {"input_tokens_details": {"cached_tokens": 3}, "output_tokens_details": {"reasoning_tokens": 0}}
+        return response | {"output": [message], "usage": usage if self._behaviour.usage else None}
+
+    def _response_event(self, kind: str, **fields: object) -> bytes:
+        self._events_sent += 1
+        event = {"type": kind, "sequence_number": self._events_sent - 1, **fields}
+        return f"event: {kind}\n".encode() + _event(event)
 
     def _usage(self) -> dict[str, object]:
         cached = {"cached_tokens": 3}
@@ -177,6 +216,10 @@ class Generation:
             "total_tokens": total,
             "prompt_tokens_details": cached,
         }
+
+    @property
+    def _is_response(self) -> bool:
+        return self._received.path == "/v1/responses"
 
     @property
     def _is_chat(self) -> bool:

@@ -21,7 +21,7 @@ from tests.support.fake_http import Connection, Received
 
 __all__ = ["Behaviour", "FakeEngine", "Received", "token_text"]
 
-_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings")
+_GENERATING = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 
 
 class FakeEngine:

@@ -22,6 +22,7 @@ from headgate.core.events import (
     TimerFired,
 )
 from headgate.core.summary import EndpointSummary, Summary
+from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, Pool, ServiceClass
@@ -51,7 +52,7 @@ def arrived(request_id: str = "r", *, stream: bool = True) -> RequestArrived:
 
 
 def dispatch(request_id: str = "r", attempt: int = 1, *, pool: str = "small", service_class: str = "chat") -> Dispatch:
-    return Dispatch(request_id, attempt, f"{pool}/a", pool, service_class, SECOND // 2, 1, 1, 1, "")
+    return Dispatch(request_id, attempt, f"{pool}/a", pool, service_class, SECOND // 2, 1, 1, 1, Caps(), "")
 
 
 def end(outcome: Outcome, service_class: str | None = "chat") -> End:

@@ -6,11 +6,10 @@ data listener but the process, so that a flood at the door leaves it reachable.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
 
 import msgspec
 
-from headgate.edge.client import Client, Receive, Send
+from headgate.edge.client import Client
 from headgate.edge.replies import JSON
 
 _TEXT = (b"content-type", b"text/plain; charset=utf-8")
@@ -18,7 +17,7 @@ _Page = tuple[int, tuple[bytes, bytes], bytes]
 
 
 class AdminApp:
-    """The application behind the admin listener (ASGI)."""
+    """The application behind the admin listener."""
 
     def __init__(
         self,
@@ -37,15 +36,14 @@ class AdminApp:
             b"/status": self._status_page,
         }
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        client = Client(scope, receive, send)
+    async def __call__(self, client: Client) -> None:
         page = self.pages.get(client.path)
         if page is None or client.method not in ("GET", "HEAD"):
             known = ", ".join(path.decode() for path in self.pages)
-            await client.reply(404, [_TEXT], f"GET one of: {known}\n".encode())
+            client.reply(404, [_TEXT], f"GET one of: {known}\n".encode())
             return
         status, kind, body = await page()
-        await client.reply(status, [kind], body)
+        client.reply(status, [kind], body)
 
     async def _health_page(self) -> _Page:
         """Alive: the loop turns. It says nothing about load or engines, or a busy process would be killed for it."""

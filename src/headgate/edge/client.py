@@ -1,14 +1,16 @@
 """What has this caller been sent, and is it still there?
 
-One HTTP exchange, seen from our side: raw ASGI below, four verbs above.
+One HTTP exchange as the door sees it: a request whose body is awaited, and an answer that is started, written and
+finished. Writing never waits. What the caller has not read yet stays in its connection's buffer, and whoever brings
+more stops bringing it while that is full.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
-from typing import Any
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
+from headgate.wire.request import LARGE_BYTES
+
 Headers = list[tuple[bytes, bytes]]
 
 
@@ -20,66 +22,160 @@ class ClientLeft(Exception):
     """The caller closed its connection before its request was complete."""
 
 
-class Client:
-    __slots__ = ("_receive", "_send", "always", "blocked", "finished", "headers", "method", "path", "started")
+class Wire(Protocol):
+    """What carries an answer: the caller's connection."""
 
-    def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "the server is set up for HTTP alone"
-        self._receive = receive
-        self._send = send
-        self.method: str = scope["method"]
-        self.path: bytes = scope["raw_path"]
+    @property
+    def blocked(self) -> bool:
+        """Whether more is waiting to be read by the caller than should be."""
+        ...
+
+    def ask_for_body(self) -> None:
+        """Somebody waits for the body, so a caller who asked whether to send it should do so."""
+        ...
+
+    def send_head(self, status: int, headers: Headers) -> None: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def send_end(self, data: bytes) -> None: ...
+
+
+class Client:
+    __slots__ = (
+        "_complete",
+        "_on_left",
+        "_parts",
+        "_size",
+        "_too_large",
+        "_waiter",
+        "_whole",
+        "_wire",
+        "always",
+        "body_bytes_max",
+        "finished",
+        "headers",
+        "left",
+        "method",
+        "on_blocked",
+        "on_unblocked",
+        "path",
+        "started",
+    )
+
+    def __init__(
+        self, wire: Wire, *, method: str, path: bytes, headers: Mapping[bytes, bytes], body_bytes_max: int
+    ) -> None:
+        self._wire = wire
+        self.method = method
+        self.path = path
         """As it was sent: what is authorised is exactly what is routed."""
-        self.headers: Mapping[bytes, bytes] = dict(scope["headers"])
+        self.headers = headers
+        self.body_bytes_max = body_bytes_max
         self.always: Headers = []
         """What goes into the head of every answer."""
         self.started = False
         """Whether the head of an answer has been sent."""
         self.finished = False
         """Whether the end of an answer has been sent."""
-        self.blocked = False
-        """Whether something to be sent waits for the caller to read."""
+        self.left = False
+        """Whether the caller closed its connection before the end."""
+        self.on_blocked: Callable[[], None] | None = None
+        """Called when the caller has more to read than should wait for it, and the other when that is over."""
+        self.on_unblocked: Callable[[], None] | None = None
+        self._on_left: Callable[[], None] | None = None
+        self._parts: list[bytes] = []
+        self._whole: bytearray | None = None
+        """Instead of the parts, once the body is large: joining it at the end would hold the loop for long."""
+        self._size = 0
+        self._too_large = False
+        self._complete = False
+        self._waiter: asyncio.Future[None] | None = None
 
-    async def body(self, size_max: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeft
-            part: bytes = message.get("body", b"")
-            size += len(part)
-            if size > size_max:
-                raise BodyTooLarge
-            parts.append(part)
-            if not message.get("more_body", False):
-                return b"".join(parts)
+    @property
+    def blocked(self) -> bool:
+        """Whether something that was sent waits for the caller to read."""
+        return self._wire.blocked
 
-    async def gone(self) -> None:
-        """Returns when the caller has left, or its answer is complete."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+    # The request
 
-    async def reply(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        await self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
-        await self.finish(body)
+    @property
+    def received(self) -> bool:
+        """Whether the body has come whole, or will not be waited for any more."""
+        return self._complete or self._too_large
 
-    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        head = [*self.always, *headers]
-        await self._put({"type": "http.response.start", "status": status, "headers": head})
+    async def body(self, size_max: int) -> bytes | bytearray:
+        while not self.received and not self.left:
+            self._wire.ask_for_body()
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        if self._too_large or self._size > size_max:
+            raise BodyTooLarge
+        if not self._complete:
+            raise ClientLeft
+        if self._whole is not None:
+            return self._whole
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def notify_when_left(self, on_left: Callable[[], None]) -> None:
+        """Has it called once, when the caller leaves before its answer is complete; at once if it has left already."""
+        self._on_left = on_left
+        if self.left:
+            on_left()
+
+    # The answer
+
+    def reply(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        self.start(status, [*headers, (b"content-length", b"%d" % len(body))])
+        self.finish(body)
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        assert not self.started, "an answer has one head"
         self.started = True
+        self._wire.send_head(status, [*self.always, *headers])
 
-    async def write(self, data: bytes) -> None:
-        await self._put({"type": "http.response.body", "body": data, "more_body": True})
+    def write(self, data: bytes) -> None:
+        self._wire.send(data)
 
-    async def finish(self, data: bytes = b"") -> None:
-        await self._put({"type": "http.response.body", "body": data, "more_body": False})
+    def finish(self, data: bytes = b"") -> None:
+        assert self.started, "an answer begins with its head"
+        assert not self.finished, "an answer ends once"
         self.finished = True
+        self._wire.send_end(data)
 
-    async def _put(self, message: Message) -> None:
-        """Waits first, if the caller has to read what it was sent before. Interrupted there, it sends nothing."""
-        self.blocked = True
-        try:
-            await self._send(message)
-        finally:
-            self.blocked = False
+    # Told by the connection
+
+    def take_body(self, data: bytes) -> None:
+        """More of the body has come. What nobody will read is not kept."""
+        if self.finished or self._too_large:
+            return
+        self._size += len(data)
+        if self._size > self.body_bytes_max:
+            self._too_large = True
+            self._parts.clear()
+            self._whole = None
+            self._wake()
+        elif self._size <= LARGE_BYTES:
+            self._parts.append(data)
+        else:
+            if self._whole is None:
+                self._whole = bytearray().join(self._parts)
+                self._parts.clear()
+            self._whole += data
+
+    def complete_body(self) -> None:
+        self._complete = True
+        self._wake()
+
+    def leave(self) -> None:
+        """The connection is gone."""
+        if self.finished:
+            return
+        self.left = True
+        self._wake()
+        if self._on_left is not None:
+            self._on_left()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

@@ -9,13 +9,13 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from headgate.core.events import RequestWithdrawn, WithdrawalCause
 from headgate.edge.auth import KeyRing
-from headgate.edge.client import Client, ClientLeft, Receive, Send
+from headgate.edge.client import Client, ClientLeft
 from headgate.edge.exchange import Exchange
 from headgate.edge.intake import Intake, Turned, identify, take_in
+from headgate.edge.large_bodies import CapLarge, ReadLarge, cap_in_thread, read_in_thread
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import JSON, Replies
 from headgate.model.outcome import Outcome
@@ -29,10 +29,9 @@ ROUTES: Mapping[bytes, Api] = {
     b"/v1/chat/completions": Api.CHAT,
     b"/v1/completions": Api.COMPLETIONS,
     b"/v1/embeddings": Api.EMBEDDINGS,
+    b"/v1/responses": Api.RESPONSES,
 }
 MODELS_ROUTE = b"/v1/models"
-RECEIVE_S_MAX = 60.0
-"""How long a request may take to come in whole."""
 
 
 @dataclass(slots=True)
@@ -42,17 +41,21 @@ class Access:
     keys: KeyRing
     models: Callable[[TenantId], tuple[ModelName, ...]]
     """The models that a tenant may use."""
+    salts: Mapping[TenantId, str]
+    """What keeps each tenant's cached prefixes apart from those of others."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
     body_bytes_max: int
     requests_open_max: int
+    receive_s_max: float
+    """How long a request may take to come in whole."""
 
 
 @dataclass(slots=True)
 class Door:
-    """The application behind the data listener (ASGI)."""
+    """The application behind the data listener."""
 
     host: Host
     engines: Mapping[EndpointId, Engine]
@@ -62,6 +65,8 @@ class Door:
     turned_away: Callable[[Outcome], None]
     """Told of each request that ends here, before it becomes a ticket."""
     replies: Replies = field(default_factory=Replies)
+    read_large: ReadLarge = read_in_thread
+    cap_large: CapLarge = cap_in_thread
     draining: bool = False
     _open: set[RequestId] = field(default_factory=set[RequestId])
     _coming_in: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
@@ -69,8 +74,7 @@ class Door:
     _hurried: bool = False
     _emptied: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        client = Client(scope, receive, send)
+    async def __call__(self, client: Client) -> None:
         request_id = RequestId(f"req_{secrets.token_hex(12)}")
         client.always.append((b"x-request-id", request_id.encode()))
         if self.draining:
@@ -80,7 +84,7 @@ class Door:
         except Turned as turned:
             self.turned_away(turned.outcome)
             status, headers, body = self.replies.error(turned.outcome, turned.message, param=turned.param)
-            await client.reply(status, headers, body)
+            client.reply(status, headers, body)
         except ClientLeft:
             self.turned_away(Outcome.CANCELLED)
 
@@ -90,9 +94,9 @@ class Door:
             await self._take(api, client, request_id)
         elif client.path == MODELS_ROUTE and client.method == "GET":
             tenant = identify(client, self.access.keys)
-            await client.reply(200, [JSON], models_body(self.access.models(tenant)))
+            client.reply(200, [JSON], models_body(self.access.models(tenant)))
         else:
-            await self._no_route(client)
+            self._no_route(client)
 
     async def _take(self, api: Api, client: Client, request_id: RequestId) -> None:
         if self.draining:
@@ -100,34 +104,54 @@ class Door:
         if len(self._open) >= self.limits.requests_open_max:
             message = f"{len(self._open)} requests are open, as many as limits.requests_open_max allows; try again"
             raise Turned(Outcome.QUEUE_FULL, message)
-        tenant = identify(client, self.access.keys)
+        access = self.access
+        tenant = identify(client, access.keys)
         self._open.add(request_id)
         try:
             intake = await self._take_in(api, tenant, client, request_id)
-            await Exchange(client, intake, self.host, self.engines, self.attempts, replies=self.replies).run()
+            if self.access is not access:
+                # While the body came in the configuration changed, and with it perhaps whose key this is.
+                intake = intake.of(identify(client, self.access.keys))
+            parts = (self.host, self.engines, self.attempts)
+            salt = self.access.salts.get(intake.ticket.tenant)
+            replies, cap_large = self.replies, self.cap_large
+            await Exchange(client, intake, *parts, replies=replies, cache_salt=salt, cap_large=cap_large).run()
         finally:
             self._open.discard(request_id)
             if not self._open:
                 self._emptied.set()
 
     async def _take_in(self, api: Api, tenant: TenantId, client: Client, request_id: RequestId) -> Intake:
-        size_max = self.limits.body_bytes_max
-        limit = asyncio.timeout(RECEIVE_S_MAX)
+        taken = take_in(
+            client,
+            api=api,
+            tenant=tenant,
+            request_id=request_id,
+            body_bytes_max=self.limits.body_bytes_max,
+            read_large=self.read_large,
+        )
+        if client.received:
+            return await taken
+        limit = asyncio.timeout(self.limits.receive_s_max)
         self._coming_in.add(limit)
         try:
             async with limit:
-                return await take_in(client, api=api, tenant=tenant, request_id=request_id, body_bytes_max=size_max)
+                return await taken
         except TimeoutError:
-            raise (_leaving() if self.draining else _too_slow()) from None
+            raise (_leaving() if self.draining else self._too_slow()) from None
         finally:
             self._coming_in.discard(limit)
 
-    async def _no_route(self, client: Client) -> None:
+    def _too_slow(self) -> Turned:
+        limit = f"{self.limits.receive_s_max:g} s"
+        return Turned(Outcome.INVALID, f"the request did not come in whole within {limit}; send it faster")
+
+    def _no_route(self, client: Client) -> None:
         allowed = "POST" if client.path in ROUTES else "GET" if client.path == MODELS_ROUTE else None
         message = f"{client.method} is not allowed here; use {allowed}" if allowed else "there is nothing at this path"
         self.turned_away(Outcome.INVALID)
         status, headers, body = self.replies.no_route(message, allowed=allowed)
-        await client.reply(status, headers, body)
+        client.reply(status, headers, body)
 
     # Leaving
 
@@ -144,7 +168,8 @@ class Door:
         if await self._empty_within(grace_s):
             return True
         for limit in self._coming_in:
-            limit.reschedule(asyncio.get_running_loop().time())
+            if not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
         for request_id in list(self._open):
             self.host.tell(RequestWithdrawn(request_id, WithdrawalCause.GRACE_OVER))
         self._hurried = False
@@ -170,7 +195,3 @@ class Door:
 
 def _leaving() -> Turned:
     return Turned(Outcome.DRAINING, "this gateway is leaving; try again, another one will answer")
-
-
-def _too_slow() -> Turned:
-    return Turned(Outcome.INVALID, f"the request did not come in whole within {RECEIVE_S_MAX:g} s; send it faster")

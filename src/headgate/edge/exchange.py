@@ -7,14 +7,17 @@ in between; that is what keeps the scheduler's count of places true.
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken, RequestWithdrawn, WithdrawalCause
 from headgate.edge.client import Client
 from headgate.edge.intake import Intake
+from headgate.edge.large_bodies import CapLarge, cap_in_thread
 from headgate.edge.open_attempts import OpenAttempt, OpenAttempts
 from headgate.edge.relay import EngineReply, Relay, Result
 from headgate.edge.replies import Replies, tale
+from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Call, Engine
@@ -31,29 +34,35 @@ class Exchange:
         attempts: OpenAttempts,
         *,
         replies: Replies,
+        cache_salt: str | None = None,
+        cap_large: CapLarge = cap_in_thread,
     ) -> None:
         self._client = client
         self._ticket = intake.ticket
-        self._call = Call(intake.ticket.request_id, intake.ticket.api, intake.body, intake.passed_on)
+        ticket = intake.ticket
+        self._call = Call(ticket.request_id, ticket.api, intake.body, intake.passed_on, cache_salt)
+        self._is_large = intake.is_large
+        self._cap_large = cap_large
         self._host = host
         self._engines = engines
         self._attempts = attempts
         self._replies = replies
         self._refusal: EngineReply | None = None
+        self._events = 0
+        """How many events of a stream the caller has been sent."""
         self._aborted: Abort | None = None
         """An abort that came before its attempt had begun."""
 
     async def run(self) -> None:
         line = self._host.open(self._ticket, self._on_abort)
-        watch = asyncio.create_task(self._watch_client())
+        self._client.notify_when_left(self._client_left)
         ended = False
         try:
             while isinstance(order := await line.next(), Dispatch):
                 await self._attempt(order)
             ended = True
-            await self._conclude(order)
+            self._conclude(order)
         finally:
-            watch.cancel()
             if not ended:
                 self._give_up()
             if (untaken := line.close()) is not None:
@@ -63,10 +72,8 @@ class Exchange:
         """Nobody will carry out what the scheduler orders for this request from here on."""
         self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.GRACE_OVER))
 
-    async def _watch_client(self) -> None:
-        await self._client.gone()
-        if not self._client.finished:
-            self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.CLIENT_LEFT))
+    def _client_left(self) -> None:
+        self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.CLIENT_LEFT))
 
     def _on_abort(self, abort: Abort) -> None:
         attempt = self._attempts.get(abort.request_id)
@@ -96,6 +103,7 @@ class Exchange:
             result = Result(*attempt.stopped)
         finally:
             self._attempts.remove(attempt)
+            self._events = attempt.events
             if result is None:
                 # Given up before the place is, or the scheduler would send the request elsewhere.
                 self._give_up()
@@ -106,11 +114,21 @@ class Exchange:
         engine = self._engines.get(dispatch.endpoint_id)
         if engine is None:
             return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left")
-        told = tale(dispatch.service_class, self._ticket.model, dispatch.waited_ns, dispatch.attempt)
-        relay = Relay(self._client, attempt, told)
-        result = await relay.run(engine, self._call, lambda: self._first_token(dispatch))
+        call, degraded = await self._shaped(dispatch.caps)
+        told = tale(dispatch.service_class, self._ticket.model, dispatch.waited_ns, dispatch.attempt, degraded)
+        relay = Relay(self._client, attempt, told, quotes_engine=self._replies.quotes_engines)
+        result = await relay.run(engine, call, lambda: self._first_token(dispatch))
         self._refusal = relay.refusal
         return result
+
+    async def _shaped(self, caps: Caps) -> tuple[Call, tuple[str, ...]]:
+        """The call as its class allows it, and what was given up for that."""
+        whole = self._call.body
+        if self._is_large:
+            body, degraded = await self._cap_large(whole, caps)
+        else:
+            body, degraded = whole.capped(caps)
+        return (replace(self._call, body=body) if degraded else self._call), degraded
 
     def _first_token(self, dispatch: Dispatch) -> None:
         self._host.tell(FirstToken(dispatch.request_id, dispatch.attempt))
@@ -120,24 +138,24 @@ class Exchange:
 
     # The end
 
-    async def _conclude(self, end: End) -> None:
+    def _conclude(self, end: End) -> None:
         """Tells the caller how it ended, unless it knows already or is gone."""
         if self._client.finished or end.outcome is Outcome.CANCELLED:
             return
         if not self._client.started:
-            await self._reply(end)
+            self._reply(end)
         elif self._ticket.stream:
-            await self._client.finish(self._replies.interruption(end))
+            self._client.finish(self._replies.interruption(end, self._ticket.api, self._events))
         # Otherwise half a body has been sent, and only a cut connection says so: the server cuts
         # it when we return without having finished.
 
-    async def _reply(self, end: End) -> None:
+    def _reply(self, end: End) -> None:
         told = tale(end.service_class, self._ticket.model, end.waited_ns, end.attempts)
         if end.outcome is Outcome.ENGINE_REFUSED and self._refusal is not None:
             refusal = self._refusal
             kind = (b"content-type", refusal.content_type.encode())
             headers = [*told, kind, (b"x-should-retry", b"false")]
-            await self._client.reply(refusal.status, headers, refusal.body)
+            self._client.reply(refusal.status, headers, refusal.body)
         else:
             status, headers, body = self._replies.error(end.outcome, end.reason, retry_after_ns=end.retry_after_ns)
-            await self._client.reply(status, [*told, *headers], body)
+            self._client.reply(status, [*told, *headers], body)

@@ -1,24 +1,31 @@
 """What does this caller want?
 
-From an HTTP request to a ticket: who asks, for what, and how large it is. The body stays here;
-only the ticket goes on.
+From an HTTP request to a ticket: who asks, for what, how large it is, and by when it is wanted. The
+body stays here; only the ticket goes on.
 """
 
-import asyncio
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headgate.edge.auth import KeyRing
 from headgate.edge.client import BodyTooLarge, Client
+from headgate.edge.large_bodies import ReadLarge, read_in_thread
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import ModelName, RequestId, TenantId
-from headgate.wire.request import BadRequest, RequestBody
+from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
+from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody
 
-# A body beyond this is parsed in a thread: it would hold up every other stream for a millisecond or more.
-_PARSED_ON_THE_LOOP_MAX = 256 * 1024
 _RETRIES_TOLD_MAX = 1_000
 _PASSED_ON = (b"traceparent", b"tracestate")
+
+DEADLINE = b"x-headgate-deadline-ms"
+_PROXY_TIMEOUT = b"x-envoy-expected-rq-timeout-ms"
+_SDK_READ_TIMEOUT = b"x-stainless-read-timeout"
+TIME_LEFT_MAX = Duration(24 * 3600 * SECOND)
+"""More time than this is no deadline that a request could miss; it is taken for this."""
+IDEMPOTENCY_KEY = b"idempotency-key"
+IDEMPOTENCY_KEY_CHARS_MAX = 255
 
 
 class Turned(Exception):
@@ -37,6 +44,12 @@ class Intake:
     body: RequestBody
     passed_on: Mapping[str, str]
     """Headers that go along to the engine."""
+    is_large: bool = False
+    """Whether work on the whole body belongs elsewhere than on the loop."""
+
+    def of(self, tenant: TenantId) -> "Intake":
+        """The same, asked by another tenant."""
+        return replace(self, ticket=replace(self.ticket, tenant=tenant))
 
 
 def identify(client: Client, keys: KeyRing) -> TenantId:
@@ -47,9 +60,20 @@ def identify(client: Client, keys: KeyRing) -> TenantId:
     return tenant
 
 
-async def take_in(client: Client, *, api: Api, tenant: TenantId, request_id: RequestId, body_bytes_max: int) -> Intake:
+async def take_in(
+    client: Client,
+    *,
+    api: Api,
+    tenant: TenantId,
+    request_id: RequestId,
+    body_bytes_max: int,
+    read_large: ReadLarge = read_in_thread,
+) -> Intake:
     headers = client.headers
-    body = await _read(client, api, body_bytes_max)
+    deadline_ns = _deadline(headers.get(DEADLINE))
+    idempotency_key = _idempotency_key(headers.get(IDEMPOTENCY_KEY))
+    body = await _read(client, api, body_bytes_max, read_large)
+    first_token_ns, completion_ns = _time_left(headers, deadline_ns, stream=body.stream)
     ticket = Ticket(
         request_id=request_id,
         api=api,
@@ -60,12 +84,16 @@ async def take_in(client: Client, *, api: Api, tenant: TenantId, request_id: Req
         class_named=_text(headers.get(b"x-headgate-class")),
         service_tier=body.service_tier,
         client_retries=_retries(headers.get(b"x-stainless-retry-count")),
+        prompt_bytes_kept=body.prompt_bytes_kept,
+        first_token_ns_left=first_token_ns,
+        completion_ns_left=completion_ns,
+        idempotency_key=idempotency_key,
     )
     passed_on = {name.decode(): headers[name].decode("latin-1") for name in _PASSED_ON if name in headers}
-    return Intake(ticket, body, passed_on)
+    return Intake(ticket, body, passed_on, body.is_large)
 
 
-async def _read(client: Client, api: Api, size_max: int) -> RequestBody:
+async def _read(client: Client, api: Api, size_max: int, read_large: ReadLarge) -> RequestBody:
     too_large = Turned(Outcome.TOO_LARGE, f"the body is larger than the {size_max} bytes that are accepted")
     if client.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise Turned(Outcome.INVALID, "compressed bodies are not accepted; send the body as plain JSON")
@@ -77,9 +105,9 @@ async def _read(client: Client, api: Api, size_max: int) -> RequestBody:
     except BodyTooLarge:
         raise too_large from None
     try:
-        if len(raw) <= _PARSED_ON_THE_LOOP_MAX:
+        if isinstance(raw, bytes) and len(raw) <= LARGE_BYTES:
             return RequestBody.parse(raw, api)
-        return await asyncio.to_thread(RequestBody.parse, raw, api)
+        return await read_large(raw, api)
     except BadRequest as bad:
         raise Turned(Outcome.INVALID, bad.message, bad.param) from None
 
@@ -93,3 +121,64 @@ def _retries(value: bytes | None) -> int:
     if value is None or not value.isdigit():
         return 0
     return min(int(value[:4]), _RETRIES_TOLD_MAX)
+
+
+# By when
+
+
+def _deadline(value: bytes | None) -> Duration | None:
+    """The caller's own deadline. It is meant for us, so one that cannot be kept in mind is an error."""
+    if value is None:
+        return None
+    if (time_left := _milliseconds(value)) is None:
+        name = DEADLINE.decode()
+        raise Turned(Outcome.INVALID, f"{name} must be a whole number of milliseconds above 0", name)
+    return time_left
+
+
+def _time_left(
+    headers: Mapping[bytes, bytes], deadline_ns: Duration | None, *, stream: bool
+) -> tuple[Duration | None, Duration | None]:
+    """What is left up to the first token, and up to the end of the answer.
+
+    What others say of their patience helps where it can be read, and is no error where it cannot. The official client
+    waits so long for each read: of a stream that bounds the first token, of an answer that comes whole its end.
+    """
+    if deadline_ns is not None:
+        return None, deadline_ns
+    if (proxys := _milliseconds(headers.get(_PROXY_TIMEOUT, b""))) is not None:
+        return None, proxys
+    read_ns = _seconds(headers.get(_SDK_READ_TIMEOUT, b""))
+    return (read_ns, None) if stream else (None, read_ns)
+
+
+def _milliseconds(value: bytes) -> Duration | None:
+    # Numbers of more digits are beyond the bound by far; to convert any length would cost more than its square.
+    if not value.isdigit():
+        return None
+    time_left = int(value) * MILLISECOND if len(value) <= 18 else TIME_LEFT_MAX
+    return Duration(min(time_left, TIME_LEFT_MAX)) if time_left > 0 else None
+
+
+def _seconds(value: bytes) -> Duration | None:
+    try:
+        length_s = float(value) if len(value) <= 32 else math.nan
+    except ValueError:
+        return None
+    if not 0 < length_s < math.inf:
+        return None
+    return Duration(min(max(int(length_s * SECOND), 1), TIME_LEFT_MAX))
+
+
+# The same again?
+
+
+def _idempotency_key(value: bytes | None) -> str | None:
+    if value is None:
+        return None
+    key = value.decode("latin-1")
+    if not 1 <= len(key) <= IDEMPOTENCY_KEY_CHARS_MAX or not key.isascii() or not key.isprintable():
+        name = IDEMPOTENCY_KEY.decode()
+        message = f"{name} must have 1 to {IDEMPOTENCY_KEY_CHARS_MAX} printable ASCII characters"
+        raise Turned(Outcome.INVALID, message, name)
+    return key

@@ -88,8 +88,14 @@ class OpenAttempts:
         return self._open.get(request_id)
 
     async def sweep_for_ever(self) -> None:
+        time, excused = asyncio.get_running_loop().time, False
         while True:
+            due = time() + SWEEP_EVERY_S
             await asyncio.sleep(SWEEP_EVERY_S)
+            # After a pause of our own what came meanwhile has yet to be read; nobody is called silent for that.
+            excused = not excused and time() > due + SWEEP_EVERY_S
+            if excused:
+                continue
             attempts = list(self._open.values())
             for start in range(0, len(attempts), _AT_A_TIME):
                 self.sweep(attempts[start : start + _AT_A_TIME], asyncio.get_running_loop().time())

@@ -7,7 +7,8 @@ it is whole, as long as it is of ordinary size, so that a broken one is never de
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headgate.core.events import AttemptEnding
@@ -16,15 +17,17 @@ from headgate.edge.open_attempts import OpenAttempt
 from headgate.model.usage import Usage
 from headgate.ports.engine import Answer, Call, Engine, EngineFault
 from headgate.wire.replies import read_error, reported_error
+from headgate.wire.responses import scanner_for
 from headgate.wire.sse import StreamScanner
 from headgate.wire.usage import UsageFinder
 
 FirstTokenNotice = Callable[[], None]
 
 _HELD_MAX = 1024 * 1024
+_END_BYTES = 64
 _ERROR_BODY_MAX = 64 * 1024
-_LINGER_S = 1.0
-"""How long to wait, after `[DONE]`, for the clean end that lets the connection be used again."""
+_KINDS_TOLD = frozenset({"application/json", "application/xml", "text/event-stream", "text/html", "text/plain"})
+"""Content types that may stand in a message. Others are the engine's own words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,10 @@ class EngineReply:
 class Relay:
     """One attempt: from the call to the last byte."""
 
-    def __init__(self, client: Client, attempt: OpenAttempt, headers: Headers) -> None:
+    def __init__(self, client: Client, attempt: OpenAttempt, headers: Headers, *, quotes_engine: bool) -> None:
         self._client = client
+        self._quotes_engine = quotes_engine
+        """Whether what an engine says of an error goes into ours. It may repeat the prompt, and ours are logged."""
         self._attempt = attempt
         self._headers = headers
         self._loop = asyncio.get_running_loop()
@@ -65,81 +70,154 @@ class Relay:
                 return await self._error(answer)
             streamed = answer.content_type.lower().startswith("text/event-stream")
             if streamed and call.body.stream:
-                return await self._stream(answer, first_token, keep_usage=call.body.wants_usage)
+                scanner = scanner_for(call.api, keep_usage_chunk=call.body.wants_usage)
+                return await self._stream(answer, scanner, first_token)
             if not streamed and not call.body.stream:
                 return await self._whole(answer, first_token)
             # A caller that reads events finds none in anything else, and would take that for all there is.
             error = None if streamed else reported_error(await _beginning(answer))
-            return Result(AttemptEnding.FAILED, error or f"the engine answered with {answer.content_type}, unasked")
+            if error is not None:
+                return Result(AttemptEnding.FAILED, self._quote("", error))
+            kind = answer.content_type.partition(";")[0].strip().lower()
+            told = kind if kind in _KINDS_TOLD else "a content type of its own"
+            return Result(AttemptEnding.FAILED, f"the engine answered with {told}, unasked")
         except EngineFault as fault:
             return Result(AttemptEnding.FAILED, str(fault))
         finally:
             answer.close()
 
-    async def _stream(self, answer: Answer, first_token: FirstTokenNotice, *, keep_usage: bool) -> Result:
-        scanner = StreamScanner(keep_usage_chunk=keep_usage)
-        client, attempt, now = self._client, self._attempt, self._loop.time
-        while data := await answer.read():
-            forward = scanner.feed(data)
-            attempt.heard(scanner.events, now())
-            if not client.started and (scanner.events or scanner.done):
-                attempt.first_seen = True
-                first_token()
-                await client.start(answer.status, [*self._headers, (b"content-type", answer.content_type.encode())])
-            if scanner.done:
-                # `[DONE]` goes with the end itself, or an attempt stopped between the two would look complete.
-                await client.finish(forward)
-                await self._linger(answer)
-                return Result(AttemptEnding.COMPLETED, "", scanner.usage)
-            if client.started and forward:
-                await client.write(forward)
-            if scanner.error is not None:
-                return Result(AttemptEnding.FAILED, f"the engine reported: {scanner.error}", scanner.usage)
-            if scanner.overlong:
-                return Result(AttemptEnding.FAILED, "the engine sent an event without end", scanner.usage)
-        return Result(AttemptEnding.FAILED, "the stream ended before [DONE]", scanner.usage)
+    async def _stream(self, answer: Answer, scanner: StreamScanner, first_token: FirstTokenNotice) -> Result:
+        head = (answer.status, [*self._headers, (b"content-type", answer.content_type.encode())])
+        stream = _Stream(self._client, self._attempt, scanner, head, first_token)
+        with self._paced(answer):
+            await answer.pour(stream.take)
+        if scanner.done:
+            answer.let_end()
+            return Result(AttemptEnding.COMPLETED, "", scanner.usage)
+        if scanner.error is not None:
+            return Result(AttemptEnding.FAILED, self._quote("", scanner.error), scanner.usage)
+        if scanner.overlong:
+            return Result(AttemptEnding.FAILED, "the engine sent an event without end", scanner.usage)
+        return Result(AttemptEnding.FAILED, "the stream ended before its last event", scanner.usage)
 
-    async def _linger(self, answer: Answer) -> None:
-        """The caller has everything; what is left decides only whether the connection can be kept."""
+    @contextmanager
+    def _paced(self, answer: Answer) -> Generator[None]:
+        """Takes from the engine no faster than the caller reads."""
+
+        def go_on() -> None:
+            # While the caller did not read, the engine could not be heard.
+            self._attempt.heard_at = self._loop.time()
+            answer.resume()
+
+        client = self._client
+        client.on_blocked, client.on_unblocked = answer.pause, go_on
+        if client.blocked:
+            answer.pause()
         try:
-            async with asyncio.timeout(_LINGER_S):
-                while await answer.read():
-                    pass
-        except (TimeoutError, EngineFault):
-            pass
+            yield
+        finally:
+            client.on_blocked = client.on_unblocked = None
 
     async def _whole(self, answer: Answer, first_token: FirstTokenNotice) -> Result:
         first_token()
-        finder = UsageFinder()
-        held = bytearray()
-        headers = [*self._headers, (b"content-type", answer.content_type.encode())]
-        while data := await answer.read():
-            finder.feed(data)
-            if self._client.started:
-                await self._client.write(data)
-                continue
-            held += data
-            if len(held) > _HELD_MAX:
-                await self._client.start(answer.status, headers)
-                await self._client.write(bytes(held))
-        if self._client.started:
-            await self._client.finish()
-        elif (error := reported_error(held)) is not None:
-            return Result(AttemptEnding.FAILED, error, finder.usage)
-        elif not held.rstrip().endswith(b"}"):
-            # Where the engine sends no length, a connection that breaks looks like the end.
-            return Result(AttemptEnding.FAILED, "the engine's answer is not a whole JSON object")
-        else:
-            await self._client.reply(answer.status, headers, bytes(held))
-        return Result(AttemptEnding.COMPLETED, "", finder.usage)
+        whole = _Whole(self._client, (answer.status, [*self._headers, (b"content-type", answer.content_type.encode())]))
+        with self._paced(answer):
+            await answer.pour(whole.take)
+        return whole.conclude(self._quote)
+
+    def _quote(self, how: str, said: str) -> str:
+        quoted = f": {said or 'without a message'}" if self._quotes_engine else ""
+        return f"the engine reported an error{how}{quoted}"
 
     async def _error(self, answer: Answer) -> Result:
         text = await _beginning(answer)
-        detail = f"the engine answered {answer.status}: {read_error(text)}"
+        detail = self._quote(f" with {answer.status}", read_error(text))
         if not answer.blames_request(text):
             return Result(AttemptEnding.FAILED, detail)
         self.refusal = EngineReply(answer.status, answer.content_type, text)
         return Result(AttemptEnding.REFUSED, detail)
+
+
+class _Stream:
+    """A streamed answer on its way from the engine to the caller. `take` runs for each read of each stream."""
+
+    __slots__ = ("_attempt", "_client", "_first_token", "_head", "_scanner", "_time")
+
+    def __init__(
+        self,
+        client: Client,
+        attempt: OpenAttempt,
+        scanner: StreamScanner,
+        head: tuple[int, Headers],
+        first_token: FirstTokenNotice,
+    ) -> None:
+        self._client = client
+        self._attempt = attempt
+        self._first_token = first_token
+        self._time = asyncio.get_running_loop().time
+        self._scanner = scanner
+        self._head = head
+
+    def take(self, data: bytes) -> bool:
+        """Passes on what is to be passed on. True when nothing after it matters."""
+        client, scanner, attempt = self._client, self._scanner, self._attempt
+        if attempt.stopped is not None:
+            # Its end has been decided in this turn of the loop, and what comes too late must not look like another.
+            return True
+        forward = scanner.feed(data)
+        attempt.heard(scanner.events, self._time())
+        if not client.started:
+            if not (scanner.events or scanner.done):
+                return scanner.closed
+            attempt.first_seen = True
+            self._first_token()
+            if attempt.stopped is not None:
+                return True
+            client.start(*self._head)
+        if scanner.done:
+            # `[DONE]` goes with the end itself, or an attempt stopped between the two would look complete.
+            client.finish(forward)
+        elif forward:
+            client.write(forward)
+        return scanner.closed
+
+
+class _Whole:
+    """An answer that is not streamed, held until it is known to be whole or has grown too large to be held."""
+
+    __slots__ = ("_client", "_finder", "_head", "_held")
+
+    def __init__(self, client: Client, head: tuple[int, Headers]) -> None:
+        self._client = client
+        self._head = head
+        self._finder = UsageFinder()
+        self._held = bytearray()
+
+    def take(self, data: bytes) -> bool:
+        self._finder.feed(data)
+        self._held += data
+        if not self._client.started:
+            if len(self._held) <= _HELD_MAX:
+                return False
+            self._client.start(*self._head)
+            data = bytes(self._held)
+        self._client.write(data)
+        # The end tells whether it is whole.
+        del self._held[:-_END_BYTES]
+        return False
+
+    def conclude(self, quote: Callable[[str, str], str]) -> Result:
+        """The engine has sent all it had to send."""
+        if not self._client.started and (error := reported_error(self._held)) is not None:
+            return Result(AttemptEnding.FAILED, quote("", error), self._finder.usage)
+        if not self._held.rstrip().endswith(b"}"):
+            # Where the engine sends no length, a connection that breaks looks like the end.
+            return Result(AttemptEnding.FAILED, "the engine's answer is not a whole JSON object")
+        if self._client.started:
+            self._client.finish()
+        else:
+            self._client.reply(*self._head, bytes(self._held))
+        return Result(AttemptEnding.COMPLETED, "", self._finder.usage)
 
 
 async def _beginning(answer: Answer) -> bytes:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from headgate.core.commands import End
 from headgate.edge.client import Headers
 from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome, RetryAfter
+from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName
 from headgate.wire.replies import error_body
 from headgate.wire.sse import error_event
@@ -24,12 +25,19 @@ INTERRUPTED = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT)
 """What is told as an interrupted stream once the first byte has been sent."""
 
 
-def tale(service_class: ClassName | None, model: ModelName, waited_ns: Duration, attempts: int) -> Headers:
-    """What every answer tells of how the request was treated."""
+def tale(
+    service_class: ClassName | None,
+    model: ModelName,
+    waited_ns: Duration,
+    attempts: int,
+    degraded: tuple[str, ...] = (),
+) -> Headers:
+    """What every answer tells of how the request was treated, and what of it was given up."""
     headers: Headers = [
         (b"x-headgate-model", _UNPRINTABLE.sub("?", model)[:_MODEL_SHOWN_MAX].encode()),
         (b"x-headgate-queue-ms", b"%d" % (waited_ns // MILLISECOND)),
         (b"x-headgate-attempts", b"%d" % attempts),
+        (b"x-headgate-degraded", ", ".join(degraded).encode() if degraded else b"none"),
     ]
     if service_class is not None:
         headers.append((b"x-headgate-class", service_class.encode()))
@@ -42,6 +50,8 @@ class Replies:
 
     error_docs: str = ""
     """The address below which the pages about outcomes stand; empty names them as they stand in our own docs."""
+    quotes_engines: bool = False
+    """Whether what an engine says of an error is repeated. It may hold the prompt, and endings are logged."""
 
     def error(
         self, outcome: Outcome, message: str, *, retry_after_ns: Duration | None = None, param: str | None = None
@@ -66,11 +76,11 @@ class Replies:
         body = error_body(message=text, type=FACES[Outcome.INVALID].type, code=UNKNOWN_URL)
         return status, [JSON, *headers, (b"x-should-retry", b"false")], body
 
-    def interruption(self, end: End) -> bytes:
-        """The event for an ending that comes after the first byte."""
+    def interruption(self, end: End, api: Api, events: int) -> bytes:
+        """The event for an ending that comes after the first byte, behind so many others."""
         face = STREAM_INTERRUPTED if end.outcome in INTERRUPTED else FACES[end.outcome]
         text = self._with_page(end.reason, end.outcome)
-        return error_event(error_body(message=text, type=face.type, code=face.code))
+        return error_event(error_body(message=text, type=face.type, code=face.code), api, sequence_number=events)
 
     def _with_page(self, message: str, outcome: Outcome) -> str:
         page = f"{self.error_docs}/{outcome}" if self.error_docs else f"docs/errors/{outcome}.md"

@@ -1,56 +1,66 @@
-"""How do both listeners run in one process, and how do they stop?
+"""How does a listener run, and how does it stop?
 
-uvicorn serves them; signals, draining and the order of leaving are ours. So are the bounds of one
-connection (connection.py).
+Signals, draining and the order of leaving are the composition's; a listener takes connections, looks a few times a
+second for those that take too long, and at the end lets go of all of them.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
-from typing import Any
+import sys
+from collections.abc import Callable
 
-import uvicorn
+from headgate.edge.connection import App, Bounds, Connections
 
-from headgate.edge.connection import connection
-
-# Longer than the 60 s after which common load balancers let an idle connection go: whoever
-# closes first must be the one that does not send requests.
-_KEEP_ALIVE_S = 75
 _BACKLOG = 2048
+_UNSENT_BYTES_MAX = 64 * 1024
+_TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None)
+_SWEEP_EVERY_S = 0.25
+_STOP_S_MAX = 2.0
+"""How long open exchanges, and answers that are not read yet, may hold up the end."""
 
 
 class Listener:
     """One application on one socket."""
 
-    def __init__(self, app: Any, listening: socket.socket, *, client_stall_max_s: float) -> None:
-        config = uvicorn.Config(
-            app,
-            http=connection(client_stall_max_s),
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=2,
-        )
-        self._server = _Server(config)
+    def __init__(
+        self, app: App, listening: socket.socket, bounds: Bounds, *, on_refused: Callable[[], None] = lambda: None
+    ) -> None:
+        self.connections = Connections(app, bounds, on_refused)
         self._socket = listening
+        self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = listening.getsockname()[:2]
 
-    async def serve(self) -> None:
-        await self._server.serve(sockets=[self._socket])
+    async def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self.connections, sock=self._socket, backlog=_BACKLOG)
 
-    async def started(self) -> None:
-        while not self._server.started:  # noqa: ASYNC110 (uvicorn tells it by this flag alone)
-            await asyncio.sleep(0.01)
+    async def sweep_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(_SWEEP_EVERY_S)
+            self.connections.sweep(asyncio.get_running_loop().time())
 
-    def stop(self) -> None:
-        self._server.should_exit = True
+    async def stop(self) -> None:
+        if self._server is None:
+            self._socket.close()
+            return
+        self._server.close()
+        connections = self.connections
+        connections.close_idle()
+        await self._until_over()
+        for task in list(connections.tasks):
+            task.cancel()
+        await asyncio.gather(*connections.tasks, return_exceptions=True)
+        await self._until_over()
+        connections.abort()
+        # What was aborted is told so in the next turn of the loop.
+        await asyncio.sleep(0)
+
+    async def _until_over(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S_MAX):
+                while len(self.connections):  # noqa: ASYNC110 (a moment of a process's life, not worth an event)
+                    await asyncio.sleep(0.01)
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -60,6 +70,9 @@ def bind(host: str, port: int) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if _TCP_NOTSENT_LOWAT is not None:
+        # Otherwise megabytes wait in the kernel for a slow reader, and that it reads at all shows only seconds later.
+        listening.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
     try:
         listening.bind((host, port))
         # Whoever else has bound it is known only from here on.
@@ -67,11 +80,5 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+    listening.setblocking(False)  # noqa: FBT003 (the name of that argument)
     return listening
-
-
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leaves signals alone: they mean draining, which is not this server's to decide."""
-        yield

@@ -18,6 +18,7 @@ OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
         Api.CHAT: "/v1/chat/completions",
         Api.COMPLETIONS: "/v1/completions",
         Api.EMBEDDINGS: "/v1/embeddings",
+        Api.RESPONSES: "/v1/responses",
     }
 )
 
@@ -69,6 +70,16 @@ class Dialect:
     keeps_connection_after_stream: bool = False
     """Whether the connection of a streamed answer can be used again. Where it cannot, or nobody knows, each stream gets
     one of its own: a request sent on a connection that is just being closed would look like a failure of the engine."""
+    hears_leaving_only_in_streams: bool = False
+    """Whether the engine goes on with an answer that nobody waits for unless it is streamed. It is then asked for a
+    stream always, and the chunks are joined for a caller that wants a whole answer."""
+    joined_switches: tuple[str, ...] = ()
+    """Fields that are set to true in such a request, so that the engine has something to say, and can notice who left,
+    while it still reads the prompt. What it says there is not part of a whole answer (`wire/joining.py`)."""
+    never_streamed_together: frozenset[str] = frozenset()
+    """Fields that this engine takes together, but not in a request for a stream."""
+    takes_cache_salt: bool = False
+    """Whether a request may carry a salt that keeps its cached prefix from requests with another (embeddings aside)."""
     models_path: str = "/v1/models"
     health_path: str | None = None
     """Where the engine says that it can serve; None asks for its models instead."""

@@ -1,49 +1,38 @@
 """How are an engine's bytes carried over HTTP?
 
-One session for all endpoints. It keeps no time limits but that of connecting: how long an answer may take is the
-relay's to decide, which knows the class. Nothing is retried here, since retries have one owner, the scheduler.
-
-An answer that is let go before its end has its connection cut, and that is how an engine learns that nobody waits any
-more. It is cut both ways at once: some engines take a half-closed connection for a client that has left, others do not
-notice it at all.
+Each endpoint has connections of its own, kept for a moment after an answer. There are no time limits here but that of
+connecting: how long an answer may take is the relay's to decide, which knows the class. Nothing is retried here, since
+retries have one owner, the scheduler.
 """
 
 import asyncio
-import io
-import os
 import re
-from typing import Final
+import socket
+import ssl
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlsplit
 
-import aiohttp
+from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
 
+from headgate.engines.connection import EngineConnection, HttpAnswer, why
 from headgate.engines.dialect import Dialect
-from headgate.ports.engine import Call, EngineFault
+from headgate.engines.joined import joined
+from headgate.model.ticket import Api
+from headgate.ports.engine import Answer, Call, EngineFault
 
 CONNECT_S_MAX: Final = 5.0
+EYES_S: Final = 0.25
+"""How long one address may stay silent before the next is tried beside it."""
+RESOLVED_S_MAX: Final = 10.0
 IDLE_S_MAX: Final = 3.0
 """How long an idle connection is kept. vLLM's uvicorn closes it after 5 s without a word; a request that is just then
 on its way is lost, and would look like a failure of the engine. llama.cpp does the same after 5 s."""
-READ_BUFFER_BYTES: Final = 32 * 1024
-"""Twice as much is held for one answer whose reader is slow; then the engine's socket is left full."""
-WHOLE_BODY_BYTES_MAX: Final = 1024 * 1024
-"""A longer body is written in pieces, so that other streams get their turn between them."""
 
-_UNPRINTABLE: Final = re.compile(r"[^\x20-\x7e]")
-_FAULTS: Final = (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError)
-
-
-def open_session() -> aiohttp.ClientSession:
-    """The session that all engines and the watch share. Inside a running loop; its owner closes it."""
-    return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=IDLE_S_MAX),
-        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S_MAX, sock_connect=CONNECT_S_MAX, sock_read=None),
-        # Compressed bytes could be neither scanned nor passed on in the order of their events.
-        headers={"accept-encoding": "identity", "user-agent": "headgate"},
-        auto_decompress=False,
-        read_bufsize=READ_BUFFER_BYTES,
-        cookie_jar=aiohttp.DummyCookieJar(),
-        trust_env=False,
-    )
+_UNFIT: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
+"""What may not stand in the value of a header."""
+_OURS: Final = frozenset({"authorization", "connection", "content-length", "content-type", "host", "x-request-id"})
+"""Headers that no caller's may replace."""
 
 
 def url_at(base_url: str, path: str) -> str:
@@ -55,84 +44,149 @@ def authorization(api_key: str | None) -> dict[str, str]:
     return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
 
 
-def reason(error: BaseException) -> str:
-    """Why an engine could not be asked, without its address: the reason may reach callers, who need not know it."""
-    match error:
-        case aiohttp.ConnectionTimeoutError():
-            return f"no connection within {CONNECT_S_MAX:g} s"
-        case aiohttp.ClientConnectorDNSError():
-            return "its host name does not resolve"
-        case TimeoutError():
-            return "no answer in time"
-        case aiohttp.ServerDisconnectedError():
-            return "it closed the connection without an answer"
-        case aiohttp.ClientPayloadError():
-            return "the answer broke off"
-        case OSError(errno=int(number)):
-            return os.strerror(number).lower()
-        case OSError() | aiohttp.ClientConnectionError():
-            return "the connection was lost"
-        case aiohttp.ClientResponseError():
-            return f"its answer is not HTTP ({error.message[:100]})"
-        case _:
-            return type(error).__name__
-
-
 class HttpEngine:
-    """One endpoint's engine, asked over HTTP."""
+    """One endpoint's engine, asked over HTTP. Made inside a running loop; its owner closes it."""
 
     def __init__(
-        self, session: aiohttp.ClientSession, url: str, *, served_model: str, api_key: str | None, dialect: Dialect
+        self, url: str, *, served_model: str, api_key: str | None, dialect: Dialect, passes_priority: bool = False
     ) -> None:
-        self._session = session
+        parts = urlsplit(url)
+        assert parts.hostname is not None, "an address without a host was let through"
+        self._host = parts.hostname
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+        self._port = parts.port or (80 if self._tls is None else 443)
         self._served_model = served_model
+        self._passes_priority = passes_priority
         self._dialect = dialect
-        self._urls = {api: url_at(url, path) for api, path in dialect.paths.items()}
-        self._headers = {"content-type": "application/json", **authorization(api_key)}
+        self._heads = {api: self._head(url, path, api_key) for api, path in dialect.paths.items()}
+        self._loop = asyncio.get_running_loop()
+        self._addresses: list[Any] = []
+        self._resolved_until = 0.0
+        self._open: set[EngineConnection] = set()
+        self._idle: list[EngineConnection] = []
+        self._pruning: asyncio.TimerHandle | None = None
 
-    async def ask(self, call: Call) -> "HttpAnswer":
-        body = call.body.encode(served_model=self._served_model)
-        headers = {name.lower(): value for name, value in call.headers.items()}
-        headers |= self._headers | {"x-request-id": call.request_id}
-        if call.body.stream and not self._dialect.keeps_connection_after_stream:
-            headers["connection"] = "close"
-        try:
-            response = await self._session.post(
-                self._urls[call.api],
-                data=body if len(body) <= WHOLE_BODY_BYTES_MAX else io.BytesIO(body),
-                headers=headers,
-                # An engine that sends us elsewhere is an engine that we were not told of.
-                allow_redirects=False,
-            )
-        except _FAULTS as error:
-            raise EngineFault(f"the engine could not be asked: {reason(error)}") from error
-        return HttpAnswer(response, self._dialect)
+    async def ask(self, call: Call) -> Answer:
+        if self._joins(call):
+            body = call.body.streamed(*self._dialect.joined_switches)
+            return await joined(await self._ask(replace(call, body=body)), call.api)
+        return await self._ask(call)
 
+    async def _ask(self, call: Call) -> HttpAnswer:
+        body = call.body.encode_in_pieces(
+            served_model=self._served_model,
+            passes_priority=self._passes_priority,
+            cache_salt=call.cache_salt if self._dialect.takes_cache_salt else None,
+        )
+        connection = self._take_idle() or await self._connect()
+        return await connection.ask([self._question(call, sum(map(len, body))), *body], self._dialect)
 
-class HttpAnswer:
-    """An answer whose head has come."""
+    @property
+    def connections(self) -> int:
+        """How many are open, idle ones among them."""
+        return len(self._open)
 
-    def __init__(self, response: aiohttp.ClientResponse, dialect: Dialect) -> None:
-        self.status = response.status
-        said = response.headers.get("content-type", "application/octet-stream")
-        # It goes into a header of our own answer, where not every character may stand.
-        self.content_type = _UNPRINTABLE.sub("?", said)
-        self._response = response
-        self._dialect = dialect
-
-    async def read(self) -> bytes:
-        try:
-            return await self._response.content.readany()
-        except _FAULTS as error:
-            raise EngineFault(f"the engine's answer broke off: {reason(error)}") from error
-
-    def blames_request(self, body: bytes) -> bool:
-        return self._dialect.blames_request(self.status, body)
+    @property
+    def connections_idle(self) -> int:
+        return len(self._idle)
 
     def close(self) -> None:
-        # After the last byte the connection is in the pool again and no longer the response's.
-        connection = self._response.connection
-        if connection is not None and connection.transport is not None:
-            # A plain close would first wait until the engine has read what is still being sent.
-            connection.transport.abort()
-        self._response.close()
+        """Lets go of the connections that carry nothing. Those that do are let go of when they end."""
+        for connection in self._idle:
+            connection.close()
+        self._idle.clear()
+        if self._pruning is not None:
+            self._pruning.cancel()
+            self._pruning = None
+
+    def _joins(self, call: Call) -> bool:
+        """Whether a stream is asked for in place of the whole answer that the caller wants."""
+        dialect, body = self._dialect, call.body
+        if not dialect.hears_leaving_only_in_streams or body.stream or call.api not in (Api.CHAT, Api.COMPLETIONS):
+            return False
+        return not dialect.never_streamed_together or not body.has(dialect.never_streamed_together)
+
+    # The question
+
+    def _head(self, url: str, path: str, api_key: str | None) -> bytes:
+        """What stands before every question of this kind."""
+        target = urlsplit(url_at(url, path))
+        lines = {
+            "host": target.netloc,
+            "accept": "*/*",
+            # Compressed bytes could be neither scanned nor passed on in the order of their events.
+            "accept-encoding": "identity",
+            "content-type": "application/json",
+            "user-agent": "headgate",
+        } | authorization(api_key)
+        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+        return f"POST {target.path} HTTP/1.1\r\n{head}".encode("latin-1")
+
+    def _question(self, call: Call, length: int) -> bytes:
+        lines = [
+            f"{name}: {value}\r\n"
+            for name, value in call.headers.items()
+            if name.lower() not in _OURS and not _UNFIT.search(value)
+        ]
+        if call.body.stream and not self._dialect.keeps_connection_after_stream:
+            lines.append("connection: close\r\n")
+        head = f"{''.join(lines)}x-request-id: {call.request_id}\r\ncontent-length: {length}\r\n\r\n"
+        return self._heads[call.api] + head.encode("latin-1")
+
+    # The connections
+
+    async def _connect(self) -> EngineConnection:
+        def connection() -> EngineConnection:
+            return EngineConnection(self._freed, self._lost)
+
+        name = self._host if self._tls else None
+        try:
+            async with asyncio.timeout(CONNECT_S_MAX):
+                # Several addresses are tried side by side, so that one which stays silent does not cost the others.
+                raw = await start_connection(await self._resolve(), happy_eyeballs_delay=EYES_S, loop=self._loop)
+                _, made = await self._loop.create_connection(connection, sock=raw, ssl=self._tls, server_hostname=name)
+        except TimeoutError as error:
+            reason = why(error) if error.errno else f"no connection within {CONNECT_S_MAX:g} s"
+            raise EngineFault(f"the engine could not be asked: {reason}") from error
+        except OSError as error:
+            raise EngineFault(f"the engine could not be asked: {why(error)}") from error
+        if made.is_open:
+            self._open.add(made)
+        return made
+
+    async def _resolve(self) -> list[Any]:
+        """Where the host is; asked again when the answer is some seconds old."""
+        if self._loop.time() > self._resolved_until:
+            found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._addresses = [(family, kind, protocol, "", address) for family, kind, protocol, _, address in found]
+            self._resolved_until = self._loop.time() + RESOLVED_S_MAX
+        return self._addresses
+
+    def _take_idle(self) -> EngineConnection | None:
+        fresh_since = self._loop.time() - IDLE_S_MAX
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_open and connection.idle_since > fresh_since:
+                return connection
+            connection.close()
+        return None
+
+    def _freed(self, connection: EngineConnection) -> None:
+        connection.idle_since = self._loop.time()
+        self._idle.append(connection)
+        if self._pruning is None:
+            self._pruning = self._loop.call_later(IDLE_S_MAX, self._prune)
+
+    def _lost(self, connection: EngineConnection) -> None:
+        self._open.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _prune(self) -> None:
+        """Closes what has been idle for too long; the oldest stand first."""
+        self._pruning = None
+        stale_since = self._loop.time() - IDLE_S_MAX
+        while self._idle and (self._idle[0].idle_since <= stale_since or not self._idle[0].is_open):
+            self._idle.pop(0).close()
+        if self._idle:
+            self._pruning = self._loop.call_later(IDLE_S_MAX, self._prune)

@@ -5,8 +5,12 @@
   the chat template refuses, 501 for embeddings from a server of completions. Taken for failures, they would let one
   caller have every endpoint ejected.
 - It closes the connection after a streamed answer, although the answer's head announces that it is kept.
-- It looks for clients that left only when no result has come for a second, and answers to /metrics count as results. A
-  client that leaves a request which is not streamed is noticed only if the metrics are read seldom enough.
+- It looks for clients that left only when no result has come for a second, and tokens of other requests and answers to
+  /metrics count as results. Beside a busy neighbour the client of a request that is not streamed could leave unnoticed
+  until the answer is whole. That a stream cannot be written to it notices with the next token, so it is always asked
+  for streams (`joined.py`), except for log probabilities beside tools, which it refuses to stream. Before the first
+  token it says nothing either, unless it is asked to report its progress through the prompt, batch by batch.
+- Usage of a request with several choices is that of one of them, streamed or not.
 """
 
 from types import MappingProxyType
@@ -47,6 +51,9 @@ def _blames_request(status: int, body: bytes) -> bool:
 
 LLAMACPP: Final = Dialect(
     name="llamacpp",
+    hears_leaving_only_in_streams=True,
+    joined_switches=("return_progress",),
+    never_streamed_together=frozenset({"tools", "logprobs"}),
     health_path="/health",
     metrics_path="/metrics",
     metrics_hint="start llama-server with --metrics",

@@ -12,6 +12,7 @@ from typing import Final
 
 # Labels may hold any character inside quotes. After the value may come a timestamp or an exemplar.
 _REST: Final = re.compile(rb'(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)')
+_VALUE_MAX: Final = 2.0**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,4 +54,5 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if math.isfinite(value) else None
+    # Beyond this no whole number is certain, so it is no count; and the sum of two such might be no number at all.
+    return value if abs(value) <= _VALUE_MAX else None

@@ -1,13 +1,14 @@
 """How is one small page read over HTTP, whole, in time and bounded in size?"""
 
 import asyncio
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
 
-from headgate.engines.http import reason, url_at
+from headgate.engines.http import CONNECT_S_MAX, IDLE_S_MAX, url_at
 
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 
@@ -22,6 +23,41 @@ class Page:
 
 class Unheard(Exception):
     """No whole answer came. The message says why, without the address."""
+
+
+def open_session() -> aiohttp.ClientSession:
+    """The session that all readers of pages share. Inside a running loop; its owner closes it."""
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=IDLE_S_MAX),
+        timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S_MAX, sock_connect=CONNECT_S_MAX, sock_read=None),
+        headers={"accept-encoding": "identity", "user-agent": "headgate"},
+        auto_decompress=False,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+    )
+
+
+def reason(error: BaseException) -> str:
+    """Why an engine could not be asked, without its address: the reason may reach callers, who need not know it."""
+    match error:
+        case aiohttp.ConnectionTimeoutError():
+            return f"no connection within {CONNECT_S_MAX:g} s"
+        case aiohttp.ClientConnectorDNSError():
+            return "its host name does not resolve"
+        case TimeoutError():
+            return "no answer in time"
+        case aiohttp.ServerDisconnectedError():
+            return "it closed the connection without an answer"
+        case aiohttp.ClientPayloadError():
+            return "the answer broke off"
+        case OSError(errno=int(number)):
+            return os.strerror(number).lower()
+        case OSError() | aiohttp.ClientConnectionError():
+            return "the connection was lost"
+        case aiohttp.ClientResponseError():
+            return f"its answer is not HTTP ({error.message[:100]})"
+        case _:
+            return type(error).__name__
 
 
 async def get_page(

@@ -45,7 +45,7 @@ class Health:
 @dataclass(frozen=True, slots=True)
 class Scrape:
     telemetry: Telemetry | None = None
-    """None where the page could not be read."""
+    """None where the page could not be read, or has nothing of what is wanted."""
     signals: dict[Signal, str] | None = None
     """Which metric each signal was found under."""
     problem: str | None = None
@@ -134,7 +134,8 @@ class Probe:
             for signal, aliases in dialect.metrics.items()
             if (name := next((alias for alias in aliases if alias in found), None)) is not None
         }
-        return Scrape(_telemetry(found, signals), signals, _missing_problem(dialect, signals))
+        telemetry = _telemetry(found, signals) if signals else None
+        return Scrape(telemetry, signals, _missing_problem(dialect, signals))
 
     async def places(self) -> int | None:
         """How many requests it says that it runs at once; None where it does not say."""

@@ -1,7 +1,8 @@
 """What is particular to SGLang?
 
 By its documentation (0.5); it needs a GPU, so no test of ours has met a running one. It shows metrics only when started
-with --enable-metrics, and its series carry the rank they come from.
+with --enable-metrics, and its series carry the rank they come from. It puts the `extra_key` that a request may have
+behind its salt.
 """
 
 from types import MappingProxyType
@@ -11,6 +12,7 @@ from headgate.engines.dialect import Dialect, Signal, VersionSource
 
 SGLANG: Final = Dialect(
     name="sglang",
+    takes_cache_salt=True,
     health_path="/health",
     metrics_path="/metrics",
     metrics_hint="start SGLang with --enable-metrics",

@@ -2,6 +2,7 @@
 
 By its documentation (1.2); it needs a GPU, so no test of ours has met a running one. Its /metrics page is a list of
 iterations in JSON; Prometheus' format stands at another path, and only where performance metrics are switched on.
+It takes a salt for chats alone and refuses fields that it does not know, so it is given none.
 """
 
 from types import MappingProxyType

@@ -12,6 +12,7 @@ from headgate.engines.dialect import Dialect, Signal, VersionSource
 VLLM: Final = Dialect(
     name="vllm",
     keeps_connection_after_stream=True,
+    takes_cache_salt=True,
     health_path="/health",
     metrics_path="/metrics",
     metrics_hint="start vLLM without --disable-log-stats",

@@ -5,10 +5,12 @@ transitions only. Nothing here is on the path of a request, and all of it is bou
 and how many looks go on at once over all endpoints.
 
 Endpoints that answer and endpoints that do not take turns in separate lines. Otherwise a dozen dead ones, each holding
-its place until its time is up, would leave the living ones unwatched.
+its place until its time is up, would leave the living ones unwatched. Metrics pages have lines of their own for the
+same reason: pages that hang must not keep an engine that has come up from being found.
 
 An engine is made ready by its own word and unready by its own word. Silence changes nothing: the attempts that are sent
-there show soon enough whether it is gone, and if it is only the probe that fails, work goes on.
+there show soon enough whether it is gone, and if it is only the probe that fails, work goes on. Nor does a metrics page
+that fails: what it last said is kept, with its age, until it is stale. Then the operator is told, once.
 """
 
 import asyncio
@@ -32,7 +34,13 @@ TIMEOUT_S: Final = 2.0
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
 CONCURRENT_MAX: Final = 16
-"""How many looks go on at once; half of them for endpoints that answered last time."""
+"""How many looks go on at once, and how many metrics pages are read; half of each for endpoints that answered last
+time."""
+STALE_AFTER_S: Final = 20.0
+"""What an engine said of its load this long ago says nothing of it any more. Three scrapes may fail meanwhile."""
+
+Notice = Callable[[EndpointId, str | None], None]
+"""Told what the operator should read in the log: of which endpoint, and what it fails to tell; None if nothing more."""
 
 # Steps by the golden ratio spread any number of points evenly over a circle.
 _STEP: Final = 0.6180339887498949
@@ -55,11 +63,33 @@ class _Watched:
     phase: float
     """Its place on the circle of the interval, from 0 to 1."""
     told_ready: bool = False
+    version_known: bool = False
     health: Health = field(default_factory=lambda: Health(Verdict.UNHEARD, problem="not looked at yet"))
     version: str | None = None
     scrape: Scrape = field(default_factory=Scrape)
+    """The last one, read or not."""
+    signals: dict[Signal, str] = field(default_factory=dict[Signal, str])
+    """Where each signal was found on the last page that could be read."""
     telemetry: Telemetry = field(default_factory=Telemetry)
     telemetry_at: float | None = None
+    noticed: frozenset[Signal] = frozenset()
+    """The missing signals that the operator knows of."""
+
+    @property
+    def promised(self) -> frozenset[Signal]:
+        """What an engine of this kind tells."""
+        return frozenset(self.dialect.metrics)
+
+
+class _Lines:
+    """Who may look at once: those that answered last time and those that did not, half of the places each."""
+
+    def __init__(self, places: int) -> None:
+        self._heard = asyncio.Semaphore(max(1, places // 2))
+        self._unheard = asyncio.Semaphore(max(1, places - places // 2))
+
+    def of(self, *, heard: bool) -> asyncio.Semaphore:
+        return self._heard if heard else self._unheard
 
 
 class EngineWatch:
@@ -69,21 +99,25 @@ class EngineWatch:
         self,
         session: aiohttp.ClientSession,
         tell: Callable[[Event], None],
+        notice: Notice | None = None,
         *,
         interval_s: float = INTERVAL_S,
         unready_interval_s: float = UNREADY_INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
         page_bytes_max: int = PAGE_BYTES_MAX,
         concurrent_max: int = CONCURRENT_MAX,
+        stale_after_s: float = STALE_AFTER_S,
     ) -> None:
         self._session = session
         self._tell = tell
+        self._notice = notice
         self._interval_s = interval_s
         self._unready_interval_s = min(unready_interval_s, interval_s)
         self._timeout_s = timeout_s
         self._page_bytes_max = page_bytes_max
-        self._heard_line = asyncio.Semaphore(max(1, concurrent_max // 2))
-        self._unheard_line = asyncio.Semaphore(max(1, concurrent_max - concurrent_max // 2))
+        self._stale_after_s = stale_after_s
+        self._looks = _Lines(concurrent_max)
+        self._scrapes = _Lines(concurrent_max)
         self._watched: dict[EndpointId, _Watched] = {}
         self._tasks: dict[EndpointId, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
@@ -124,7 +158,27 @@ class EngineWatch:
 
     def capabilities(self) -> tuple[Capabilities, ...]:
         now = asyncio.get_running_loop().time()
-        return tuple(_capabilities(watched, now) for watched in self._watched.values())
+        talking = sum(self._is_fresh(watched, now) for watched in self._watched.values())
+        return tuple(self._capabilities(watched, now, talking) for watched in self._watched.values())
+
+    def signals_missing(self) -> dict[tuple[EndpointId, str], bool]:
+        """For each signal that an endpoint's kind of engine tells, whether it is missing."""
+        now = asyncio.get_running_loop().time()
+        return {
+            (watched.endpoint_id, signal.value): signal in missing
+            for watched in self._watched.values()
+            for missing in (self._missing(watched, now),)
+            for signal in watched.dialect.metrics
+        }
+
+    def telemetry_ages_s(self) -> dict[EndpointId, float]:
+        """How long ago each endpoint last told its load; those that never did are not there."""
+        now = asyncio.get_running_loop().time()
+        return {
+            watched.endpoint_id: now - watched.telemetry_at
+            for watched in self._watched.values()
+            if watched.telemetry_at is not None
+        }
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
@@ -137,9 +191,12 @@ class EngineWatch:
         pause_s = self._unready_interval_s
         spread = False
         while True:
-            line = self._unheard_line if watched.health.verdict is Verdict.UNHEARD else self._heard_line
-            async with line:
+            async with self._looks.of(heard=watched.health.verdict is not Verdict.UNHEARD):
                 await self._look(watched)
+            if watched.health.verdict is Verdict.SERVES:
+                async with self._scrapes.of(heard=watched.scrape.telemetry is not None):
+                    await self._listen(watched)
+            self._notice_missing(watched)
             if watched.health.verdict is not Verdict.SERVES and not watched.told_ready:
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, self._interval_s)
@@ -155,34 +212,71 @@ class EngineWatch:
         if health.verdict is Verdict.SAYS_NO and watched.told_ready:
             watched.told_ready = False
             self._tell(EndpointUnreadied(watched.endpoint_id))
-        if health.verdict is not Verdict.SERVES:
-            return
-        if not watched.told_ready:
+        if health.verdict is Verdict.SERVES and not watched.told_ready:
             watched.told_ready = True
             self._tell(EndpointReadied(watched.endpoint_id))
             # Another engine may stand there than before.
-            watched.version = await watched.probe.version()
-        await self._scrape(watched)
+            watched.version_known = False
 
-    async def _scrape(self, watched: _Watched) -> None:
+    async def _listen(self, watched: _Watched) -> None:
+        """Hears what an engine that serves tells of itself besides."""
+        if not watched.version_known:
+            watched.version = await watched.probe.version()
+            watched.version_known = True
         watched.scrape = scrape = await watched.probe.scrape()
         if scrape.telemetry is not None:
             watched.telemetry = scrape.telemetry
+            watched.signals = scrape.signals or {}
             watched.telemetry_at = asyncio.get_running_loop().time()
 
+    # What is not heard
 
-def _capabilities(watched: _Watched, now: float) -> Capabilities:
-    health, scrape = watched.health, watched.scrape
-    signals = scrape.signals or {}
-    return Capabilities(
-        endpoint_id=watched.endpoint_id,
-        dialect=watched.dialect.name,
-        state=_STATES[health.verdict],
-        version=watched.version,
-        models=health.models,
-        signals={signal.value: name for signal, name in signals.items()},
-        signals_missing=tuple(signal.value for signal in Signal if signal not in signals),
-        problems=tuple(problem for problem in (health.problem, scrape.problem) if problem is not None),
-        telemetry=watched.telemetry,
-        telemetry_age_s=None if watched.telemetry_at is None else now - watched.telemetry_at,
-    )
+    def _is_fresh(self, watched: _Watched, now: float) -> bool:
+        return watched.telemetry_at is not None and now - watched.telemetry_at <= self._stale_after_s
+
+    def _missing(self, watched: _Watched, now: float) -> frozenset[Signal]:
+        """Promised signals that the last page lacked; all of them where there is no page, or none of late."""
+        return watched.promised - watched.signals.keys() if self._is_fresh(watched, now) else watched.promised
+
+    def _notice_missing(self, watched: _Watched) -> None:
+        """Once for each set of missing signals, however often the page is read meanwhile."""
+        missing = self._missing(watched, asyncio.get_running_loop().time())
+        if missing == watched.noticed or (not watched.told_ready and not watched.noticed):
+            # An engine that has yet to serve has promised nothing so far.
+            return
+        watched.noticed = missing
+        names = ", ".join(signal.value for signal in watched.dialect.metrics if signal in missing)
+        why = watched.scrape.problem or watched.health.problem or "nothing was heard of it"
+        if self._notice is not None:
+            self._notice(watched.endpoint_id, f"{names}; {why}" if missing else None)
+
+    def _capabilities(self, watched: _Watched, now: float, talking: int) -> Capabilities:
+        health, scrape = watched.health, watched.scrape
+        missing = self._missing(watched, now)
+        signals = {signal: name for signal, name in watched.signals.items() if signal not in missing}
+        problems = (health.problem, scrape.problem, self._silence(watched, now, talking))
+        return Capabilities(
+            endpoint_id=watched.endpoint_id,
+            dialect=watched.dialect.name,
+            state=_STATES[health.verdict],
+            version=watched.version,
+            models=health.models,
+            signals={signal.value: name for signal, name in signals.items()},
+            signals_missing=tuple(signal.value for signal in Signal if signal not in signals),
+            problems=tuple(problem for problem in problems if problem is not None),
+            telemetry=watched.telemetry,
+            telemetry_age_s=None if watched.telemetry_at is None else now - watched.telemetry_at,
+        )
+
+    def _silence(self, watched: _Watched, now: float, talking: int) -> str | None:
+        """What to say of an endpoint that serves and does not tell its load, though its kind does."""
+        at, path = watched.telemetry_at, watched.dialect.metrics_path
+        if not watched.told_ready or not watched.promised or self._is_fresh(watched, now):
+            return None
+        if at is None and (not talking or watched.scrape.problem is None):
+            # It has only just come up; or nobody tells anything, and why is said already.
+            return None
+        last = "has never told its load" if at is None else f"last told its load {now - at:.0f} s ago, which is stale"
+        others = f"other endpoints that tell theirs: {talking}"
+        hint = f"ask it for {path} from here" if talking else f"can {path} of the engines be reached from here?"
+        return f"it {last} ({others}); requests go on by our own count of what is in flight; {hint}"

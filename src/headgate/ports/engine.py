@@ -4,7 +4,7 @@ An engine takes a call and gives an answer whose bytes are in the OpenAI shape, 
 own dialect is. What it can do is found out by probing, never assumed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
@@ -23,6 +23,8 @@ class Call:
     body: RequestBody
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
     """Headers of the caller that go along, such as `traceparent`."""
+    cache_salt: str | None = None
+    """What keeps this tenant's cached prefixes apart from those of others, for engines that can."""
 
 
 class EngineFault(Exception):
@@ -39,12 +41,29 @@ class Answer(Protocol):
         """The next bytes; empty at a clean end. Raises `EngineFault` where the answer breaks off."""
         ...
 
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        """Hands over all further bytes the moment they come, without anybody waking up in between.
+
+        Ends when `take` says that it has enough, or at a clean end. Raises `EngineFault` where the answer breaks off.
+        """
+        ...
+
+    def pause(self) -> None:
+        """Takes no more from the engine than what is on its way; `resume` goes on."""
+        ...
+
+    def resume(self) -> None: ...
+
     def blames_request(self, body: bytes) -> bool:
         """Whether an error answer says that the request itself is wrong, rather than the engine or its setup."""
         ...
 
+    def let_end(self) -> None:
+        """All that matters has come. The connection is kept if the answer's end follows within a moment."""
+        ...
+
     def close(self) -> None:
-        """Lets go. Unless the answer was read to its end the connection is cut, which tells the engine to stop."""
+        """Lets go. Unless the answer has come to its end the connection is cut, which tells the engine to stop."""
         ...
 
 

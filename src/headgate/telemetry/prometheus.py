@@ -1,12 +1,14 @@
 """What can Prometheus ask of this process?
 
-The page is made of what has been counted (meters.py), of the scheduler's state at one moment, and
-of the event loop's own delay. Every label comes from a closed set. Rendering takes milliseconds,
-so it may run in another thread: the picture of the scheduler is taken beforehand, where decisions
-are made, and what is read here is copied first or never changes its size.
+The page is made of what has been counted (meters.py), of the scheduler's state at one moment, of
+what the engines tell of themselves, and of the event loop's own delay. Every label comes from a
+closed set. Rendering takes milliseconds, so it may run in another thread: the picture of the
+scheduler is taken beforehand, where decisions are made, and what is read here is copied first or
+never changes its size.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -15,28 +17,47 @@ from prometheus_client.registry import Collector
 from headgate import __version__
 from headgate.core.summary import Summary
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import SECOND
+from headgate.model.units import SECOND, EndpointId
 from headgate.telemetry.meters import LATENCY_BOUNDS_S, OTHER, ClassMeter, Histogram, Meters, PoolMeter
 
 _LEAVING = "leaving"
 _STATES = (*(state.value for state in EndpointState), _LEAVING)
 
 
-def render(meters: Meters, loop_lag: Histogram, summary: Summary, held: Mapping[str, int]) -> tuple[bytes, str]:
+@dataclass(frozen=True, slots=True)
+class EngineSignals:
+    """What the endpoints' engines tell of their load, and what they do not."""
+
+    missing: Mapping[tuple[EndpointId, str], bool] = field(default_factory=dict[tuple[EndpointId, str], bool])
+    """For each signal that an endpoint's kind of engine tells, whether it is missing."""
+    age_s: Mapping[EndpointId, float] = field(default_factory=dict[EndpointId, float])
+    """How long ago each endpoint last told anything; those that never did are not there."""
+
+
+def render(
+    meters: Meters,
+    loop_lag: Histogram,
+    summary: Summary,
+    held: Mapping[str, int],
+    signals: EngineSignals = EngineSignals(),  # noqa: B008 (frozen, and nothing writes to what it holds)
+) -> tuple[bytes, str]:
     """The page, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Scrape(meters, loop_lag, summary, held))
+    registry.register(_Scrape(meters, loop_lag, summary, held, signals))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
 class _Scrape(Collector):
     """What is told at one scrape."""
 
-    def __init__(self, meters: Meters, loop_lag: Histogram, summary: Summary, held: Mapping[str, int]) -> None:
+    def __init__(
+        self, meters: Meters, loop_lag: Histogram, summary: Summary, held: Mapping[str, int], signals: EngineSignals
+    ) -> None:
         self._meters = meters
         self._loop_lag = loop_lag
         self._summary = summary
         self._held = held
+        self._signals = signals
 
     def collect(self) -> Iterable[Metric]:
         classes, pools = tuple(self._meters.classes.items()), tuple(self._meters.pools.items())
@@ -45,6 +66,7 @@ class _Scrape(Collector):
         yield from _pool_metrics(pools)
         yield _queue_depth(self._summary)
         yield from _endpoint_metrics(self._summary, pools)
+        yield from _signal_metrics(self._signals)
         yield _loop_lag(self._loop_lag)
         yield _held(self._held)
         yield _info("headgate_config_info", "The configuration in force, by its hash.", hash=self._summary.policy_hash)
@@ -135,6 +157,23 @@ def _endpoint_metrics(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) 
     for key, count in counts.items():
         endpoints.add_metric(key, count)
     return iter((in_flight, endpoints))
+
+
+def _signal_metrics(signals: EngineSignals) -> Iterator[Metric]:
+    """Every signal that is to be expected is there, also when it is told: an alert on a missing one needs the zero."""
+    missing = GaugeMetricFamily(
+        "headgate_endpoint_signal_missing",
+        "Whether the endpoint's engine fails to tell what its kind tells.",
+        labels=["endpoint", "signal"],
+    )
+    for key, is_missing in signals.missing.items():
+        missing.add_metric(key, float(is_missing))
+    ages = GaugeMetricFamily(
+        "headgate_endpoint_telemetry_age_seconds", "Since the endpoint last told its load.", labels=["endpoint"]
+    )
+    for endpoint_id, age_s in signals.age_s.items():
+        ages.add_metric([endpoint_id], age_s)
+    return iter((missing, ages))
 
 
 def _info(name: str, documentation: str, **labels: str) -> Metric:

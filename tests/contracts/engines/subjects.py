@@ -10,13 +10,14 @@ import aiohttp
 
 from headgate.engines.dialect import Signal
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import HttpEngine, open_session
+from headgate.engines.http import HttpEngine
 from headgate.engines.metrics_page import read_metrics
+from headgate.engines.page import open_session
 from headgate.hosts.local.clock import SystemClock
 from headgate.simulation.profile import PROFILES
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
-from tests.engines.calls import an_http_engine
+from tests.engines.calls import Engines
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.real_engines import RealEngine, llamacpp, vllm
 
@@ -47,6 +48,8 @@ class Subject:
     url: str
     model: str
     session: aiohttp.ClientSession
+    """For pages."""
+    engines: Engines
     fake: FakeEngine | None = None
     simulated: EngineServer | None = None
 
@@ -60,7 +63,7 @@ class Subject:
 
     @property
     def engine(self) -> HttpEngine:
-        return an_http_engine(self.session, self.url, dialect=self.dialect, served_model=self.model)
+        return self.engines(self.url, dialect=self.dialect, served_model=self.model)
 
     def would_answer(self, behaviour: Behaviour) -> None:
         """What a real engine does by itself, the fake one is told."""
@@ -84,15 +87,15 @@ class Subject:
 
 @asynccontextmanager
 async def a_subject(kind: Kind, real: RealEngine | None) -> AsyncIterator[Subject]:
-    """The engine, with a session of its own."""
-    async with open_session() as session:
+    """The engine, with connections of its own."""
+    async with open_session() as session, Engines() as engines:
         if real is not None:
-            yield Subject(kind, real.url, real.model, session)
+            yield Subject(kind, real.url, real.model, session, engines)
         elif kind == "simulated":
             profile = replace(PROFILES["tiny"], step_ps=A_STEP_PS)
             options = EngineOptions(profile=profile, model="sim", embeds=False)
             async with EngineServer(options, SystemClock()) as simulated:
-                yield Subject(kind, simulated.url, "sim", session, simulated=simulated)
+                yield Subject(kind, simulated.url, "sim", session, engines, simulated=simulated)
         else:
             async with FakeEngine() as fake:
-                yield Subject(kind, fake.url, "fake", session, fake=fake)
+                yield Subject(kind, fake.url, "fake", session, engines, fake=fake)

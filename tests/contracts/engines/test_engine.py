@@ -16,7 +16,7 @@ from headgate.ports.engine import Answer, Call, Engine, EngineFault, ProbeState
 from headgate.wire.sse import StreamScanner
 from headgate.wire.usage import UsageFinder
 from tests.contracts.engines.subjects import Kind, Subject, a_real_engine, a_subject
-from tests.engines.calls import a_call, connections_idle, connections_in_use, read_all
+from tests.engines.calls import a_call, read_all
 from tests.support.fake_engine import Behaviour
 from tests.support.real_engines import RealEngine
 
@@ -49,7 +49,8 @@ async def subject(kind_and_real: tuple[Kind, RealEngine | None]) -> AsyncIterato
     kind, real = kind_and_real
     async with a_subject(kind, real) as subject:
         yield subject
-        assert connections_in_use(subject.session) == 0
+        await asyncio.sleep(0)
+        assert subject.engines.in_use == 0
 
 
 async def scanned(answer: Answer) -> StreamScanner:
@@ -60,7 +61,7 @@ async def scanned(answer: Answer) -> StreamScanner:
     return scanner
 
 
-def test_the_adapter_is_what_the_port_asks_for(subject: Subject) -> None:
+async def test_the_adapter_is_what_the_port_asks_for(subject: Subject) -> None:
     engine: Engine = subject.engine
     asks: type[Answer] = HttpAnswer
 
@@ -96,6 +97,28 @@ async def test_the_same_request_uses_the_same_tokens_streamed_or_not(subject: Su
     assert (streamed.prompt_tokens, streamed.output_tokens) == (whole.prompt_tokens, whole.output_tokens)
 
 
+async def test_a_stream_that_is_poured_is_whole_and_leaves_its_connection_to_the_next(subject: Subject) -> None:
+    for _ in range(3):
+        scanner = StreamScanner(keep_usage_chunk=False)
+
+        def take(data: bytes, scanner: StreamScanner = scanner) -> bool:
+            scanner.feed(data)
+            return scanner.closed
+
+        answer = await subject.engine.ask(a_call(stream=True, max_tokens=8, temperature=0, ignore_eos=True))
+        await answer.pour(take)
+        answer.let_end()
+        assert (scanner.done, scanner.error) == (True, None)
+        assert scanner.usage is not None
+        assert scanner.usage.output_tokens == 8
+        async with asyncio.timeout(2):
+            while subject.engines.in_use:
+                await asyncio.sleep(0.01)
+
+    kept = 1 if DIALECTS[subject.dialect].keeps_connection_after_stream else 0
+    assert subject.engines.idle == kept
+
+
 async def test_requests_follow_each_other_at_once_on_the_connections_that_are_kept(subject: Subject) -> None:
     for stream in (True, True, False, True, True, False, False, True):
         answer = await subject.engine.ask(a_call(stream=stream, max_tokens=2))
@@ -103,7 +126,7 @@ async def test_requests_follow_each_other_at_once_on_the_connections_that_are_ke
         answer.close()
 
     kept = 1 if DIALECTS[subject.dialect].keeps_connection_after_stream else 0
-    assert connections_idle(subject.session) == kept
+    assert subject.engines.idle == kept
 
 
 MISTAKES = [
@@ -138,7 +161,7 @@ async def test_closing_a_stream_stops_the_engine_within_a_second(subject: Subjec
     answer.close()
 
     await subject.until_running(0, seconds_max=1)
-    assert connections_idle(subject.session) == 0
+    assert subject.engines.idle == 0
 
 
 async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
@@ -149,7 +172,7 @@ async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
     with pytest.raises(asyncio.CancelledError):
         await asking
 
-    assert (connections_in_use(subject.session), connections_idle(subject.session)) == (0, 0)
+    assert (subject.engines.in_use, subject.engines.idle) == (0, 0)
     # llama.cpp looks for clients that left only when nothing was asked of it for a second.
     await subject.until_running(0, seconds_max=5, every_s=1.5 if subject.kind == "llamacpp" else 0.05)
 
@@ -172,7 +195,7 @@ async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
             with pytest.raises(EngineFault, match="the engine's answer broke off"):
                 await scanned(answer)
             answer.close()
-            assert connections_in_use(subject.session) == 0
+            assert subject.engines.in_use == 0
 
 
 async def test_the_watch_readies_it_and_finds_its_signals(subject: Subject) -> None:

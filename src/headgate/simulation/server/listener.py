@@ -148,6 +148,9 @@ def _bind(host: str, port: int) -> socket.socket:
     """A port that is taken, but on which nobody listens: who connects is refused."""
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Inherited by what is accepted. uvloop does it by itself; asyncio only for a socket that is named as TCP, and a
+    # first token would otherwise wait for the acknowledgement of its head.
+    bound.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     try:
         bound.bind((host, port))
     except OSError as error:

@@ -117,6 +117,8 @@ def parse(raw: bytes, api: Api, options: EngineOptions) -> Question:
             embedding = _decode(_EMBEDDINGS, raw)
             texts = _texts(embedding.input, "input")
             return _embedding(embedding, [_prompt(each, embedding, options.profile) for each in texts], options)
+        case Api.RESPONSES:
+            raise AssertionError("the simulated engine has no path for responses")
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:

@@ -1,0 +1,46 @@
+"""Does the reference of the metrics name every metric with its kind and labels, and no other?"""
+
+import re
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate.core.events import EndpointJoined, PolicyChanged
+from headgate.core.summary import EndpointSummary, Summary
+from headgate.model.endpoint import Endpoint, EndpointState
+from headgate.model.policy import Policy, Pool, ServiceClass
+from headgate.telemetry.meters import Histogram, Meters
+from headgate.telemetry.prometheus import EngineSignals, render
+from tests.house.small_tree import PROJECT
+
+PAGE = (PROJECT / "docs/reference/metrics.md").read_text()
+
+
+def shown() -> dict[str, tuple[str, set[str]]]:
+    """What a gateway with something of everything shows: name -> kind and labels."""
+    meters = Meters()
+    meters.saw(PolicyChanged(Policy(classes=(ServiceClass("chat", 0),), pools=(Pool("small"),)), "h"), [], now=0)
+    meters.saw(EndpointJoined(Endpoint("small/a", "small", 1)), [], now=0)
+    endpoint = EndpointSummary("small/a", "small", EndpointState.READY, leaving=False, in_flight=0, in_flight_max=1)
+    summary = Summary(policy_hash="h", queued={"chat": 0}, requests=0, endpoints=(endpoint,))
+    signals = EngineSignals({("small/a", "running"): False}, {"small/a": 1.0})
+    page, _ = render(meters, Histogram(), summary, {"tasks": 1}, signals)
+    return {
+        family.name + ("_total" if family.type == "counter" else ""): (
+            family.type,
+            {label for sample in family.samples for label in sample.labels} - {"le"},
+        )
+        for family in text_string_to_metric_families(page.decode())
+    }
+
+
+def described() -> dict[str, tuple[str, set[str]]]:
+    rows = [line.strip("|").split("|") for line in PAGE.splitlines() if line.startswith("| `headgate_")]
+    return {name.strip(" `"): (kind.strip(), set(re.findall("`([a-z_]+)`", labels))) for name, kind, labels, _ in rows}
+
+
+def test_every_metric_is_on_the_page_and_no_other() -> None:
+    assert described() == shown()
+
+
+def test_every_metric_has_a_meaning() -> None:
+    assert [line for line in PAGE.splitlines() if line.startswith("| `headgate_") and not line.endswith(". |")] == []

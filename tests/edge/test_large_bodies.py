@@ -1,0 +1,248 @@
+"""Are large bodies read beside the loop, whatever happens to the process that reads them?"""
+
+import asyncio
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headgate.edge.large_bodies import LargeBodies, cap_in_thread, read_in_thread
+from headgate.model.caps import Caps
+from headgate.model.ticket import Api
+from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import CHAT, a_config, chat, gateway_beside, gateway_in_loop
+
+TRIMMED = Caps(prompt_tokens=100, trims_prompt=True, output_tokens=5)
+
+
+def a_body(length: int = 2 * LARGE_BYTES, **fields: object) -> bytes:
+    return json.dumps(chat("word " * (length // 5)) | fields).encode()
+
+
+def a_conversation(turns: int = 20_000) -> bytes:
+    messages = [{"role": "user", "content": f"{number}"} for number in range(turns)]
+    return json.dumps({"model": "m", "messages": messages}).encode()
+
+
+@asynccontextmanager
+async def large_bodies(*command: str) -> AsyncIterator[LargeBodies]:
+    bodies = LargeBodies(command) if command else LargeBodies()
+    try:
+        yield bodies
+    finally:
+        await bodies.stop()
+        assert bodies.processes == 0
+
+
+def children(of: int | None = None) -> set[int]:
+    """The reading processes of a process that still run."""
+    parent = of or os.getpid()
+    found = set[int]()
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parents_pid = (path / "stat").read_text().rpartition(")")[2].split()[:2]
+            command = (path / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if int(parents_pid) == parent and state not in "ZX" and b"large_body_reader" in command:
+            found.add(int(path.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+async def until_gone(pid: int) -> None:
+    async with asyncio.timeout(10):
+        while is_running(pid):
+            await asyncio.sleep(0.01)
+
+
+# What is read
+
+
+async def test_a_body_is_what_parsing_gives_and_one_process_reads_them_all() -> None:
+    async with large_bodies() as bodies:
+        for raw in (a_body(stream=True), a_conversation(), a_body(8 * LARGE_BYTES, tools=[1])):
+            assert await bodies.read(bytearray(raw), Api.CHAT) == RequestBody.parse(raw, Api.CHAT)
+        assert bodies.processes == len(children()) == 1
+
+
+async def test_no_process_is_started_before_it_is_needed() -> None:
+    async with large_bodies() as bodies:
+        assert bodies.processes == len(children()) == 0
+
+
+@pytest.mark.parametrize("raw", [a_body()[:-1], a_body(stream=1), a_body().replace(b"word", b"wor\xff"), a_body(n=[0])])
+async def test_a_wrong_body_is_refused_in_the_same_words(raw: bytes) -> None:
+    with pytest.raises(BadRequest) as expected:
+        RequestBody.parse(raw, Api.CHAT)
+
+    async with large_bodies() as bodies:
+        with pytest.raises(BadRequest) as caught:
+            await bodies.read(raw, Api.CHAT)
+        assert (caught.value.message, caught.value.param) == (expected.value.message, expected.value.param)
+        assert (await bodies.read(a_body(), Api.CHAT)).model == "m", "the next one is read as ever"
+
+
+async def test_a_long_conversation_is_shortened_there_too() -> None:
+    async with large_bodies() as bodies:
+        body = await bodies.read(a_conversation(), Api.CHAT)
+
+        assert await bodies.cap(body, TRIMMED) == body.capped(TRIMMED)
+        assert await bodies.cap(body, Caps(n=1)) == (body, ())
+        assert body.capped(TRIMMED)[1][-1].startswith("turns_dropped=199")
+
+
+async def test_who_has_a_small_one_does_not_wait_for_all_larger_ones() -> None:
+    ended: list[str] = []
+
+    async def read(name: str, raw: bytes) -> None:
+        await bodies.read(raw, Api.CHAT)
+        ended.append(name)
+
+    async with large_bodies() as bodies, asyncio.TaskGroup() as group:
+        for name, raw in ("first", a_body(20 * LARGE_BYTES)), ("large", a_body(20 * LARGE_BYTES)), ("small", a_body()):
+            group.create_task(read(name, raw))
+            await asyncio.sleep(0)
+
+    assert ended == ["first", "small", "large"]
+
+
+# What happens to the process
+
+
+async def test_a_process_that_is_killed_harms_nobody() -> None:
+    raw = a_body()
+    expected = RequestBody.parse(raw, Api.CHAT)
+    async with large_bodies() as bodies:
+        await bodies.read(raw, Api.CHAT)
+        (first,) = children()
+        os.kill(first, signal.SIGKILL)
+        await until_gone(first)
+        assert bodies.processes == 0
+
+        assert await bodies.read(raw, Api.CHAT) == expected, "read in a thread"
+        assert await bodies.read(raw, Api.CHAT) == expected
+        (second,) = children()
+        assert second != first
+
+
+async def test_a_process_that_is_killed_in_the_middle_of_a_body_harms_nobody() -> None:
+    raw = a_conversation(200_000)
+    async with large_bodies() as bodies:
+        await bodies.read(a_body(), Api.CHAT)
+        (pid,) = children()
+        os.kill(pid, signal.SIGSTOP)
+        reading = asyncio.create_task(bodies.read(raw, Api.CHAT))
+        await asyncio.sleep(0.05)
+        assert not reading.done()
+        os.kill(pid, signal.SIGKILL)
+
+        assert await reading == RequestBody.parse(raw, Api.CHAT)
+
+
+async def test_a_request_that_is_given_up_leaves_question_and_answer_in_step() -> None:
+    async with large_bodies() as bodies:
+        raws = [a_body(length * LARGE_BYTES, user=f"{length}") for length in range(2, 12)]
+        reading = [asyncio.create_task(bodies.read(raw, Api.CHAT)) for raw in raws]
+        for number, task in enumerate(reading):
+            if number % 2 == 0:
+                task.cancel()
+                await asyncio.sleep(0.005)
+        found = await asyncio.gather(*reading, return_exceptions=True)
+
+        for number, (raw, body) in enumerate(zip(raws, found, strict=True)):
+            if number % 2:
+                assert body == RequestBody.parse(raw, Api.CHAT)
+        assert len(children()) == 1
+
+
+@pytest.mark.parametrize(
+    "command", [("/no/such/program",), (sys.executable, "-c", ""), (sys.executable, "-c", "print('x' * 4096)")]
+)
+async def test_a_process_that_cannot_work_is_started_less_and_less_often(
+    command: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    raw = a_body()
+    expected = RequestBody.parse(raw, Api.CHAT)
+    async with large_bodies(*command) as bodies:
+        for _ in range(8):
+            assert await bodies.read(raw, Api.CHAT) == expected
+
+    assert 2 <= len([each for each in caplog.messages if "failed" in each]) <= 4
+
+
+async def test_without_a_process_the_work_is_done_in_a_thread() -> None:
+    body = await read_in_thread(bytearray(a_conversation()), Api.CHAT)
+
+    assert body == RequestBody.parse(a_conversation(), Api.CHAT)
+    assert await cap_in_thread(body, TRIMMED) == body.capped(TRIMMED)
+
+
+async def test_a_stop_in_the_middle_leaves_nobody_waiting() -> None:
+    async with large_bodies() as bodies:
+        reading = [asyncio.create_task(bodies.read(a_conversation(), Api.CHAT)) for _ in range(3)]
+        await asyncio.sleep(0.02)
+        await bodies.stop()
+        await asyncio.gather(*reading)
+        assert not children()
+
+
+async def test_a_body_that_was_read_is_not_kept() -> None:
+    raw = a_body(240 * LARGE_BYTES)
+
+    async with large_bodies() as bodies:
+        await bodies.read(raw, Api.CHAT)
+        (pid,) = children()
+        await bodies.read(a_body(), Api.CHAT)
+
+        assert resident_bytes(pid) < len(raw)
+
+
+# In a gateway
+
+
+async def test_a_large_body_reaches_the_engine_as_it_came_and_the_stop_leaves_no_process(tmp_path: Path) -> None:
+    raw = a_body(3 * 2**20, tools=[{"é": 1.50}])
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+            for _ in range(2):
+                async with gateway.http.post(gateway.url + CHAT, data=io.BytesIO(raw)) as answer:
+                    assert answer.status == 200
+                sent, asked = engine.requests[-1].json, json.loads(raw)
+                assert (sent["model"], sent["messages"], sent["tools"]) == ("fake", asked["messages"], asked["tools"])
+            assert (await gateway.status())["held"]["reader_processes"] == len(children()) == 1
+        assert not children()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_however_a_gateway_ends_its_process_ends_too(tmp_path: Path, number: int) -> None:
+    async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
+        async with gateway.http.post(gateway.url + CHAT, data=a_body()) as answer:
+            assert answer.status == 200
+        (reader,) = children(process.pid)
+        # As a terminal does it, which tells the whole group.
+        for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(reader, each)
+        await asyncio.sleep(0.1)
+        assert is_running(reader)
+
+        os.kill(process.pid, number)
+        await until_gone(reader)
+        process.wait_until_ended()

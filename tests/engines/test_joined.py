@@ -1,0 +1,258 @@
+"""Does a caller get the same whole answer from an engine that is asked for a stream in its place?"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headgate.engines.connection import HttpAnswer
+from headgate.engines.dialects import DIALECTS
+from headgate.engines.joined import PIECE_BYTES, JoinedAnswer
+from headgate.model.ticket import Api
+from headgate.ports.engine import Answer, Call, EngineFault
+from tests.engines.calls import Engines, a_call, read_all
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import CHAT, a_config, chat, gateway_in_loop
+
+BOTH = pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
+
+
+@pytest.fixture
+async def engines() -> AsyncIterator[Engines]:
+    async with Engines() as engines:
+        yield engines
+    assert engines.in_use == 0
+
+
+def test_llamacpp_is_the_only_engine_that_needs_it() -> None:
+    assert [name for name, each in DIALECTS.items() if each.hears_leaving_only_in_streams] == ["llamacpp"]
+
+
+@BOTH
+async def test_the_joined_answer_is_the_whole_one(engine: FakeEngine, engines: Engines, api: Api) -> None:
+    bodies = []
+    for dialect in ("openai_compatible", "llamacpp"):
+        answer = await engines(engine.url, dialect=dialect).ask(a_call(api, max_tokens=5, temperature=0.5))
+        assert (answer.status, answer.content_type) == (200, "application/json")
+        bodies.append(json.loads(await read_all(answer)))
+        answer.close()
+    whole, streamed = engine.requests
+
+    assert bodies[0] == bodies[1]
+    asked_besides = {"stream": True, "stream_options": {"include_usage": True}, "return_progress": True}
+    assert streamed.json == whole.json | asked_besides
+    assert streamed.headers["connection"] == "close"
+
+
+@BOTH
+async def test_a_caller_who_wants_a_stream_gets_it_as_it_comes(engine: FakeEngine, engines: Engines, api: Api) -> None:
+    engine.behaviour = Behaviour(tokens=3, hang_after=1)
+
+    answer = await engines(engine.url, dialect="llamacpp").ask(a_call(api, stream=True))
+
+    assert isinstance(answer, HttpAnswer)
+    assert (await answer.read()).startswith(b"data: ")
+    answer.close()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(a_call(Api.EMBEDDINGS), id="embeddings"),
+        pytest.param(a_call(Api.RESPONSES), id="responses"),
+        pytest.param(a_call(tools=[{"type": "function"}], logprobs=True), id="what llama.cpp refuses to stream"),
+    ],
+)
+async def test_other_requests_are_asked_as_they_are(engine: FakeEngine, engines: Engines, call: Call) -> None:
+    answer = await engines(engine.url, dialect="llamacpp").ask(call)
+    body = await read_all(answer)
+
+    assert isinstance(answer, HttpAnswer)
+    assert json.loads(body)
+    assert "stream" not in engine.requests[0].json
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function"}]},
+        {"logprobs": True},
+        {"tools": [{"type": "function"}], "logprobs": False},
+        {"tools": [{"type": "function"}], "logprobs": None},
+        {"tools": [], "logprobs": True},
+    ],
+)
+async def test_tools_or_log_probabilities_alone_are_streamed(
+    engine: FakeEngine, engines: Engines, fields: dict[str, object]
+) -> None:
+    (await engines(engine.url, dialect="llamacpp").ask(a_call(**fields))).close()
+
+    assert engine.requests[0].json["stream"] is True
+
+
+async def test_stream_options_of_the_caller_are_kept(engine: FakeEngine, engines: Engines) -> None:
+    call = a_call(stream_options={"include_usage": False, "include_obfuscation": False})
+    (await engines(engine.url, dialect="llamacpp").ask(call)).close()
+
+    assert engine.requests[0].json["stream_options"] == {"include_usage": True, "include_obfuscation": False}
+
+
+@pytest.mark.parametrize("status", [400, 503])
+async def test_an_error_status_passes_unchanged(engine: FakeEngine, engines: Engines, status: int) -> None:
+    engine.behaviour = Behaviour(status=status, error="no")
+
+    answer = await engines(engine.url, dialect="llamacpp").ask(a_call())
+    body = await read_all(answer)
+
+    assert answer.status == status
+    assert json.loads(body)["error"]["message"] == "no"
+    assert answer.blames_request(body) is (status == 400)
+
+
+async def test_an_answer_that_is_no_stream_passes_unchanged(engine: FakeEngine, engines: Engines) -> None:
+    engine.behaviour = Behaviour(content_type="application/json", body=b'{"whole": true}')
+
+    answer = await engines(engine.url, dialect="llamacpp").ask(a_call())
+
+    assert await read_all(answer) == b'{"whole": true}'
+
+
+async def test_an_error_in_the_midst_is_the_engines_answer(engine: FakeEngine, engines: Engines) -> None:
+    engine.behaviour = Behaviour(tokens=4, error_after=2, error="Jinja Exception: no")
+
+    answer = await engines(engine.url, dialect="llamacpp").ask(a_call())
+    body = await read_all(answer)
+    answer.close()
+
+    assert (answer.status, answer.content_type) == (500, "application/json")
+    assert json.loads(body)["error"]["message"] == "Jinja Exception: no"
+    assert answer.blames_request(body)
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        (Behaviour(tokens=4, cut_after=2), "broke off"),
+        (Behaviour(tokens=4, without_done=True), "ended before its last event"),
+        (Behaviour(body=b"data: [DONE]\n\n"), "without an answer"),
+        (Behaviour(body=b"data: what\n\ndata: [DONE]\n\n"), "no part of an answer"),
+        (Behaviour(drop_before_head=True), "closed the connection"),
+    ],
+)
+async def test_half_an_answer_is_a_fault(
+    engine: FakeEngine, engines: Engines, behaviour: Behaviour, reason: str
+) -> None:
+    engine.behaviour = behaviour
+
+    with pytest.raises(EngineFault, match=reason):
+        await engines(engine.url, dialect="llamacpp").ask(a_call())
+
+
+@pytest.mark.parametrize("after", [0, 2])
+async def test_who_gives_up_waiting_has_the_connection_cut(engine: FakeEngine, engines: Engines, after: int) -> None:
+    engine.behaviour = Behaviour(tokens=4, hang_after=after)
+    asking = asyncio.create_task(engines(engine.url, dialect="llamacpp").ask(a_call()))
+    received = await engine.next_request()
+    await received.hung.wait()
+
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+    async with asyncio.timeout(1):
+        await received.client_left.wait()
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, None])
+async def test_how_the_stream_comes_changes_nothing(
+    engine: FakeEngine, engines: Engines, piece_bytes: int | None
+) -> None:
+    engine.behaviour = Behaviour(tokens=3, piece_bytes=piece_bytes)
+
+    answer = await engines(engine.url, dialect="llamacpp").ask(a_call())
+    body = json.loads(await read_all(answer))
+    answer.close()
+
+    assert body["choices"][0]["message"]["content"] == "word0 word1 word2 "
+    assert body["usage"]["completion_tokens"] == 3
+
+
+async def a_long_answer(engine: FakeEngine, engines: Engines) -> Answer:
+    text = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * (3 * PIECE_BYTES)}}]}).encode()
+    engine.behaviour = Behaviour(body=b"data: " + text + b"\n\ndata: [DONE]\n\n")
+    answer = await engines(engine.url, dialect="llamacpp").ask(a_call())
+    assert isinstance(answer, JoinedAnswer)
+    return answer
+
+
+async def test_a_caller_who_does_not_read_is_sent_no_more(engine: FakeEngine, engines: Engines) -> None:
+    answer = await a_long_answer(engine, engines)
+    taken: list[int] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(len(data))
+        answer.pause()
+        return False
+
+    pouring = asyncio.create_task(answer.pour(take))
+    for pieces in (1, 2, 3, 4):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert len(taken) == pieces
+        answer.resume()
+    await pouring
+    answer.close()
+
+    assert taken[:3] == [PIECE_BYTES] * 3
+    assert sum(taken) > 3 * PIECE_BYTES
+
+
+async def test_who_has_enough_gets_no_more(engine: FakeEngine, engines: Engines) -> None:
+    answer = await a_long_answer(engine, engines)
+    taken: list[bytes] = []
+
+    def take(data: bytes) -> bool:
+        taken.append(data)
+        return True
+
+    await answer.pour(take)
+    answer.close()
+
+    assert len(taken) == 1
+
+
+async def test_through_the_gateway_half_an_answer_is_made_whole_elsewhere(engine: FakeEngine, tmp_path: Path) -> None:
+    """Nothing has been told to the caller before the end, so the attempt may be made again at any point up to it."""
+    async with FakeEngine() as other:
+        for each in (engine, other):
+            each.script.append(Behaviour(tokens=4, cut_after=3))
+        async with gateway_in_loop(a_config(engine.url, other.url, engine="llamacpp"), tmp_path) as gateway:
+            async with gateway.post(chat(max_tokens=4)) as answer:
+                body = await answer.json()
+
+    assert (answer.status, answer.content_type) == (200, "application/json")
+    assert answer.headers["x-headgate-attempts"] == "3"
+    assert body["choices"][0]["message"]["content"] == "word0 word1 word2 word3 "
+    assert body["usage"]["completion_tokens"] == 4
+
+
+async def test_through_the_gateway_the_silence_of_an_engine_is_bounded_by_the_whole_time_only(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    """A caller who does not stream has no first token to wait for, whatever the engine is asked."""
+    engine.behaviour = Behaviour(tokens=2, hang_after=1)
+    limits = {"first_token_max": "100ms", "idle_max": "100ms", "total_max": "30s"}
+    config = a_config(engine.url, engine="llamacpp", classes={"interactive": {"band": 0} | limits})
+    async with gateway_in_loop(config, tmp_path) as gateway:
+        asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
+        received = await engine.next_request()
+        await asyncio.sleep(0.7)
+        received.resume.set()
+        async with await asking as answer:
+            body = await answer.json()
+
+    assert answer.status == 200
+    assert answer.headers["x-headgate-attempts"] == "1"
+    assert body["choices"][0]["message"]["content"] == "word0 word1 "

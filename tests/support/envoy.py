@@ -1,0 +1,125 @@
+"""How does a test put a real proxy into the path? Envoy, before an engine or before the gateway, with faults on demand.
+
+    async with envoy_before(engine.port) as envoy:
+        await envoy.inject(abort_status=503)    # every POST from here on; the probes pass
+        ...                                     # the engine stands at envoy.url
+        await envoy.inject()                    # all is well again
+
+Whatever stands before the gateway as a proxy is Envoy in many houses, so what it does with a connection that breaks,
+and how it says how long it will wait, are facts to test against and not to assume.
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.support.ports import free_ports
+from tests.support.processes import ChildProcess
+
+START_SECONDS_MAX = 20.0
+ENVOY = Path(sys.executable).with_name("envoy")
+_TYPES = "type.googleapis.com/envoy.extensions.filters"
+
+
+@dataclass(frozen=True, slots=True)
+class Envoy:
+    url: str
+    admin_url: str
+    process: ChildProcess
+
+    async def inject(
+        self, *, abort_status: int | None = None, delay_s: float | None = None, slowly: bool = False
+    ) -> None:
+        """What befalls every POST from here on: a status in place of an answer, a delay before it, a narrow line."""
+        settings = {
+            "fault.http.abort.abort_percent": 0 if abort_status is None else 100,
+            "fault.http.abort.http_status": abort_status or 503,
+            "fault.http.delay.fixed_delay_percent": 0 if delay_s is None else 100,
+            "fault.http.delay.fixed_duration_ms": int((delay_s or 0.001) * 1000),
+            "fault.http.rate_limit.response_percent": 100 if slowly else 0,
+        }
+        async with aiohttp.ClientSession() as http:
+            pairs = {name: str(value) for name, value in settings.items()}
+            async with http.post(self.admin_url + "/runtime_modify", params=pairs) as answer:
+                assert answer.status == 200, await answer.text()
+
+
+@asynccontextmanager
+async def envoy_before(port: int, *, route_s_max: float | None = None, slow_kib_per_s: int = 1) -> AsyncIterator[Envoy]:
+    """Envoy before whatever listens on this loopback port.
+
+    With `route_s_max` it waits no longer than that for an answer to be whole, and tells so whom it asks.
+    """
+    listen, admin = free_ports(2)
+    bootstrap = _bootstrap(listen, admin, port, route_s_max=route_s_max, slow_kib_per_s=slow_kib_per_s)
+    with tempfile.TemporaryDirectory(prefix="headgate-envoy-") as folder:
+        file = Path(folder) / "bootstrap.json"
+        file.write_text(json.dumps(bootstrap))
+        # Without restarts in place: they need memory that is shared by name, where two on one machine would meet, and
+        # which outlives them.
+        command = [ENVOY, "-c", file, "--concurrency", "1", "--log-level", "warning", "--disable-hot-restart"]
+        process = await asyncio.to_thread(ChildProcess, "envoy", [str(part) for part in command])
+        try:
+            admin_url = f"http://127.0.0.1:{admin}"
+            await asyncio.to_thread(process.wait_until_ok, f"{admin_url}/ready", START_SECONDS_MAX)
+            yield Envoy(f"http://127.0.0.1:{listen}", admin_url, process)
+        finally:
+            await asyncio.to_thread(process.stop)
+
+
+def _bootstrap(listen: int, admin: int, port: int, *, route_s_max: float | None, slow_kib_per_s: int) -> dict[str, Any]:
+    route = {"cluster": "behind", "timeout": f"{route_s_max or 0}s"}
+    connections = {
+        "@type": f"{_TYPES}.network.http_connection_manager.v3.HttpConnectionManager",
+        "stat_prefix": "in",
+        # What it breaks off it closes a second later by default, which would only make the tests long.
+        "delayed_close_timeout": "0.05s",
+        "route_config": {
+            "virtual_hosts": [{"name": "all", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": route}]}]
+        },
+        "http_filters": [
+            {"name": "fault", "typed_config": _fault_filter(slow_kib_per_s)},
+            {"name": "router", "typed_config": {"@type": f"{_TYPES}.http.router.v3.Router"}},
+        ],
+    }
+    chain = {"filters": [{"name": "http", "typed_config": connections}]}
+    behind = {"lb_endpoints": [{"endpoint": {"address": _address(port)}}]}
+    return {
+        "admin": {"address": _address(admin)},
+        "layered_runtime": {"layers": [{"name": "by admin", "admin_layer": {}}]},
+        "static_resources": {
+            "listeners": [{"name": "in", "address": _address(listen), "filter_chains": [chain]}],
+            "clusters": [
+                {
+                    "name": "behind",
+                    "type": "STATIC",
+                    "connect_timeout": "2s",
+                    "load_assignment": {"cluster_name": "behind", "endpoints": [behind]},
+                }
+            ],
+        },
+    }
+
+
+def _fault_filter(slow_kib_per_s: int) -> dict[str, Any]:
+    """Each fault is there, and befalls nothing until the admin page says how often it does."""
+    never = {"numerator": 0, "denominator": "HUNDRED"}
+    return {
+        "@type": f"{_TYPES}.http.fault.v3.HTTPFault",
+        "headers": [{"name": ":method", "string_match": {"exact": "POST"}}],
+        "abort": {"http_status": 503, "percentage": never},
+        "delay": {"fixed_delay": "0.001s", "percentage": never},
+        "response_rate_limit": {"fixed_limit": {"limit_kbps": slow_kib_per_s}, "percentage": never},
+    }
+
+
+def _address(port: int) -> dict[str, Any]:
+    return {"socket_address": {"address": "127.0.0.1", "port_value": port}}
