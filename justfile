@@ -52,6 +52,20 @@ test-vllm *args:
 test-endurance *args:
     {{ bin }}/pytest -m endurance {{ args }}
 
+# The gateway's CPU, requests/s and added time to first token beside nginx and beside the bare upstream (docs/performance.md).
+[positional-arguments]
+bench-relay *args:
+    {{ bin }}/python -m bench.relay "$@"
+
+# Tokens/s of real vLLM through the gateway against the same vLLM driven directly.
+[positional-arguments]
+bench-engine *args:
+    {{ bin }}/python -m bench.engine "$@"
+
+# Bytes that nobody would send on purpose: `just fuzz [SECONDS] [TARGET ...]`, each target for so long.
+fuzz *args:
+    {{ bin }}/python -m fuzz.run {{ args }}
+
 # Install the real engines, each in an environment of its own outside the checkout.
 engines:
     scripts/engines llamacpp

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from openai import APIError, AsyncOpenAI
 
-from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from tests.support.gateway import CHAT, Config, RunningGateway, a_config, chat, gateway_beside
 from tests.support.real_engines import RealEngine
 
 PROMPT = [{"role": "user", "content": "Count from one to fifty in words."}]
@@ -56,6 +56,42 @@ async def the_sdk_streams_a_chat(engine: RealEngine, dialect: str, folder: Path)
     assert models == ["chat"]
 
 
+async def the_sdk_streams_a_response(engine: RealEngine, dialect: str, folder: Path) -> None:
+    async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
+        async with sdk(gateway) as client:
+            stream = await client.responses.create(
+                model="chat", input="Count to fifty in words.", max_output_tokens=12, stream=True
+            )
+            events = [event async for event in stream]
+            whole = await client.responses.create(model="chat", input="Count to fifty.", max_output_tokens=12)
+        await gateway.until_idle()
+        counted = (await gateway.status())["counted"]["classes"]["interactive"]
+
+    text = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert text.strip()
+    assert events[-1].type in {"response.completed", "response.incomplete"}
+    assert whole.output_text.strip()
+    assert whole.usage is not None
+    assert 1 <= whole.usage.output_tokens <= 12
+    assert counted["ended"] == {"completed": 2}
+
+
+async def a_class_caps_what_is_asked_and_says_so(engine: RealEngine, dialect: str, folder: Path) -> None:
+    config = config_for(engine, dialect=dialect)
+    config["classes"] = {"interactive": {"band": 0, "caps": {"output_tokens": 6, "n": 1}}}
+    async with gateway_beside(config, folder) as (gateway, _):
+        async with sdk(gateway) as client:
+            raw = await client.chat.completions.with_raw_response.create(
+                model="chat", messages=PROMPT, max_tokens=64, n=3, extra_body=TO_THE_LAST | {"priority": 3}
+            )
+        answer = raw.parse()
+
+    assert raw.headers["x-headgate-degraded"] == "output_tokens=6, n=1"
+    assert len(answer.choices) == 1
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 6
+
+
 async def sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, dialect: str, folder: Path) -> None:
     config = config_for(engine, dialect=dialect)
     config["classes"] = {"interactive": {"band": 0, "queue_wait_max": "60s"}}
@@ -92,11 +128,36 @@ async def a_caller_who_leaves_frees_the_slot(engine: RealEngine, dialect: str, f
     return took
 
 
+async def a_caller_who_leaves_a_whole_answer_frees_the_slot_beside_a_stream(
+    engine: RealEngine, dialect: str, folder: Path, running: Probe, *, prompt: str, after_s: float
+) -> float:
+    """Seconds from the caller's leaving, so long after the engine took it up, until the engine runs only the stream."""
+    async with gateway_beside(config_for(engine, dialect=dialect, in_flight_max=2), folder) as (gateway, _):
+        story = chat("Tell a very long story.", model="chat", stream=True, max_tokens=1_500, **TO_THE_LAST)
+        async with gateway.post(story) as stream:
+            await stream.content.readany()
+            asked = chat(prompt, model="chat", max_tokens=400, **TO_THE_LAST)
+            leaving = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=asked))
+            await until_so_many_run(2, engine, running)
+            await asyncio.sleep(after_s)
+            leaving.cancel()
+            took = await until_so_many_run(1, engine, running)
+            await gateway.until(lambda status: status["requests_open"] == 1, seconds_max=1)
+            assert await stream.content.readany(), "the stream beside it goes on"
+            stream.close()
+        await until_none_runs(engine, running)
+    return took
+
+
 async def until_none_runs(engine: RealEngine, running: Probe) -> float:
+    return await until_so_many_run(0, engine, running)
+
+
+async def until_so_many_run(count: int, engine: RealEngine, running: Probe) -> float:
     loop = asyncio.get_running_loop()
     left = loop.time()
-    while await asyncio.to_thread(running, engine):
-        assert loop.time() - left < 30, "the engine never let go"
+    while await asyncio.to_thread(running, engine) != count:
+        assert loop.time() - left < 30, f"the engine never came to run {count}"
         await asyncio.sleep(0.05)
     return loop.time() - left
 

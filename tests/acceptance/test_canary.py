@@ -1,50 +1,219 @@
-"""Does a prompt, an answer or a key ever leave by a way that is not the caller's own?"""
+"""Does a prompt, an answer or a key ever leave by a way that is not the caller's own?
+
+A whole process at its most talkative goes through everything that can happen to it. Then all that it has said, to logs,
+to operators and to other callers, is searched for words that only one caller and one file have ever contained.
+"""
 
 import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 
 from headgate.wire.keys import digest, format_digest
 from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, gateway_beside
+from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from tests.support.processes import ChildProcess
 
 SECRET, KEY, ENGINE_KEY = "canary-secret-of-the-gateway", "hg-canary-key-of-a-caller", "canary-key-of-the-engine"
-PROMPT, ANSWER = "canary-prompt", "canary-answer"
-WORDS = (SECRET, KEY, ENGINE_KEY, PROMPT, ANSWER)
+PROMPT, ANSWER, IDEMPOTENCY = "canary-prompt", "canary-answer", "canary-idempotency-key"
+WORDS = (SECRET, KEY, ENGINE_KEY, PROMPT, ANSWER, IDEMPOTENCY)
+OTHER_KEY = "hg-key-of-another-caller"
+HEADERS = {"authorization": f"Bearer {KEY}", "idempotency-key": IDEMPOTENCY}
+TALKATIVE = ("--log-level", "debug", "--log-format", "json")
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"' + ANSWER.encode() + b'"}}]}\n\n'
-BEHAVIOURS = (
+GOOD = b'{"choices":[{"index":0,"message":{"content":"' + ANSWER.encode() + b'"}}]}'
+STREAMED = (
     Behaviour(body=EVENT + b"data: [DONE]\n\n"),
     Behaviour(body=EVENT),
     Behaviour(body=EVENT + b'data: {"error":{"message":"no"}}\n\n'),
+    Behaviour(body=EVENT.rstrip()),
     Behaviour(status=500, error="no luck"),
     Behaviour(status=400, error="your mistake"),
     Behaviour(drop_before_head=True),
+    Behaviour(body=GOOD, content_type="application/json"),
+)
+WHOLE = (
+    Behaviour(body=GOOD),
+    Behaviour(body=GOOD[:-3]),
+    Behaviour(body=GOOD, cut_after=0),
+    Behaviour(body=EVENT, content_type="text/event-stream"),
+    Behaviour(status=503, error="busy"),
+    Behaviour(drop_before_head=True),
+)
+# Engines like to repeat what they were asked when they complain of it, and what they were about to say.
+ECHOING = (
+    Behaviour(status=500, error=f"cannot process [{PROMPT}]"),
+    Behaviour(status=400, error=f"input_value={PROMPT!r}"),
+    Behaviour(status=422, body=json.dumps({"detail": [{"msg": "bad", "input": PROMPT}]}).encode()),
+    Behaviour(status=500, body=f"Traceback: {PROMPT} {ANSWER} {ENGINE_KEY}".encode()),
+    Behaviour(body=b'data: {"error":{"message":"stopped after ' + ANSWER.encode() + b'"}}\n\n'),
+    Behaviour(body=EVENT + b'data: {"error":{"message":"stopped after ' + ANSWER.encode() + b'"}}\n\n'),
+    Behaviour(body=b'{"error":{"message":"' + PROMPT.encode() + b'"}}', content_type="application/json"),
+    Behaviour(body=PROMPT.encode(), content_type=f"text/{PROMPT}"),
 )
 
 
-async def test_no_prompt_answer_or_key_in_any_output(tmp_path: Path) -> None:
-    async with FakeEngine(api_key=ENGINE_KEY) as engine:
-        config = a_config(engine.url, key_secret=SECRET, retry={"attempts_max": 1})
-        config["pools"]["small"]["api_key"] = ENGINE_KEY
-        config["tenants"] = {"acme": {"keys": [format_digest(digest(SECRET.encode(), KEY))]}}
-        del config["anonymous_tenant"]
-        arguments = ("--log-level", "debug", "--log-format", "json")
-        async with gateway_beside(config, tmp_path, arguments=arguments) as (gateway, process):
-            headers = {"authorization": f"Bearer {KEY}"}
-            for behaviour in BEHAVIOURS:
-                engine.script.append(behaviour)
-                async with gateway.post(chat(PROMPT, stream=True), headers=headers) as answer:
-                    await answer.read()
-            for wrong in ({"model": PROMPT}, chat(PROMPT, model="unknown"), chat(PROMPT, stream="yes")):
-                async with gateway.post(wrong, headers=headers) as answer:
-                    assert answer.status in {400, 404}
-            async with gateway.post(chat(PROMPT), headers={"authorization": f"Bearer {KEY}x"}) as answer:
-                assert answer.status == 401
-            seen = [await (await gateway.http.get(gateway.admin_url + path)).text() for path in ("/metrics", "/status")]
-            process.terminate()
-            await asyncio.to_thread(process.wait_until_ended)
-            seen.append(process.log())
+@dataclass
+class Stage:
+    engine: FakeEngine
+    gateway: RunningGateway
+    process: ChildProcess
+    heard: dict[str, str] = field(default_factory=dict)
+    """What was said to others than the caller: operators and another caller."""
 
-    assert '"message":"request ended"' in seen[-1]
-    for text in seen:
-        assert [word for word in WORDS if word in text] == []
+    async def ask(self, body: Config, path: str = "/v1/chat/completions", **headers: str) -> int:
+        async with self.gateway.post(body, path, headers=HEADERS | headers) as answer:
+            await answer.read()
+            return answer.status
+
+    async def overhear(self, moment: str) -> None:
+        for path in ("/metrics", "/status", "/ready"):
+            async with self.gateway.http.get(self.gateway.admin_url + path) as page:
+                self.heard[f"{path} {moment}"] = await page.text() + str(page.headers)
+        for body in (chat("hi"), chat("hi", stream=True), chat("hi", model="unknown"), chat("hi", n=0)):
+            headers = {"authorization": f"Bearer {OTHER_KEY}"}
+            async with self.gateway.post(body, headers=headers) as answer:
+                self.heard[f"{len(self.heard)} {moment}"] = await answer.text() + str(answer.headers)
+
+    async def leave(self) -> None:
+        self.process.terminate()
+        await asyncio.to_thread(self.process.wait_until_ended)
+        self.heard["the log"] = self.process.log()
+
+    @property
+    def found(self) -> dict[str, list[str]]:
+        """Which of the words was heard where, with what stands around it."""
+        return {
+            word: [
+                f"{where}: …{text[max(0, at - 120) : at + 40]}"
+                for where, text in self.heard.items()
+                if (at := text.find(word)) >= 0
+            ]
+            for word in WORDS
+            if any(word in text for text in self.heard.values())
+        }
+
+
+@asynccontextmanager
+async def a_stage(folder: Path) -> AsyncIterator[Stage]:
+    async with FakeEngine(api_key=ENGINE_KEY) as engine:
+        async with gateway_beside(config_for(engine), folder, arguments=TALKATIVE) as (gateway, process):
+            yield Stage(engine, gateway, process)
+
+
+def config_for(engine: FakeEngine) -> Config:
+    config = a_config(engine.url, key_secret=SECRET, retry={"attempts_max": 1}, health={"failures_max": 1_000})
+    config["pools"]["small"]["api_key"] = ENGINE_KEY
+    config["tenants"] = {
+        "acme": {"keys": [format_digest(digest(SECRET.encode(), KEY))]},
+        "other": {"keys": [format_digest(digest(SECRET.encode(), OTHER_KEY))]},
+    }
+    del config["anonymous_tenant"]
+    return config
+
+
+async def test_no_prompt_answer_or_key_in_any_output(tmp_path: Path) -> None:
+    async with a_stage(tmp_path) as stage:
+        for behaviours, stream in ((STREAMED, True), (WHOLE, False)):
+            for behaviour in behaviours:
+                stage.engine.script.append(behaviour)
+                await stage.ask(chat(PROMPT, stream=stream))
+        await stage.ask({"model": "m", "prompt": PROMPT}, "/v1/completions")
+        await stage.ask({"model": "m", "input": PROMPT}, "/v1/embeddings")
+        await stage.overhear("after answers")
+        for wrong in WRONG:
+            assert await stage.ask(wrong) in {400, 404}
+        assert await stage.ask(chat(PROMPT), authorization=f"Bearer {KEY}x") == 401
+        assert await stage.ask(chat(PROMPT), authorization=f"Basic {KEY}") == 401
+        assert await stage.ask(chat(PROMPT), f"/v1/{PROMPT}?key={KEY}") == 404
+        await stage.overhear("after refusals")
+        await stage.leave()
+
+    assert '"message":"request ended"' in stage.heard["the log"]
+    assert stage.found == {}
+
+
+WRONG: tuple[Any, ...] = (
+    {"model": PROMPT},
+    {"model": "m", "messages": PROMPT},
+    {"model": "m", "messages": [PROMPT], "cache_salt": [PROMPT]},
+    chat(PROMPT, model="unknown"),
+    chat(PROMPT, stream=PROMPT),
+    chat(PROMPT, n=PROMPT),
+    chat(PROMPT, stream_options={"include_usage": PROMPT}),
+)
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+async def test_an_engine_that_repeats_a_prompt_puts_it_into_no_log(tmp_path: Path, stream: bool) -> None:
+    async with a_stage(tmp_path) as stage:
+        for behaviour in ECHOING:
+            stage.engine.script.append(behaviour)
+            await stage.ask(chat(PROMPT, stream=stream))
+        await stage.overhear("after echoes")
+        await stage.leave()
+
+    assert len(stage.engine.requests) > len(ECHOING)
+    assert stage.found == {}
+
+
+async def test_a_wrong_file_a_dead_engine_and_a_sudden_leave_tell_nothing_either(tmp_path: Path) -> None:
+    async with a_stage(tmp_path) as stage:
+        good = stage.gateway.file.read_text()
+        for wrong in (wrong_types, misplaced_secrets, no_yaml):
+            stage.gateway.file.write_text(wrong(good))
+            os.kill(stage.process.pid, signal.SIGHUP)
+            await stage.gateway.until(lambda status: status["reload_problems"])
+            await stage.overhear(f"with {wrong.__name__}")
+            stage.gateway.file.write_text(good)
+            os.kill(stage.process.pid, signal.SIGHUP)
+            await stage.gateway.until(lambda status: not status["reload_problems"])
+        await crash_and_leave(stage)
+
+    assert "the new configuration is wrong" in stage.heard["the log"]
+    assert stage.found == {}
+
+
+async def crash_and_leave(stage: Stage) -> None:
+    """The engine dies under one request, and the gateway is told to leave under another."""
+    stage.engine.behaviour = Behaviour(body=None, hang_after=1)
+    asking = asyncio.create_task(stage.ask(chat(PROMPT, stream=True)))
+    received = await stage.engine.next_request()
+    while received.json["messages"] != chat(PROMPT)["messages"]:
+        received = await stage.engine.next_request()
+    await received.hung.wait()
+    await stage.engine.kill()
+    await asking
+    await stage.engine.start()
+    await stage.gateway.until_ready(1)
+    asking = asyncio.create_task(stage.ask(chat(PROMPT, stream=True)))
+    await (await stage.engine.next_request()).hung.wait()
+    await stage.leave()
+    await asyncio.gather(asking, return_exceptions=True)
+
+
+def wrong_types(good: str) -> str:
+    config = yaml.safe_load(good)
+    config["key_secret"] = [SECRET]
+    config["pools"]["small"]["api_key"] = {"value": ENGINE_KEY}
+    return yaml.safe_dump(config)
+
+
+def misplaced_secrets(good: str) -> str:
+    """A key in place of its hash, as happens to people in a hurry."""
+    config = yaml.safe_load(good)
+    config["tenants"]["acme"]["keys"] = [KEY, {"key": KEY}]
+    return yaml.safe_dump(config)
+
+
+def no_yaml(good: str) -> str:
+    return good.replace("key_secret:", "key_secret: [").replace("tenants:", "\ttenants: {")

@@ -31,12 +31,36 @@ async def test_the_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> Non
     await scenarios.the_sdk_streams_a_chat(engine, DIALECT, tmp_path)
 
 
+async def test_the_sdk_streams_a_response(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.the_sdk_streams_a_response(engine, DIALECT, tmp_path)
+
+
+async def test_a_class_caps_what_is_asked_and_says_so(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.a_class_caps_what_is_asked_and_says_so(engine, DIALECT, tmp_path)
+
+
 async def test_sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.sixteen_callers_on_four_slots_end_truthfully(engine, DIALECT, tmp_path)
 
 
 async def test_a_caller_who_leaves_frees_the_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
     assert await scenarios.a_caller_who_leaves_frees_the_slot(engine, DIALECT, tmp_path, running) < 1
+
+
+async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_within_a_second(
+    engine: RealEngine, tmp_path: Path
+) -> None:
+    leave = scenarios.a_caller_who_leaves_a_whole_answer_frees_the_slot_beside_a_stream
+    assert await leave(engine, DIALECT, tmp_path, running, prompt="Tell a long story.", after_s=2) < 1
+
+
+async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_although_its_prompt_is_still_read(
+    tmp_path: Path,
+) -> None:
+    """It is noticed with the end of a batch, so batches that take a second or more would be the measure of it."""
+    leave = scenarios.a_caller_who_leaves_a_whole_answer_frees_the_slot_beside_a_stream
+    with llamacpp(parallel=2, ctx=4096, batch=8) as engine:
+        assert await leave(engine, DIALECT, tmp_path, running, prompt="word " * 1_500, after_s=0.5) < 1
 
 
 async def test_sigterm_severs_nothing(engine: RealEngine, tmp_path: Path) -> None:

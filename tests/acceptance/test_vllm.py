@@ -31,6 +31,14 @@ async def test_the_sdk_streams_a_chat(engine: RealEngine, tmp_path: Path) -> Non
     await scenarios.the_sdk_streams_a_chat(engine, DIALECT, tmp_path)
 
 
+async def test_the_sdk_streams_a_response(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.the_sdk_streams_a_response(engine, DIALECT, tmp_path)
+
+
+async def test_a_class_caps_what_is_asked_and_says_so(engine: RealEngine, tmp_path: Path) -> None:
+    await scenarios.a_class_caps_what_is_asked_and_says_so(engine, DIALECT, tmp_path)
+
+
 async def test_sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, tmp_path: Path) -> None:
     await scenarios.sixteen_callers_on_four_slots_end_truthfully(engine, DIALECT, tmp_path)
 

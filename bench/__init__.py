@@ -1,0 +1,1 @@
+"""What do the gateway's figures come from? Two benchmarks and their instruments; see docs/performance.md."""

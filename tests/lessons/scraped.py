@@ -1,0 +1,60 @@
+"""How does a test break metrics pages alone, at a pace that a test can wait for?"""
+
+import asyncio
+from dataclasses import dataclass
+from functools import partial
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate.engines.watch import EngineWatch
+from tests.support.fake_engine import FakeEngine, Received
+from tests.support.fake_http import Connection
+from tests.support.gateway import RunningGateway
+
+STALE_AFTER_S = 0.3
+
+
+@dataclass
+class Pages:
+    """What becomes of a metrics page that is asked for."""
+
+    slow_s: float = 0.0
+    hang: bool = False
+    served: int = 0
+    hanging: int = 0
+
+
+class ScrapedEngine(FakeEngine):
+    """A fake engine whose metrics page may hang or be slow while everything else is as it should be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pages = Pages()
+
+    async def _serve(self, connection: Connection, received: Received, *, generating: bool) -> None:
+        if received.path == "/metrics":
+            if self.pages.hang:
+                self.pages.hanging += 1
+                await asyncio.Event().wait()
+            await asyncio.sleep(self.pages.slow_s)
+            self.pages.served += 1
+        await super()._serve(connection, received, generating=generating)
+
+
+@pytest.fixture
+def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gateways of this test look at their engines a hundred times as often."""
+    quick = partial(EngineWatch, interval_s=0.05, timeout_s=0.1, stale_after_s=STALE_AFTER_S)
+    monkeypatch.setattr("headgate.compose.EngineWatch", quick)
+
+
+async def series_of(gateway: RunningGateway) -> dict[str, float]:
+    """Every sample of the metrics page, by its name and labels as they are written."""
+    async with gateway.http.get(gateway.admin_url + "/metrics") as answer:
+        page = (await answer.read()).decode()
+    return {
+        f"{sample.name}{{{','.join(f'{name}={value}' for name, value in sample.labels.items())}}}": sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }

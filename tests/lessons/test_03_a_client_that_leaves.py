@@ -1,0 +1,139 @@
+"""A client leaves: is the engine's place free within a second, whenever it leaves and whatever stands in between?
+
+Without that, an engine goes on for minutes with an answer that nobody reads. What counts is what the engine itself
+says, and that the gateway holds no place for the request any more.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.lessons.callers import RawCaller
+from tests.lessons.engines_seen import (
+    BEFORE_THE_FIRST_BYTE,
+    MID_STREAM,
+    NOT_STREAMED,
+    EngineSeen,
+    SimulatedSeen,
+    fake_seen,
+    simulated_seen,
+)
+from tests.support.envoy import envoy_before
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
+from tests.support.simulated import simulated_engines
+
+FREE_S_MAX = 1.0
+MOMENTS = (BEFORE_THE_FIRST_BYTE, MID_STREAM, NOT_STREAMED)
+PATHS = ("directly", "through a plain proxy", "through Envoy")
+
+
+@pytest.fixture(scope="module")
+def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
+    record = tmp_path_factory.mktemp("record") / "record"
+    with simulated_engines(1, *SimulatedSeen.ARGUMENTS, "--record", str(record)) as [url]:
+        yield url, record
+
+
+@pytest.fixture(params=["fake", "simulated"])
+async def engine(request: pytest.FixtureRequest) -> AsyncIterator[EngineSeen]:
+    if request.param == "fake":
+        async with fake_seen() as seen:
+            yield seen
+    else:
+        async with simulated_seen(*request.getfixturevalue("simulated")) as seen:
+            yield seen
+
+
+@asynccontextmanager
+async def gateway_to(engine: EngineSeen, path: str, folder: Path) -> AsyncIterator[GatewayInLoop]:
+    """A gateway with one place at this engine."""
+    async with AsyncExitStack() as stack:
+        url = f"http://127.0.0.1:{engine.port}"
+        if path == "through a plain proxy":
+            url = (await stack.enter_async_context(FaultProxy(engine.port))).url
+        elif path == "through Envoy":
+            url = (await stack.enter_async_context(envoy_before(engine.port))).url
+        config = a_config(url, served_model=engine.served_model, in_flight_max=1)
+        gateway = await stack.enter_async_context(gateway_in_loop(config, folder))
+        yield gateway
+
+
+async def free_within_a_second(gateway: GatewayInLoop, engine: EngineSeen, what: str) -> None:
+    left_at = time.monotonic()
+    async with asyncio.timeout(10):
+        await engine.let_go()
+    took_s = time.monotonic() - left_at
+    status = await gateway.status()
+    assert took_s <= FREE_S_MAX, f"{what}: the engine was let go after {took_s:.2f} s"
+    assert [each["in_flight"] for each in status["endpoints"]] == [0], what
+    assert (status["requests_open"], status["attempts_open"]) == (0, 0), what
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_place_is_free_within_a_second(tmp_path: Path, engine: EngineSeen, path: str, moment: str) -> None:
+    async with gateway_to(engine, path, tmp_path) as gateway:
+        for by_reset in (False, True):
+            caller = await RawCaller.to(gateway.url)
+            caller.ask(engine.question(moment))
+            await engine.taken_up()
+            if moment == MID_STREAM:
+                await caller.read_until(b"data: ")
+            caller.leave(by_reset=by_reset)
+
+            await free_within_a_second(gateway, engine, f"left {moment} {path}, by reset: {by_reset}")
+
+
+async def test_who_leaves_while_queued_never_reaches_the_engine(tmp_path: Path, engine: EngineSeen) -> None:
+    async with gateway_to(engine, "through a plain proxy", tmp_path) as gateway:
+        holder = await RawCaller.to(gateway.url)
+        holder.ask(engine.question(MID_STREAM))
+        await engine.taken_up()
+        for by_reset in (False, True):
+            waiting = await RawCaller.to(gateway.url)
+            waiting.ask(engine.question(MID_STREAM))
+            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+            waiting.leave(by_reset=by_reset)
+            await gateway.until(lambda status: status["requests_open"] == 1, seconds_max=FREE_S_MAX)
+            assert (await gateway.status())["queued"]["interactive"] == 0
+        holder.leave()
+        await free_within_a_second(gateway, engine, "the one that held the place")
+
+        assert await engine.asked() == 1
+
+
+async def test_a_thousand_bytes_a_second_hide_nobodys_leaving(tmp_path: Path) -> None:
+    """On a narrow line the answer is behind, but the news that nobody wants it is not."""
+    async with fake_seen() as engine, FaultProxy(engine.port) as proxy:
+        async with gateway_in_loop(a_config(proxy.url, in_flight_max=1), tmp_path) as gateway:
+            proxy.fault = Fault(only=b"POST", bytes_per_s=1_000)
+            caller = await RawCaller.to(gateway.url)
+            caller.ask(engine.question(MID_STREAM))
+            await engine.taken_up()
+            await caller.read_until(b"data: ")
+            caller.leave()
+
+            await free_within_a_second(gateway, engine, "left on a narrow line")
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+async def test_envoy_giving_up_before_the_gateway_frees_the_place(tmp_path: Path, moment: str) -> None:
+    """Its route has a timeout, which ends the request for the caller; the engine must hear of it too."""
+    async with fake_seen() as engine, gateway_to(engine, "directly", tmp_path) as gateway:
+        port = int(gateway.url.rpartition(":")[2])
+        async with envoy_before(port, route_s_max=0.5) as envoy:
+            caller = await RawCaller.to(envoy.url)
+            caller.ask(engine.question(moment))
+            await engine.taken_up()
+            if moment == MID_STREAM:
+                assert b"[DONE]" not in await caller.read(100_000)
+            else:
+                assert (await caller.read_until(b"\r\n")).split()[1] == b"504"
+
+            await free_within_a_second(gateway, engine, f"Envoy gave up {moment}")
+            caller.leave()

@@ -1,0 +1,166 @@
+"""A request is cut off: is every connection, task and place given back, whichever await it was in?
+
+Gateway, engine and caller share one event loop, so a caller that leaves after 0, 1, 2, … turns of it leaves the
+gateway in each of its awaits in turn: reading, waiting for its place, connecting, asking, relaying, ending.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.lessons.callers import RawCaller
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+
+PLACES = 4
+TURNS_MAX = 400
+PROBES = 1
+"""Connections that the gateway's own probing may have open besides."""
+
+
+@dataclass
+class Bench:
+    """A gateway before one engine, with a proxy between that counts."""
+
+    engine: FakeEngine
+    proxy: FaultProxy
+    gateway: GatewayInLoop
+    held_at_start: dict[str, int]
+
+    async def cut(self, body: dict[str, object], *, turns: int, by_reset: bool) -> bytes:
+        """Asks, and leaves so many turns of the loop later; what had come by then."""
+        caller = await RawCaller.to(self.gateway.url)
+        caller.ask(body)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        got = caller.got
+        caller.leave(by_reset=by_reset)
+        return got
+
+    async def all_given_back(self) -> None:
+        await self.gateway.until_idle()
+        assert self.engine.connections_open <= PLACES + PROBES
+        held, at_start = await at_rest(self.gateway, self.engine, self.proxy, self.held_at_start), self.held_at_start
+        assert {name: held[name] for name in held if held[name] > at_start[name]} == {}, (held, at_start)
+        assert (held["requests"], held["attempts"], held["lines"]) == (0, 0, 0)
+        assert self.engine.running == 0
+        async with self.gateway.post(chat(stream=True)) as answer:
+            assert events_of(await answer.read())[-1] == "[DONE]", "it serves as before"
+
+
+@asynccontextmanager
+async def a_bench(folder: Path, **settings: object) -> AsyncIterator[Bench]:
+    async with FakeEngine() as engine, FaultProxy(engine.port) as proxy:
+        config = a_config(proxy.url, in_flight_max=PLACES, health={"failures_max": 1_000_000}, **settings)
+        async with gateway_in_loop(config, folder) as gateway:
+            async with gateway.post(chat(stream=True)) as answer:
+                await answer.read()
+            yield Bench(engine, proxy, gateway, await at_rest(gateway, engine, proxy))
+
+
+async def at_rest(
+    gateway: GatewayInLoop, engine: FakeEngine, proxy: FaultProxy, at_most: dict[str, int] | None = None
+) -> dict[str, int]:
+    """What the gateway holds when no connection to the engine is open, or what it held when it did not come to that."""
+    held: dict[str, int] = {}
+    for _ in range(200):
+        engine.close_idle_connections()
+        await asyncio.sleep(0.01)
+        held = (await gateway.status())["held"]
+        quiet = proxy.connections_open == engine.connections_open == 0
+        if quiet and (at_most is None or all(held[name] <= at_most[name] for name in held)):
+            break
+    return held
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+@pytest.mark.parametrize("connected", [True, False], ids=["on a kept connection", "on a new connection"])
+async def test_a_caller_who_leaves_after_any_number_of_turns_leaves_nothing(
+    tmp_path: Path, stream: bool, connected: bool
+) -> None:
+    async with a_bench(tmp_path) as bench:
+        turns, complete = 0, 0
+        while complete < 5 and turns < TURNS_MAX:
+            while not connected and bench.proxy.connections_open:
+                # What has just come to its end is idle a moment later.
+                bench.engine.close_idle_connections()
+                await asyncio.sleep(0.005)
+            got = await bench.cut(chat(stream=stream), turns=turns, by_reset=turns % 2 == 0)
+            complete += b"[DONE]" in got if stream else got.endswith(b"}")
+            turns += 1
+        print(f"a request is whole after {turns} turns; engine asked {len(bench.engine.requests)} times")
+
+        assert complete == 5, "the last cuts came after the end, so those before were at every turn of its life"
+        assert turns > 10
+        await bench.all_given_back()
+
+
+async def test_callers_who_leave_together_from_places_and_queue_leave_nothing(tmp_path: Path) -> None:
+    async with a_bench(tmp_path) as bench:
+        bench.engine.behaviour = Behaviour(tokens=4, pace_s=0.002)
+        cuts = [bench.cut(chat(stream=turns % 3 > 0), turns=4 * turns, by_reset=turns % 2 == 0) for turns in range(120)]
+        await asyncio.gather(*cuts)
+        bench.engine.behaviour = Behaviour()
+
+        assert bench.engine.running_max <= PLACES
+        await bench.all_given_back()
+
+
+async def test_a_question_cut_at_any_byte_leaves_nothing(tmp_path: Path) -> None:
+    async with a_bench(tmp_path) as bench:
+        asked_before = len(bench.engine.requests)
+        length, count = 1, 0
+        while count < length:
+            caller = await RawCaller.to(bench.gateway.url)
+            length = caller.ask(chat(stream=True), bytes_max=count)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            caller.leave(by_reset=count % 2 == 0)
+            count += 1
+
+        await bench.all_given_back()
+        assert len(bench.engine.requests) == asked_before + 1, "half a question reaches no engine"
+
+
+async def test_an_answer_left_at_any_byte_leaves_nothing(tmp_path: Path) -> None:
+    async with a_bench(tmp_path) as bench:
+        bench.engine.behaviour = Behaviour(tokens=2)
+        whole = await RawCaller.to(bench.gateway.url)
+        whole.ask(chat(stream=True))
+        length = len(await whole.read_until(b"[DONE]"))
+        whole.leave()
+        for count in range(0, length, 3):
+            caller = await RawCaller.to(bench.gateway.url)
+            caller.ask(chat(stream=True))
+            assert len(await caller.read(count)) == count
+            caller.leave(by_reset=count % 2 == 0)
+
+        await bench.all_given_back()
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(only=b"POST", lost="question"),
+        Fault(only=b"POST", lost="answer"),
+        Fault(only=b"POST", silent_after=300),
+        Fault(only=b"POST", half_close_after=300),
+        Fault(only=b"POST", bytes_per_s=2_000),
+        Fault(only=b"POST", cut_after=300),
+        Fault(only=b"POST", reset_after=300),
+    ],
+    ids=["question lost", "answer lost", "silent midway", "half closed", "narrow", "cut", "reset"],
+)
+async def test_callers_who_leave_a_broken_line_leave_nothing(tmp_path: Path, fault: Fault) -> None:
+    async with a_bench(tmp_path, retry={"attempts_max": 1}) as bench:
+        bench.proxy.fault = fault
+        cuts = [bench.cut(chat(stream=turns % 2 > 0), turns=6 * turns, by_reset=turns % 3 == 0) for turns in range(40)]
+        await asyncio.gather(*cuts)
+        bench.proxy.fault = Fault()
+
+        await bench.all_given_back()

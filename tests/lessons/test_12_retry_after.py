@@ -1,0 +1,269 @@
+"""A caller is told to come back: is it told when, on every 429 and 503, whichever path made it?
+
+The table of outcomes says which endings have such a status. Each that the gateway makes has scenarios here, one for
+each path to it; one that is made and has none fails the first test.
+"""
+
+import ast
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+import headgate
+from headgate.edge.replies import Replies
+from headgate.model.outcome import FACES, Outcome
+from headgate.model.units import MILLISECOND, SECOND, Duration
+from tests.support.fake_engine import Behaviour, FakeEngine, Received
+from tests.support.fault_proxy import FaultProxy
+from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+
+COME_BACK = (429, 503)
+RETRY = {"x-stainless-retry-count": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An answer as far as it matters here."""
+
+    status: int
+    headers: dict[str, str]
+    message: str
+
+
+async def asked(gateway: GatewayInLoop, headers: dict[str, str] | None = None, **fields: Any) -> Told:
+    async with gateway.post(chat(**fields), headers=headers) as answer:
+        body = json.loads(await answer.read())
+        lower = {name.lower(): value for name, value in answer.headers.items()}
+        return Told(answer.status, lower, body.get("error", {}).get("message", ""))
+
+
+@asynccontextmanager
+async def a_full_gateway(folder: Path, **settings: Any) -> AsyncIterator[tuple[GatewayInLoop, Received]]:
+    """One place, which a request holds that hangs before it has said anything."""
+    async with FakeEngine() as engine:
+        engine.script.append(Behaviour(hang_before_head=True))
+        async with gateway_in_loop(a_config(engine.url, in_flight_max=1, **settings), folder) as gateway:
+            holder = asyncio.create_task(asked(gateway))
+            held = await engine.next_request()
+            await held.hung.wait()
+            yield gateway, held
+            held.resume.set()
+            await holder
+
+
+def interactive(**settings: Any) -> dict[str, Any]:
+    return {"interactive": {"band": 0, **settings}}
+
+
+@asynccontextmanager
+async def one_waits(gateway: GatewayInLoop) -> AsyncIterator["asyncio.Task[Told]"]:
+    waiting = asyncio.create_task(asked(gateway))
+    await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+    try:
+        yield waiting
+    finally:
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+# The paths
+
+
+async def the_queue_of_the_class_is_full(folder: Path) -> Told:
+    async with a_full_gateway(folder, classes=interactive(queue_length_max=1)) as (gateway, _), one_waits(gateway):
+        return await asked(gateway)
+
+
+async def the_queue_of_the_tenant_is_full(folder: Path) -> Told:
+    classes = interactive(queue_length_per_tenant_max=1)
+    async with a_full_gateway(folder, classes=classes) as (gateway, _), one_waits(gateway):
+        return await asked(gateway)
+
+
+async def the_door_is_full(folder: Path) -> Told:
+    async with a_full_gateway(folder, limits={"requests_open_max": 1}) as (gateway, _):
+        return await asked(gateway)
+
+
+async def the_wait_is_over(folder: Path) -> Told:
+    async with a_full_gateway(folder, classes=interactive(queue_wait_max="100ms")) as (gateway, _):
+        return await asked(gateway)
+
+
+async def the_budget_of_a_caller_who_retries_is_empty(folder: Path) -> Told:
+    retry = {"tenant_percent": 0, "tenant_burst": 0}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, retry=retry), folder) as gateway:
+        return await asked(gateway, RETRY)
+
+
+async def its_only_endpoint_fails_under_it(folder: Path) -> Told:
+    async with an_ejecting_gateway(folder) as gateway:
+        return await asked(gateway)
+
+
+async def every_endpoint_is_ejected(folder: Path) -> Told:
+    async with an_ejecting_gateway(folder) as gateway:
+        await asked(gateway)
+        return await asked(gateway)
+
+
+@asynccontextmanager
+async def an_ejecting_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(status=500)
+        classes = interactive(queue_wait_max="100ms")
+        config = a_config(engine.url, classes=classes, health={"failures_max": 1})
+        async with gateway_in_loop(config, folder) as gateway:
+            yield gateway
+
+
+async def no_endpoint_gets_ready(folder: Path) -> Told:
+    async with FakeEngine() as engine:
+        engine.loading = True
+        config = a_config(engine.url, classes=interactive(queue_wait_max="100ms"))
+        async with gateway_in_loop(config, folder, wait_for=0) as gateway:
+            return await asked(gateway)
+
+
+async def it_comes_while_the_gateway_leaves(folder: Path) -> Told:
+    async with a_full_gateway(folder) as (gateway, _):
+        gateway.gateway.leave()
+        await gateway.until(lambda status: status["draining"])
+        return await asked(gateway)
+
+
+async def it_waits_when_the_grace_is_over(folder: Path) -> Told:
+    async with a_full_gateway(folder, drain_grace="100ms") as (gateway, _), one_waits(gateway) as waiting:
+        gateway.gateway.leave()
+        return await waiting
+
+
+async def it_runs_when_the_grace_is_over(folder: Path) -> Told:
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(hang_before_head=True)
+        async with gateway_in_loop(a_config(engine.url, drain_grace="100ms"), folder) as gateway:
+            running = asyncio.create_task(asked(gateway))
+            await (await engine.next_request()).hung.wait()
+            gateway.gateway.leave()
+            return await running
+
+
+Way = Callable[[Path], Awaitable[Told]]
+PATHS: dict[Outcome, tuple[Way, ...]] = {
+    Outcome.QUEUE_FULL: (the_queue_of_the_class_is_full, the_queue_of_the_tenant_is_full, the_door_is_full),
+    Outcome.EXPIRED: (the_wait_is_over,),
+    Outcome.RETRY_REFUSED: (the_budget_of_a_caller_who_retries_is_empty,),
+    Outcome.NO_ENDPOINTS: (its_only_endpoint_fails_under_it, every_endpoint_is_ejected, no_endpoint_gets_ready),
+    Outcome.DRAINING: (it_comes_while_the_gateway_leaves, it_waits_when_the_grace_is_over),
+    Outcome.EVICTED: (it_runs_when_the_grace_is_over,),
+}
+
+
+def test_every_outcome_that_says_come_back_has_its_paths_here() -> None:
+    come_back = {outcome for outcome, face in FACES.items() if face.status in COME_BACK}
+    without = come_back & outcomes_made() - PATHS.keys()
+    assert without == set(), f"made in the source and not shown here: {', '.join(sorted(without))}"
+    assert PATHS.keys() <= come_back
+
+
+def outcomes_made() -> set[Outcome]:
+    """Those that anything but the table itself names."""
+    source = Path(headgate.__file__).parent
+    found: set[Outcome] = set()
+    for file in source.rglob("*.py"):
+        if file != source / "model" / "outcome.py":
+            for node in ast.walk(ast.parse(file.read_text())):
+                match node:
+                    case ast.Attribute(value=ast.Name(id="Outcome"), attr=name) if name in Outcome.__members__:
+                        found.add(Outcome[name])
+    return found
+
+
+def test_the_source_is_read_for_outcomes() -> None:
+    assert PATHS.keys() <= outcomes_made()
+
+
+def says_when(told: Told) -> None:
+    wait_s, wait_ms = told.headers["retry-after"], told.headers["retry-after-ms"]
+    assert wait_s.isdecimal(), wait_s
+    assert wait_ms.isdecimal(), wait_ms
+    assert 1 <= int(wait_s) <= 60
+    # Whoever reads only the seconds does not come before the others.
+    assert 0 < int(wait_ms) <= 1000 * int(wait_s) < int(wait_ms) + 1000
+
+
+@pytest.mark.parametrize(
+    ("outcome", "path"),
+    [pytest.param(outcome, path, id=path.__name__) for outcome, paths in PATHS.items() for path in paths],
+)
+async def test_the_answer_says_when_to_come_back(tmp_path: Path, outcome: Outcome, path: Way) -> None:
+    told = await path(tmp_path)
+
+    assert told.status == FACES[outcome].status
+    assert f"({outcome})" in told.message, "the path leads where it should"
+    says_when(told)
+
+
+@pytest.mark.parametrize("outcome", [outcome for outcome, face in FACES.items() if face.status in COME_BACK])
+@pytest.mark.parametrize("wait", [None, SECOND, SECOND + MILLISECOND, 2 * SECOND - 1, 60 * SECOND])
+def test_every_such_face_says_when_whatever_the_wait(outcome: Outcome, wait: int | None) -> None:
+    """Those too that nothing makes yet."""
+    retry_after = None if wait is None else Duration(wait)
+    status, headers, _ = Replies().error(outcome, "why", retry_after_ns=retry_after)
+
+    says_when(Told(status, {name.decode(): value.decode() for name, value in headers}, ""))
+
+
+@pytest.mark.parametrize("status", COME_BACK)
+async def test_an_engines_own_429_or_503_reaches_nobody_bare(tmp_path: Path, status: int) -> None:
+    """Engines say it without a time; the caller is told one, or something else."""
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(status=status)
+        config = a_config(engine.url, health={"failures_max": 1_000})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            for stream in (True, False):
+                says_when(await asked(gateway, stream=stream))
+
+
+# The official client
+
+
+async def test_the_openai_client_comes_back_when_it_was_told(tmp_path: Path) -> None:
+    """By itself it would do so within half a second."""
+    async with a_full_gateway(tmp_path, limits={"requests_open_max": 1}) as (gateway, held):
+        async with FaultProxy(int(gateway.url.rpartition(":")[2])) as door:
+            async with openai.AsyncOpenAI(base_url=door.url + "/v1", api_key="unused", max_retries=1) as client:
+                started = time.monotonic()
+                asking = asyncio.create_task(client.chat.completions.create(**chat()))
+                while b"retry-after-ms" not in door.answer:
+                    await asyncio.sleep(0.01)
+                first = door.answer.lower()
+                told_ms = int(first.partition(b"retry-after-ms: ")[2].partition(b"\r\n")[0])
+                held.resume.set()
+                whole = await asking
+                took_s = time.monotonic() - started
+
+    assert first.startswith(b"http/1.1 429")
+    assert whole.choices[0].finish_reason == "stop"
+    assert door.questions == {b"POST": 2}
+    assert took_s >= told_ms / 1000 >= 1
+
+
+async def test_the_openai_client_does_not_come_back_when_told_not_to(tmp_path: Path) -> None:
+    retry = {"tenant_percent": 0, "tenant_burst": 0}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, retry=retry), tmp_path) as gateway:
+        async with FaultProxy(int(gateway.url.rpartition(":")[2])) as door:
+            async with openai.AsyncOpenAI(base_url=door.url + "/v1", api_key="unused", max_retries=5) as client:
+                with pytest.raises(openai.RateLimitError):
+                    await client.chat.completions.create(**chat(), extra_headers=RETRY)
+
+    assert door.questions == {b"POST": 1}
+    assert engine.requests == []

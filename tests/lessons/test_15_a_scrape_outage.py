@@ -1,0 +1,151 @@
+"""Does a gateway go on when it cannot read how loaded its engines are, and does it say so?
+
+Routers that route by scraped load send everything to the endpoint whose figures are stale, or stop when all are.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from headgate.engines.watch import EngineWatch
+from tests.lessons.scraped import STALE_AFTER_S, ScrapedEngine, quick_watch, series_of
+from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_in_loop
+
+__all__ = ["quick_watch"]
+
+pytestmark = pytest.mark.usefixtures("quick_watch")
+
+ENGINES = 3
+Break = Callable[[ScrapedEngine], None]
+
+
+def fail(engine: ScrapedEngine) -> None:
+    engine.metrics_status, engine.metrics = 500, b"no"
+
+
+def hang(engine: ScrapedEngine) -> None:
+    engine.pages.hang = True
+
+
+def talk_garbage(engine: ScrapedEngine) -> None:
+    engine.metrics = b"\xff\x00{}{" * 5_000 + b"\nvllm:num_requests_running{\nvllm:num_requests_waiting NaN\n"
+
+
+def talk_of_numbers_beyond_all_measure(engine: ScrapedEngine) -> None:
+    line = b'vllm:num_requests_running{engine="%d"} 1.7e308\n'
+    engine.metrics = b"".join(line % number for number in range(3)) + b"vllm:kv_cache_usage_perc -1e999\n"
+
+
+def dawdle(engine: ScrapedEngine) -> None:
+    engine.pages.slow_s = 0.15  # Longer than a look may take.
+
+
+OUTAGES = (fail, hang, talk_garbage, talk_of_numbers_beyond_all_measure, dawdle)
+
+
+@asynccontextmanager
+async def a_fleet(folder: Path) -> AsyncIterator[tuple[list[ScrapedEngine], RunningGateway]]:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(ScrapedEngine()) for _ in range(ENGINES)]
+        config = a_config(*(engine.url for engine in engines))
+        gateway = await stack.enter_async_context(gateway_in_loop(config, folder))
+        await gateway.until(lambda status: all(each["telemetry_age_s"] is not None for each in status["engines"]))
+        yield engines, gateway
+
+
+async def seconds_for(gateway: RunningGateway, count: int = 60) -> float:
+    """How long so many requests take, one after another; every one is answered."""
+    started = time.monotonic()
+    for _ in range(count):
+        async with gateway.post(chat(max_tokens=1)) as answer:
+            assert answer.status == 200, await answer.text()
+    return time.monotonic() - started
+
+
+def served(engines: Sequence[ScrapedEngine]) -> list[int]:
+    return [len(engine.requests) for engine in engines]
+
+
+def is_stale(status: Config, number: int) -> bool:
+    engine = status["engines"][number]
+    return "which is stale" in str(engine["problems"]) and engine["telemetry_age_s"] > STALE_AFTER_S
+
+
+@pytest.mark.parametrize("broken", [1, ENGINES], ids=["one", "all"])
+@pytest.mark.parametrize("outage", OUTAGES, ids=lambda outage: outage.__name__)
+async def test_dispatch_goes_on_at_the_same_pace(tmp_path: Path, outage: Break, broken: int) -> None:
+    async with a_fleet(tmp_path) as (engines, gateway):
+        before_s = min([await seconds_for(gateway), await seconds_for(gateway)])
+        served_before = served(engines)
+        for engine in engines[:broken]:
+            outage(engine)
+        others = f"other endpoints that tell theirs: {ENGINES - broken}"
+        status = await gateway.until(
+            lambda status: (
+                all(is_stale(status, number) for number in range(broken))
+                and others in str(status["engines"][0]["problems"])
+            )
+        )
+        during_s = min([await seconds_for(gateway), await seconds_for(gateway)])
+        after = await gateway.status()
+
+    shares = [now - then for now, then in zip(served(engines), served_before, strict=True)]
+    assert min(shares) > 0.9 * max(shares), "the load is spread as before, by what is in flight"
+    assert [each["state"] for each in after["endpoints"]] == ["ready"] * ENGINES
+    assert [is_stale(after, number) for number in range(ENGINES)] == [True] * broken + [False] * (ENGINES - broken)
+    # One wait for a page that hangs would cost a tenth of a second, and there are sixty requests.
+    assert during_s < 3 * before_s + 0.2, f"{before_s:.3f} s before, {during_s:.3f} s during the outage"
+    assert "requests go on by our own count of what is in flight" in str(status["engines"][0]["problems"])
+
+
+async def test_an_endpoint_that_never_told_its_load_stands_out_among_those_that_do(tmp_path: Path) -> None:
+    async with ScrapedEngine() as silent, ScrapedEngine() as other:
+        hang(silent)
+        async with gateway_in_loop(a_config(silent.url, other.url), tmp_path) as gateway:
+            status = await gateway.until(lambda status: "has never told its load" in str(status["engines"][0]))
+            series = await series_of(gateway)
+            await seconds_for(gateway, 10)
+
+    assert served([silent, other]) == [5, 5]
+    assert status["engines"][0]["telemetry_age_s"] is None
+    assert status["engines"][1]["problems"] == []
+    names = [each["id"] for each in status["endpoints"]]
+    missing = [series[f"headgate_endpoint_signal_missing{{endpoint={name},signal=running}}"] for name in names]
+    assert missing == [1, 0]
+
+
+async def test_what_was_stale_is_fresh_again_when_the_page_is(tmp_path: Path) -> None:
+    async with a_fleet(tmp_path) as (engines, gateway):
+        fail(engines[0])
+        await gateway.until(lambda status: is_stale(status, 0))
+        name = (await gateway.status())["endpoints"][0]["id"]
+        age = f"headgate_endpoint_telemetry_age_seconds{{endpoint={name}}}"
+        stale_s = (await series_of(gateway))[age]
+        engines[0].metrics_status, engines[0].metrics = 200, None
+        status = await gateway.until(lambda status: not status["engines"][0]["problems"])
+        fresh_s = (await series_of(gateway))[age]
+
+    assert status["engines"][0]["signals_missing"] == []
+    assert stale_s > STALE_AFTER_S > fresh_s
+
+
+async def test_an_engine_that_comes_up_is_found_while_every_metrics_page_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More pages than may be read at once hang until their time is up; all of them in turn take five seconds."""
+    monkeypatch.setattr("headgate.compose.EngineWatch", partial(EngineWatch, interval_s=0.05, timeout_s=1.0))
+    async with AsyncExitStack() as stack:
+        *engines, late = [await stack.enter_async_context(ScrapedEngine()) for _ in range(40)]
+        late.loading = True
+        config = a_config(*(engine.url for engine in engines), late.url)
+        gateway = await stack.enter_async_context(gateway_in_loop(config, tmp_path, wait_for=39))
+        await gateway.until(lambda _: all(engine.pages.served for engine in engines))
+        for engine in engines:
+            hang(engine)
+        await gateway.until(lambda _: sum(engine.pages.hanging for engine in engines) >= 8)
+        late.loading = False
+        await gateway.until_ready(40, seconds_max=0.9)

@@ -1,0 +1,137 @@
+"""Can callers make the metrics grow?
+
+A gateway that labels its metrics with what callers send, paths and keys and models, has a million series after one
+visit of a scanner, and dies of them.
+"""
+
+import asyncio
+import gc
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headgate.wire.keys import digest
+from tests.lessons.scraped import series_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import CHAT, Config, GatewayInLoop, a_config, chat, gateway_in_loop
+
+NAMES = 10_000
+CALLERS = 16
+SECRET, KEY = "a secret of this test", "hg-the-only-key"
+
+
+def a_guarded_config(url: str) -> Config:
+    tenant = {"keys": [f"hmac-sha256:{digest(SECRET.encode(), KEY).hex()}"]}
+    config = a_config(url, key_secret=SECRET, tenants={"acme": tenant})
+    del config["anonymous_tenant"]
+    return config
+
+
+@asynccontextmanager
+async def guarded(folder: Path) -> AsyncIterator[GatewayInLoop]:
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_guarded_config(engine.url), folder) as gateway:
+            yield gateway
+
+
+def a_request(name: str, kind: int) -> bytes:
+    """A request in which something is named as nobody named it before."""
+    path, key, body = CHAT, KEY, chat()
+    headers = f"x-made-up: {name}\r\nuser-agent: {name}\r\nx-headgate-endpoint: {name}\r\n"
+    match kind:
+        case 0:
+            path = f"/v1/{name}"
+        case 1:
+            key = name
+        case 2:
+            body = chat(model=name, user=name, service_tier=name, metadata={name: name})
+        case 3:
+            headers += f"x-headgate-class: {name}\r\n"
+        case _:
+            path = f"{CHAT}?{name}"
+    content = msgspec.json.encode(body)
+    head = f"POST {path} HTTP/1.1\r\nhost: {name}\r\nauthorization: Bearer {key}\r\n{headers}"
+    return f"{head}content-length: {len(content)}\r\n\r\n".encode() + content
+
+
+async def send(gateway: GatewayInLoop, requests: Iterator[bytes]) -> dict[int, int]:
+    """Sends them all over a few connections; how often each status came."""
+    statuses: dict[int, int] = {}
+    host, port = gateway.url.removeprefix("http://").split(":")
+
+    async def call() -> None:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        for request in requests:
+            writer.write(request)
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+            status = int(head.split(b" ", 2)[1])
+            statuses[status] = statuses.get(status, 0) + 1
+        writer.close()
+        await writer.wait_closed()
+
+    await asyncio.gather(*(call() for _ in range(CALLERS)))
+    return statuses
+
+
+def made_up(first: int, last: int) -> Iterator[bytes]:
+    """Three of four are paths and keys, the others all that can be named besides."""
+    for number in range(first, last):
+        kind = number % 2 if number % 4 else 2 + number // 4 % 2
+        yield a_request(f"name-{number}-{number * 7919}", kind)
+
+
+def blocks_held() -> int:
+    """How many pieces of memory this process holds, without what only waits to be collected."""
+    gc.collect()
+    return sys.getallocatedblocks()
+
+
+@pytest.mark.slow
+async def test_ten_thousand_made_up_names_make_no_series_and_leave_nothing_behind(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as gateway:
+        await send(gateway, made_up(0, 100))
+        before = await series_of(gateway)
+        half = await send(gateway, made_up(100, NAMES // 2))
+        blocks = blocks_held()
+        rest = await send(gateway, made_up(NAMES // 2, NAMES))
+        await gateway.until_idle()
+        grown = blocks_held() - blocks
+        after = await series_of(gateway)
+
+    assert before.keys() == after.keys()
+    assert set(half) == set(rest) == {400, 401, 404}
+    assert min(rest.values()) > 500
+    counted = "headgate_requests_total{class=none,outcome=unauthorized}"
+    assert after[counted] - before[counted] == half[401] + rest[401]
+    # A name that were kept would be a block at least, mostly several.
+    assert grown < NAMES // 20, f"{grown} blocks for {NAMES // 2} names"
+
+
+async def test_no_name_of_a_caller_is_on_the_page(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as gateway:
+        statuses = [await send(gateway, iter([a_request("canary", kind)])) for kind in range(5)]
+        async with gateway.http.get(gateway.admin_url + "/metrics") as page:
+            metrics = await page.text()
+        async with gateway.http.get(gateway.admin_url + "/status") as page:
+            status = await page.text()
+
+    assert [next(iter(each)) for each in statuses] == [404, 401, 404, 400, 200]
+    assert "canary" not in metrics
+    assert "canary" not in status
+
+
+async def test_made_up_admin_paths_make_no_series(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as gateway:
+        before = await series_of(gateway)
+        for number in range(200):
+            async with gateway.http.get(f"{gateway.admin_url}/page-{number}?{number}") as answer:
+                assert answer.status == 404
+        after = await series_of(gateway)
+
+    assert before.keys() == after.keys()

@@ -1,0 +1,55 @@
+"""Does Envoy do what the tests that put it into the path rely on?"""
+
+import time
+
+import aiohttp
+import pytest
+
+from tests.support.envoy import envoy_before
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.processes import ProcessFailedError
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "fake", "messages": [], "stream": True, "max_tokens": 3}
+
+
+async def test_faults_befall_posts_while_they_are_switched_on() -> None:
+    async with FakeEngine() as engine, envoy_before(engine.port) as envoy, aiohttp.ClientSession() as http:
+
+        async def asked() -> tuple[int, bytes, float]:
+            started = time.monotonic()
+            async with http.post(envoy.url + CHAT, json=BODY) as answer:
+                return answer.status, await answer.read(), time.monotonic() - started
+
+        _, whole, _ = await asked()
+        await envoy.inject(abort_status=429)
+        aborted, _, _ = await asked()
+        await envoy.inject(delay_s=0.3)
+        delayed = await asked()
+        engine.behaviour = Behaviour(body=b"data: " + b"x" * 1_500 + b"\n\n")
+        await envoy.inject(slowly=True)
+        slow, _, slow_s = await asked()
+        async with http.get(envoy.url + "/health") as probe:
+            assert probe.status == 200
+
+    assert whole.endswith(b"[DONE]\n\n")
+    assert aborted == 429
+    assert (delayed[0], delayed[1]) == (200, whole)
+    assert delayed[2] >= 0.29
+    assert (slow, slow_s >= 0.3) == (200, True)
+    assert len(engine.requests) == 3, "what Envoy answers itself does not reach the engine"
+
+
+async def test_with_a_timeout_it_says_so_to_whom_it_asks() -> None:
+    async with FakeEngine() as engine, envoy_before(engine.port, route_s_max=2.5) as envoy:
+        async with aiohttp.ClientSession() as http, http.post(envoy.url + CHAT, json=BODY) as answer:
+            await answer.read()
+
+        assert (await engine.next_request()).headers["x-envoy-expected-rq-timeout-ms"] == "2500"
+    assert envoy.process.exit_status is not None
+
+
+async def test_a_start_that_fails_says_what_the_program_said() -> None:
+    with pytest.raises(ProcessFailedError, match=r"(?s)envoy ended with status .*less than or equal to 65535"):
+        async with envoy_before(70_000):
+            pass

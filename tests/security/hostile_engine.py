@@ -1,0 +1,138 @@
+"""What would an engine say that means harm, or has lost its mind?
+
+It answers probes as it should. Of requests to generate each gets the next of the scripted answers, raw bytes; when the
+script is empty it answers with the very prompt it was sent, so that a caller can tell whose answer it holds.
+"""
+
+import asyncio
+import json
+import re
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Self
+
+HANG = None
+"""In place of more bytes: stays silent."""
+
+_LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What is sent when a request has come in whole."""
+
+    pieces: tuple[bytes | None, ...]
+    close: bool = True
+    """Whether the connection is closed after the last piece."""
+    early: bool = False
+    """Whether it is sent as soon as the head has come, before the body was read."""
+
+
+def framed(body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
+    """A right answer."""
+    lines = [b"HTTP/1.1 " + status, b"content-type: " + kind, b"content-length: %d" % len(body), *headers]
+    return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+
+def a_completion(content: str) -> bytes:
+    message = {"role": "assistant", "content": content}
+    choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
+    return json.dumps({"id": "x", "object": "chat.completion", "created": 0, "model": "m", "choices": choices}).encode()
+
+
+@dataclass
+class HostileEngine:
+    script: deque[Script] = field(default_factory=deque)
+    prompts: list[str] = field(default_factory=list)
+    connections: int = 0
+    left: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the gateway has closed a connection that was not idle."""
+    endless: Callable[[], bytes] | None = None
+    """Sent again and again, as fast as it is taken, in place of an answer."""
+    probes: int = 0
+    probes_sent_to: str = ""
+    """Where probes are sent instead of being answered."""
+    url: str = ""
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._tasks: set[asyncio.Task[None]] = set()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        self.connections += 1
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.left.set()
+        except asyncio.CancelledError:
+            # The test is over; the server's own callback would complain of a task that was cancelled.
+            pass
+        finally:
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Serves one request; whether the connection stays."""
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return False
+        length = int(found[1]) if (found := _LENGTH.search(head)) else 0
+        if not head.startswith(b"POST"):
+            await reader.readexactly(length)
+            self.probes += 1
+            where = b"location: " + self.probes_sent_to.encode() + head.split(b" ")[1]
+            writer.write(framed(b"", where, status=b"307 Temporary") if self.probes_sent_to else _page(head))
+            return True
+        script = self.script.popleft() if self.script else None
+        if script is not None and script.early:
+            return await self._play(script, reader, writer)
+        prompt = json.loads(await reader.readexactly(length))["messages"][-1]["content"]
+        self.prompts.append(prompt)
+        if self.endless is not None:
+            await self._send_for_ever(writer)
+        return await self._play(script or Script((framed(a_completion(prompt)),), close=False), reader, writer)
+
+    async def _send_for_ever(self, writer: asyncio.StreamWriter) -> None:
+        assert self.endless is not None
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        while True:
+            writer.write(self.endless())
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    async def _play(self, script: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        for piece in script.pieces:
+            if piece is HANG:
+                # Until the gateway leaves; what it may still send is not of interest.
+                while await reader.read(65536):
+                    pass
+                raise ConnectionResetError
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+        return not script.close
+
+
+def _page(head: bytes) -> bytes:
+    path = head.split(b" ")[1]
+    if path == b"/v1/models":
+        return framed(b'{"object":"list","data":[{"id":"fake","object":"model","created":0,"owned_by":"x"}]}')
+    if path == b"/metrics":
+        return framed(b"vllm:num_requests_running 0\n", kind=b"text/plain")
+    if path == b"/version":
+        return framed(b'{"version":"0"}')
+    return framed(b"")

@@ -1,0 +1,147 @@
+"""How does a test speak to the gateway with no HTTP library in between that would forbid what it wants to say?"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.support.gateway import CHAT, chat
+
+ANSWER_S_MAX = 10.0
+"""Far more than any answer here takes; a test that waits so long has failed."""
+
+_HEAD_BYTES_MAX = 1024 * 1024
+"""The longest head of an answer that a test wants to see, so as to complain of it."""
+
+
+class Closed(Exception):
+    """The gateway closed the connection where an answer was awaited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[bytes, bytes]
+    body: bytes
+
+    @property
+    def error(self) -> dict[str, Any]:
+        return json.loads(self.body)["error"]
+
+
+class Caller:
+    """One connection. A reset counts as a close: what the gateway had not read when it closed causes one."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, *pieces: bytes) -> None:
+        with contextlib.suppress(ConnectionError):
+            for piece in pieces:
+                self._writer.write(piece)
+                await self._writer.drain()
+                await asyncio.sleep(0)
+
+    async def drip(self, data: bytes) -> None:
+        """Byte by byte, so that every place where a read may end is met."""
+        await self.send(*(data[at : at + 1] for at in range(len(data))))
+
+    async def flood(self, piece: bytes, bytes_max: int) -> int:
+        """Sends the same again and again until the gateway closes; how much it took, or `bytes_max` if it took all."""
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < bytes_max and not self._reader.at_eof():
+                self._writer.write(piece)
+                await self._writer.drain()
+                sent += len(piece)
+        return sent
+
+    async def answer(self, *, seconds_max: float = ANSWER_S_MAX) -> Answer:
+        """The next answer that is not only a promise (1xx)."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                status, headers = await self._head()
+                while status < 200:
+                    status, headers = await self._head()
+                return Answer(status, headers, await self._body(headers))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            raise Closed from None
+
+    async def is_closed(self, *, seconds_max: float = ANSWER_S_MAX) -> bool:
+        """Whether the gateway closes in time without another byte."""
+        try:
+            async with asyncio.timeout(seconds_max):
+                return await self._reader.read(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
+    async def rest(self, *, seconds_max: float = ANSWER_S_MAX) -> bytes:
+        """Everything up to the close."""
+        got = b""
+        with contextlib.suppress(ConnectionError):
+            async with asyncio.timeout(seconds_max):
+                while data := await self._reader.read(65536):
+                    got += data
+        return got
+
+    def abort(self) -> None:
+        self._writer.transport.abort()
+
+    async def _head(self) -> tuple[int, dict[bytes, bytes]]:
+        head = await self._reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.rstrip(b"\r\n").split(b"\r\n")
+        fields = (line.partition(b":") for line in lines)
+        return int(first.split(b" ")[1]), {name.lower(): value.strip() for name, _, value in fields}
+
+    async def _body(self, headers: Mapping[bytes, bytes]) -> bytes:
+        if b"content-length" in headers:
+            return await self._reader.readexactly(int(headers[b"content-length"]))
+        if headers.get(b"transfer-encoding") != b"chunked":
+            return await self._reader.read()
+        body = b""
+        while size := int(await self._reader.readuntil(b"\r\n"), 16):
+            body += await self._reader.readexactly(size)
+            await self._reader.readexactly(2)
+        await self._reader.readexactly(2)
+        return body
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Caller]:
+    host, port = url.removeprefix("http://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port), limit=_HEAD_BYTES_MAX)
+    caller = Caller(reader, writer)
+    try:
+        yield caller
+    finally:
+        caller.abort()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+def body_of(content: str, **fields: Any) -> bytes:
+    return json.dumps(chat(content, **fields)).encode()
+
+
+def head_of(*lines: bytes, first: bytes = b"POST %b HTTP/1.1" % CHAT.encode(), host: bytes | None = b"x") -> bytes:
+    hosts = [] if host is None else [b"host: " + host]
+    return b"\r\n".join([first, *hosts, *lines]) + b"\r\n\r\n"
+
+
+def request_of(body: bytes, *lines: bytes, **options: Any) -> bytes:
+    """A request that is right in every way."""
+    return head_of(b"content-length: %d" % len(body), *lines, **options) + body
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+CHUNKED = b"transfer-encoding: chunked"
+LAST_CHUNK = b"0\r\n\r\n"

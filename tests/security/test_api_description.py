@@ -1,0 +1,113 @@
+"""Is what docs/reference/openapi.yaml says true?
+
+Its paths, statuses and codes are those of the code; and a running gateway, asked by schemathesis whatever the
+description allows and much that it does not, answers as described and never with an error of its own.
+"""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headgate.edge.door import MODELS_ROUTE, ROUTES
+from headgate.edge.replies import UNKNOWN_URL
+from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome
+from tests.edge.test_the_door import config_with_keys
+from tests.security.responding_engine import RespondingEngine
+from tests.support.fake_engine import Behaviour
+from tests.support.gateway import gateway_in_loop
+
+DESCRIPTION = Path(__file__).parents[2] / "docs/reference/openapi.yaml"
+UNTOLD = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REFUSED}
+"""Outcomes without a code of ours: a good answer, none, and the engine's own."""
+OF_THE_CONNECTION = {"405", "408", "431", "500", "501", "505"}
+"""Statuses of what does not become a request with an outcome."""
+CHECKS = (
+    "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
+    "response_schema_conformance,unsupported_method,ignored_auth"
+)
+EXAMPLES_MAX = 15
+SEED = 20260324
+
+
+def described() -> dict[str, Any]:
+    return yaml.safe_load(DESCRIPTION.read_text())
+
+
+def test_the_paths_are_those_of_the_door() -> None:
+    methods = {path: list(item) for path, item in described()["paths"].items()}
+
+    assert methods == {path.decode(): ["post"] for path in ROUTES} | {MODELS_ROUTE.decode(): ["get"]}
+
+
+@pytest.mark.parametrize("path", [path for path in described()["paths"] if path != MODELS_ROUTE.decode()])
+def test_the_statuses_are_those_of_the_outcomes(path: str) -> None:
+    responses = described()["paths"][path]["post"]["responses"]
+
+    told = {str(face.status) for outcome, face in FACES.items() if outcome not in UNTOLD}
+    assert set(responses) == told | OF_THE_CONNECTION | {"200"}
+
+
+def test_the_codes_are_those_of_the_outcomes() -> None:
+    codes = described()["components"]["schemas"]["Code"]["enum"]
+
+    ours = {face.code for outcome, face in FACES.items() if outcome not in UNTOLD}
+    assert codes == sorted(ours | {UNKNOWN_URL, STREAM_INTERRUPTED.code, "internal_error"})
+
+
+@pytest.mark.slow
+async def test_a_gateway_answers_as_described(tmp_path: Path) -> None:
+    async with RespondingEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
+        engine.behaviour = Behaviour(tokens=3)
+        status, said = await schemathesis(gateway.url, for_this_gateway(tmp_path), tmp_path)
+
+    assert status == 0, said
+    # Otherwise nothing but refusals would have been looked at.
+    assert len(engine.requests) > EXAMPLES_MAX
+
+
+def for_this_gateway(folder: Path) -> Path:
+    """The description with the names of the models and classes that exist here, or hardly a request would get in."""
+    description = described()
+    description["components"]["schemas"]["Model"]["enum"] = ["m", "other"]
+    parameters = description["components"]["parameters"]
+    parameters["Class"]["schema"]["enum"] = ["interactive", "long", "batch"]
+    # A deadline that passes is answered with 504, which is right and looks like a failure of the server.
+    parameters["Deadline"]["schema"]["minimum"] = 60_000
+    file = folder / "openapi.yaml"
+    file.write_text(yaml.safe_dump(description))
+    return file
+
+
+async def schemathesis(url: str, description: Path, folder: Path) -> tuple[int, str]:
+    tool = Path(sys.executable).parent / "schemathesis"
+    options = f"--checks {CHECKS} --max-examples {EXAMPLES_MAX} --seed {SEED} --generation-database none --workers 1"
+    limits = (
+        "--request-timeout 10 --no-color --warnings off --phases examples,coverage,fuzzing --suppress-health-check all"
+    )
+    process = await asyncio.create_subprocess_exec(
+        tool,
+        "run",
+        description,
+        "--url",
+        url,
+        "--header",
+        "Authorization: Bearer hg-acme",
+        *options.split(),
+        *limits.split(),
+        cwd=folder,
+        env={**os.environ, "NO_PROXY": "127.0.0.1"},
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        out, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    assert process.returncode is not None
+    return process.returncode, out.decode()

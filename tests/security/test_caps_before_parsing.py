@@ -1,0 +1,251 @@
+"""How much of a request does the gateway take before it says no?
+
+Announced or not, a body beyond the limit is refused before it is read, and a head beyond its limits before it is whole.
+What a flood costs is measured on a process of its own.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.edge.test_the_door import config_with_keys
+from tests.security.raw import CHUNKED, Caller, Closed, body_of, chunk, connected, head_of, request_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import GatewayInLoop, a_config, gateway_beside, gateway_in_loop
+from tests.support.simulated import resident_mib
+
+MIB = 1024 * 1024
+KIB = 1024
+LIMITS = {"body_bytes_max": "16KiB", "head_bytes_max": "8KiB", "headers_max": 20}
+FLOOD_BYTES_MAX = 64 * MIB
+TAKEN_BYTES_MAX = 24 * MIB
+"""What may have left the flooding side when it learns of the close; nearly all of it in buffers of the kernel."""
+GROWTH_MIB_MAX = 16.0
+
+
+@asynccontextmanager
+async def a_gateway(folder: Path) -> AsyncIterator[tuple[FakeEngine, GatewayInLoop]]:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=LIMITS), folder) as gateway:
+        yield engine, gateway
+
+
+# The body
+
+
+async def test_a_body_that_is_announced_too_large_is_refused_before_any_of_it_comes(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        await caller.send(head_of(b"content-length: %d" % (16 * KIB + 1)))
+        answer = await caller.answer(seconds_max=2)
+
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("length", [10**12, 2**63 - 1, 2**63, 2**64 - 1])
+async def test_no_number_of_bytes_is_too_large_to_be_refused(tmp_path: Path, length: int) -> None:
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        await caller.send(head_of(b"content-length: %d" % length))
+        answer = await caller.answer(seconds_max=2)
+
+    assert answer.status in {400, 413}
+    assert engine.requests == []
+
+
+async def test_a_caller_who_asks_first_is_told_no_instead_of_go_on(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
+        await caller.send(head_of(b"content-length: %d" % MIB, b"expect: 100-continue"))
+        first = await caller._reader.readuntil(b"\r\n")
+
+    assert first.split(b" ")[1] == b"413"
+
+
+async def test_a_body_as_long_as_the_limit_is_taken(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        padding = b" " * (16 * KIB - len(body_of("hi")))
+        await caller.send(request_of(body_of("hi") + padding))
+        assert (await caller.answer()).status == 200
+        await caller.send(head_of(CHUNKED) + chunk(body_of("hi") + padding[1:]) + chunk(b" ") + b"0\r\n\r\n")
+        assert (await caller.answer()).status == 200
+
+    assert len(engine.requests) == 2
+
+
+async def test_chunks_are_cut_at_the_limit(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        await caller.send(head_of(CHUNKED), chunk(b" " * 16 * KIB), chunk(b" "))
+        answer = await caller.answer(seconds_max=2)
+
+    assert (answer.status, answer.error["code"]) == (413, "request_too_large")
+    assert engine.requests == []
+
+
+async def test_one_chunk_of_any_size_is_cut_at_the_limit(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        await caller.send(head_of(CHUNKED), b"7fffffff\r\n", b" " * 17 * KIB)
+        answer = await caller.answer(seconds_max=2)
+
+    assert answer.status in {400, 413}
+    assert engine.requests == []
+
+
+async def test_nothing_is_read_for_a_caller_without_a_key(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
+        async with connected(gateway.url) as caller:
+            await caller.send(head_of(b"content-length: 1000000"))
+            assert (await caller.answer(seconds_max=2)).status == 401
+        async with connected(gateway.url) as caller:
+            await caller.send(head_of(CHUNKED))
+            assert (await caller.answer(seconds_max=2)).status == 401
+
+
+async def test_a_key_in_a_trailer_is_not_a_key(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
+        async with connected(gateway.url) as caller:
+            trailer = b"0\r\nauthorization: Bearer hg-acme\r\n\r\n"
+            await caller.send(head_of(CHUNKED) + chunk(body_of("hi")) + trailer)
+            assert (await caller.answer()).status == 401
+
+    assert engine.requests == []
+
+
+# The head
+
+
+async def test_a_head_within_its_limits_is_taken(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
+        await caller.send(request_of(body_of("hi"), *(b"x-%d: a" % number for number in range(18))))
+        assert (await caller.answer()).status == 200
+        await caller.send(request_of(body_of("hi"), b"x-a: " + b"a" * 7 * KIB))
+        assert (await caller.answer()).status == 200
+
+
+HEADS = {
+    "one header too many": head_of(*(b"x-%d: a" % number for number in range(20))),
+    "one long header": head_of(b"x-a: " + b"a" * 8 * KIB),
+    "one long name": head_of(b"a" * 8 * KIB + b": a"),
+    "many headers that are long together": head_of(*(b"x-%d: " % number + b"a" * KIB for number in range(10))),
+    "a long target": head_of(first=b"GET /v1/models?" + b"a" * 8 * KIB + b" HTTP/1.1"),
+    "a header that does not end": head_of(b"x-a: " + b"a" * 9 * KIB).rstrip(),
+    "a target that does not end": b"GET /" + b"a" * 9 * KIB,
+    "a method that does not end": b"POST" * 3 * KIB,
+    "headers that do not end": head_of(*[b"x-a: a"] * 21).rstrip(),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
+async def test_a_head_beyond_its_limits_is_told_so_and_the_connection_closed(
+    tmp_path: Path, name: str, admin: bool
+) -> None:
+    async with a_gateway(tmp_path) as (_, gateway):
+        async with connected(gateway.admin_url if admin else gateway.url) as caller:
+            await caller.send(HEADS[name])
+            answer = await caller.answer(seconds_max=2)
+            closed = await caller.is_closed(seconds_max=2)
+
+    assert answer.status in ({400, 431} if "method" in name else {431})
+    assert closed
+
+
+async def test_a_head_beyond_its_limits_that_comes_byte_by_byte_is_told_so_too(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
+        await caller.drip(HEADS["one header too many"])
+        answer = await caller.answer(seconds_max=2)
+
+    assert answer.status == 431
+    assert answer.error.keys() == {"message", "type", "param", "code"}
+    assert answer.headers[b"x-request-id"].startswith(b"req_")
+
+
+# What a flood costs
+
+CHUNKED_HEAD = head_of(CHUNKED)
+FLOODS: dict[str, tuple[bytes, bytes]] = {
+    "one endless header line": (b"POST /v1/chat/completions HTTP/1.1\r\nx-a: ", b"a" * 65_536),
+    "endless headers": (b"POST /v1/chat/completions HTTP/1.1\r\n", b"x-a: b\r\n" * 8192),
+    "an endless target": (b"GET /", b"a" * 65_536),
+    "endless empty lines": (b"", b"\r\n" * 32_768),
+    "an endless chunk extension": (CHUNKED_HEAD + b"5;", b"a" * 65_536),
+    "endless digits of a chunk size": (CHUNKED_HEAD, b"0" * 65_536),
+    "endless trailers": (CHUNKED_HEAD + chunk(b"{}") + b"0\r\n", b"x-a: b\r\n" * 8192),
+    "one endless trailer": (CHUNKED_HEAD + chunk(b"{}") + b"0\r\nx-a: ", b"a" * 65_536),
+    "endless chunks": (CHUNKED_HEAD, chunk(b" " * 65_536)),
+    "endless small chunks": (CHUNKED_HEAD, chunk(b" ") * 8192),
+    "a body without end": (head_of(b"content-length: 1000000000000"), b" " * 65_536),
+    "requests one after another, never read": (b"", request_of(b"{}") * 600),
+}
+
+
+async def test_no_flood_is_kept_in_memory_or_read_for_ever(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, limits={"body_bytes_max": "1MiB"})
+        async with gateway_beside(config, tmp_path) as (gateway, process):
+            await flood_with(gateway.url, "endless headers")  # What it allocates once and keeps is not growth.
+            before = resident_mib(process.pid)
+            taken, grown = {}, {}
+            for name in FLOODS:
+                taken[name] = await flood_with(gateway.url, name)
+                grown[name] = resident_mib(process.pid) - before
+            async with connected(gateway.url) as caller:
+                await caller.send(request_of(body_of("after")))
+                assert (await caller.answer()).status == 200
+
+    print({name: (f"{taken[name] / MIB:.1f} MiB taken", f"{grown[name]:+.1f} MiB") for name in FLOODS})
+    assert {name: grown[name] for name in FLOODS if grown[name] > GROWTH_MIB_MAX} == {}
+    assert {name: taken[name] for name in FLOODS if taken[name] > TAKEN_BYTES_MAX} == {}
+
+
+async def flood_with(url: str, name: str) -> int:
+    beginning, piece = FLOODS[name]
+    async with connected(url) as caller:
+        await caller.send(beginning)
+        try:
+            async with asyncio.timeout(4):
+                return await caller.flood(piece, FLOOD_BYTES_MAX)
+        except TimeoutError:
+            # It is neither read nor closed: the kernel's buffers are full, and so it costs nothing.
+            return 0
+
+
+async def test_many_floods_at_once_are_bounded_together(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
+        before = resident_mib(process.pid)
+
+        async def hold(caller: Caller) -> None:
+            # Just below the limits of a head, and then nothing.
+            await caller.send(head_of(b"x-a: " + b"a" * 60 * KIB).rstrip())
+
+        async with asyncio.timeout(30), _many(gateway.url, 200) as callers:
+            await asyncio.gather(*(hold(caller) for caller in callers))
+            async with connected(gateway.url) as caller:
+                await caller.send(request_of(body_of("meanwhile")))
+                assert (await caller.answer()).status == 200
+            grown = resident_mib(process.pid) - before
+
+    # 200 heads of 60 KiB are 12 MiB; twice that and what the connections themselves take.
+    assert grown < 48
+
+
+@asynccontextmanager
+async def _many(url: str, count: int) -> AsyncIterator[list[Caller]]:
+    opened: list[Any] = [connected(url) for _ in range(count)]
+    callers = [await each.__aenter__() for each in opened]
+    try:
+        yield callers
+    finally:
+        for each in opened:
+            await each.__aexit__(None, None, None)
+
+
+async def test_a_connection_that_was_refused_for_its_head_takes_nothing_more(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        await caller.send(HEADS["one header too many"] + request_of(body_of("behind")))
+        assert (await caller.answer()).status == 431
+        with pytest.raises(Closed):
+            await caller.answer()
+
+    assert engine.requests == []

@@ -1,0 +1,251 @@
+"""Is everything refused that is not on a list?
+
+Every route of both listeners stands in a table here with who may use it: a route that is added without a line in the
+table fails. What is on no list, in whatever spelling, is refused without an engine being asked. What is authorised is
+the path as it was sent, so that no second reading of it can mean something else.
+"""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from headgate.edge.door import MODELS_ROUTE, ROUTES
+from tests.edge.test_the_door import config_with_keys
+from tests.security.raw import Answer, Closed, body_of, connected, request_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
+
+KEY = b"authorization: Bearer hg-acme"
+METHODS = (b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"PROPFIND", b"PURGE")
+
+# The data listener: path -> the one method. Every one of them needs a key.
+NEEDS_A_KEY = {
+    b"/v1/chat/completions": b"POST",
+    b"/v1/completions": b"POST",
+    b"/v1/embeddings": b"POST",
+    b"/v1/responses": b"POST",
+    b"/v1/models": b"GET",
+}
+# The admin listener: it only reads, and asks for no key.
+NEEDS_NO_KEY = (b"/health", b"/ready", b"/metrics", b"/status")
+
+# What engines and servers of other kinds have, or had.
+# fmt: off
+CONTROL_PATHS = [
+    "/pause", "/resume", "/is_paused", "/abort_requests", "/abort_request", "/update_weights",
+    "/update_weights_from_disk", "/invocations", "/ping", "/init_weight_transfer_engine", "/start_weight_update",
+    "/finish_weight_update", "/collective_rpc", "/scale_elastic_ep", "/is_scaling_elastic_ep", "/reset_prefix_cache",
+    "/reset_mm_cache", "/reset_encoder_cache", "/sleep", "/wake_up", "/is_sleeping", "/start_profile",
+    "/stop_profile", "/server_info", "/load", "/version", "/tokenize", "/detokenize", "/tokenizer_info", "/pooling",
+    "/classify", "/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank", "/generate", "/generate_stream",
+    "/encode", "/flush_cache", "/get_server_info", "/get_model_info", "/set_internal_state",
+    "/release_memory_occupation", "/resume_memory_occupation", "/open_session", "/close_session",
+    "/configure_logging", "/dump_metrics", "/slots", "/slots/0", "/props", "/lora-adapters", "/infill", "/completion",
+    "/completions", "/embedding", "/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/inference/v1/generate",
+    "/kv_cache_events", "/prometheus_metrics", "/metrics", "/health", "/ready", "/status", "/docs", "/redoc",
+    "/openapi.json", "/admin", "/debug/pprof", "/.env", "/server-status", "/v1/files", "/v1/batches",
+    "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/generations", "/v1/fine_tuning/jobs",
+    "/v1/assistants", "/v1/threads", "/v1/messages", "/v1/messages/count_tokens", "/v1/realtime", "/v1/responses/abc",
+    "/v1/responses/abc/cancel", "/v1/models/m", "/v1", "/api/tags", "/api/generate", "/api/chat",
+    "/v2/models/m/infer", "/v2/repository/index", "/v2/repository/models/m/load", "/shutdown", "/reload", "/config",
+]
+# fmt: on
+
+SPELLINGS = [
+    b"//v1/models",
+    b"/v1//models",
+    b"/v1/models/",
+    b"/v1/models//",
+    b"/V1/models",
+    b"/v1/Models",
+    b"/v1/%6dodels",
+    b"/v1%2fmodels",
+    b"/v1%2Fmodels",
+    b"/%76%31/models",
+    b"/v1/models%00",
+    b"/v1/models%20",
+    b"/v1/models%0a",
+    b"/v1/models%3f",
+    b"/v1/models;x=1",
+    b"/v1/models;",
+    b"/v1;x/models",
+    b"/v1/models/.",
+    b"/v1/models/..",
+    b"/v1/models/../models",
+    b"/v1/./models",
+    b"/./v1/models",
+    b"/../v1/models",
+    b"/x/../v1/models",
+    b"/v1/models/../../metrics",
+    b"/v1/%2e%2e/v1/models",
+    b"/v1/..%2fmetrics",
+    b"/v1\\models",
+    b"\\v1\\models",
+    b"/v1/models#x",
+    b"/v1/mod\xc3\xa9ls",
+    b"/v1/models\xef\xbc\x8f",
+    b"/v1/models\xff",
+    b"/v1/models\x00",
+    b"/v1/models\t",
+    b"/v1/models\x7f",
+    b"v1/models",
+    b"/",
+    b"*",
+    b"/v1/chat/completions/x",
+    b"/v1/chat/completions%2f",
+    b"/v1/chat%2fcompletions",
+    b"/v1/chat/completions/../../metrics",
+    b"/v1/chat/completions;jsessionid=1",
+    b"/v1/chat/completions.json",
+    b"/v1/chat/completions\x00/v1/models",
+    b"/v1/chat",
+    b"?/v1/models",
+    b"/?/v1/models",
+    b"/" + b"a" * 4000,
+    b"/" + b"../" * 500 + b"etc/passwd",
+]
+
+
+@dataclass(frozen=True)
+class Stage:
+    engine: FakeEngine
+    gateway: GatewayInLoop
+
+    async def ask(self, method: bytes, path: bytes, *lines: bytes, admin: bool = False) -> Answer | None:
+        """The answer, or None where the connection was closed without one."""
+        url = self.gateway.admin_url if admin else self.gateway.url
+        first = b"%b %b HTTP/1.1" % (method, path)
+        async with connected(url) as caller:
+            await caller.send(request_of(body_of("hi"), b"connection: close", *lines, first=first))
+            if method == b"HEAD":
+                head = await caller.rest()
+                return Answer(int(head.split(b" ")[1]), {}, b"")
+            try:
+                return await caller.answer()
+            except Closed:
+                return None
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
+    async with FakeEngine() as engine:
+        folder = tmp_path_factory.mktemp("deny")
+        async with gateway_in_loop(config_with_keys(engine.url), folder) as gateway:
+            yield Stage(engine, gateway)
+
+
+def test_every_route_of_the_data_listener_stands_in_the_table() -> None:
+    assert {*ROUTES, MODELS_ROUTE} == NEEDS_A_KEY.keys()
+
+
+async def test_every_page_of_the_admin_listener_stands_in_the_table(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        pages = gateway.gateway._admin.pages
+
+    assert set(pages) == set(NEEDS_NO_KEY)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", NEEDS_A_KEY, ids=bytes.decode)
+async def test_a_route_asks_for_a_key_before_anything_else(stage: Stage, path: bytes) -> None:
+    stage.engine.requests.clear()
+    for line in (b"x-a: b", b"authorization: Bearer hg-nobody", b"authorization: hg-acme", b"x-api-key: hg-acme"):
+        answer = await stage.ask(NEEDS_A_KEY[path], path, line)
+        assert answer is not None
+        assert (answer.status, answer.error["code"]) == (401, "invalid_api_key")
+
+    assert stage.engine.requests == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", NEEDS_A_KEY, ids=bytes.decode)
+async def test_a_route_has_one_method(stage: Stage, path: bytes) -> None:
+    stage.engine.requests.clear()
+    for method in METHODS:
+        if method != NEEDS_A_KEY[path]:
+            answer = await stage.ask(method, path, KEY)
+            assert answer is None or answer.status in {400, 405, 501}, method
+
+    assert stage.engine.requests == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("path", NEEDS_NO_KEY, ids=bytes.decode)
+async def test_an_operators_page_is_only_read(stage: Stage, path: bytes) -> None:
+    for method in METHODS:
+        answer = await stage.ask(method, path, admin=True)
+        if method in (b"GET", b"HEAD"):
+            assert answer is not None
+            assert answer.status == 200
+        else:
+            assert answer is None or answer.status in {400, 404, 405, 501}, method
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
+@pytest.mark.parametrize("method", [b"GET", b"POST"], ids=bytes.decode)
+async def test_what_engines_can_be_told_to_do_is_not_passed_on(stage: Stage, method: bytes, admin: bool) -> None:
+    """With a good key, since a caller is not an operator."""
+    stage.engine.requests.clear()
+    probes = {probe.path for probe in stage.engine.probes}
+    allowed = {path.decode() for path in NEEDS_NO_KEY} if admin and method == b"GET" else set()
+    answered = {}
+    for path in CONTROL_PATHS:
+        answer = await stage.ask(method, path.encode(), KEY, admin=admin)
+        answered[path] = answer.status if answer else None
+
+    assert {path: status for path, status in answered.items() if status != 404} == dict.fromkeys(allowed, 200)
+    assert stage.engine.requests == []
+    assert {probe.path for probe in stage.engine.probes} <= probes | {"/health", "/metrics", "/v1/models", "/version"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
+@pytest.mark.parametrize("method", [b"GET", b"POST"], ids=bytes.decode)
+async def test_another_spelling_of_a_path_is_another_path(stage: Stage, method: bytes, admin: bool) -> None:
+    stage.engine.requests.clear()
+    paths = [path.replace(b"/v1/models", b"/status") for path in SPELLINGS] if admin else SPELLINGS
+    answered = {}
+    for path in paths:
+        answer = await stage.ask(method, path, KEY, admin=admin)
+        answered[path] = answer.status if answer else None
+        assert answer is None or b"hg-acme" not in answer.body
+
+    assert {path: status for path, status in answered.items() if status not in {400, 404, 405, None}} == {}
+    assert stage.engine.requests == []
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_query_changes_nothing_and_goes_no_further(stage: Stage) -> None:
+    """Some clients add one (`?api-version=…`). It is not read, not an excuse for a key, and not passed on."""
+    stage.engine.requests.clear()
+    for query in (b"?", b"?api-version=1", b"?key=hg-acme", b"?x=%00", b"?/../../metrics", b"?a?b"):
+        refused = await stage.ask(b"POST", b"/v1/chat/completions" + query)
+        served = await stage.ask(b"POST", b"/v1/chat/completions" + query, KEY)
+        assert refused is not None
+        assert served is not None
+        assert (refused.status, served.status) == (401, 200)
+
+    assert {each.path for each in stage.engine.requests} == {"/v1/chat/completions"}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_two_keys_are_no_key(stage: Stage) -> None:
+    """Which of them counts would be a matter of opinion, and a proxy may have looked at the other."""
+    for lines in ((KEY, b"authorization: Bearer hg-nobody"), (b"authorization: Bearer hg-nobody", KEY), (KEY, KEY)):
+        answer = await stage.ask(b"GET", b"/v1/models", *lines)
+        assert answer is None or answer.status in {400, 401}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_tenant_cannot_name_another(stage: Stage) -> None:
+    """Nothing but the key says who is asking."""
+    lines = (b"x-headgate-tenant: acme", b"x-tenant-id: acme", b"x-gateway-inference-fairness-id: acme", b"user: acme")
+    limited = b"authorization: Bearer hg-limited"
+    answer = await stage.ask(b"POST", b"/v1/chat/completions", limited, *lines)
+
+    assert answer is not None
+    assert answer.status == 404  # The model exists for acme alone.

@@ -1,0 +1,53 @@
+"""Do the fuzz targets work, and does what they once found stay found?
+
+Every seed passes, and a moment of mutation finds nothing new. `just fuzz` does the same for as long as one likes.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzz.run import CORPUS, TARGETS, run_seeds, seeds_of
+
+PROJECT = Path(__file__).parents[2]
+MUTATION_S = 2
+
+
+def test_every_target_has_seeds_and_every_folder_of_seeds_a_target() -> None:
+    assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
+    assert all(seeds_of(target) for target in TARGETS)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_the_seeds_pass(target: str) -> None:
+    run_seeds(target)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_moment_of_mutation_finds_nothing(target: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fuzz.run", str(MUTATION_S), target, "--found", tmp_path]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    # A target that takes nothing, or that libFuzzer could not run, would pass as well.
+    [executed] = [line for line in done.stderr.splitlines() if "number_of_executed_units" in line]
+    assert int(executed.split()[-1]) > len(seeds_of(target))
+
+
+def test_a_target_that_fails_is_told(tmp_path: Path) -> None:
+    """Broken on purpose: an input of one byte that no target may refuse."""
+    code = (
+        "import sys, fuzz.replies, fuzz.run\n"
+        "def one_input(data):\n"
+        "    assert len(data) < 3, 'three bytes'\n"
+        "fuzz.replies.one_input = one_input\n"
+        "fuzz.run.fuzz('replies', ['-runs=1000', '-artifact_prefix=' + sys.argv[1] + '/', sys.argv[2]])\n"
+    )
+    command = [sys.executable, "-c", code, tmp_path, CORPUS / "replies"]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=50, check=False)
+
+    assert done.returncode != 0
+    assert "three bytes" in done.stdout + done.stderr
+    assert [path.name.partition("-")[0] for path in tmp_path.iterdir()] == ["crash"]
