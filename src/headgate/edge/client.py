@@ -61,12 +61,15 @@ class Client:
         "on_unblocked",
         "path",
         "started",
+        "write",
     )
 
     def __init__(
         self, wire: Wire, *, method: str, path: bytes, headers: Mapping[bytes, bytes], body_bytes_max: int
     ) -> None:
         self._wire = wire
+        self.write = wire.send
+        """More of the answer, between its head and its end."""
         self.method = method
         self.path = path
         """As it was sent: what is authorised is exactly what is routed."""
@@ -133,9 +136,6 @@ class Client:
         assert not self.started, "an answer has one head"
         self.started = True
         self._wire.send_head(status, [*self.always, *headers])
-
-    def write(self, data: bytes) -> None:
-        self._wire.send(data)
 
     def finish(self, data: bytes = b"") -> None:
         assert self.started, "an answer begins with its head"

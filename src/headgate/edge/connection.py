@@ -42,6 +42,7 @@ _ONCE: Final = frozenset({b"host", b"authorization", b"content-length", b"transf
 _FRAMING_BYTES_MIN: Final = 64 * 1024
 _FRAMING_PER_BODY_BYTE: Final = 8
 """Chunk sizes, extensions and trailers may take this much for each byte of the body; one-byte chunks take five."""
+_CHUNK_HEADS: Final = tuple(b"%x\r\n" % length for length in range(2048))
 _RESET: Final = struct.pack("ii", 1, 0)
 """Linger for no time: closing then sends a reset."""
 _WRITE_BUFFER_BYTES: Final = 64 * 1024
@@ -167,6 +168,7 @@ class Connection(asyncio.Protocol):
     """Also the protocol of its parser."""
 
     __slots__ = (
+        "_bodiless",
         "_body_bytes",
         "_chunked",
         "_client",
@@ -218,6 +220,8 @@ class Connection(asyncio.Protocol):
         """Whether the request is of HTTP/1.1, not 1.0."""
         self._chunked = False
         """Whether the answer under way is sent in chunks, for want of a length."""
+        self._bodiless = False
+        """Whether the answer under way has a head alone."""
         self._surplus = False
         """Whether a second request has begun before the first was answered."""
         self._closing = False
@@ -353,9 +357,11 @@ class Connection(asyncio.Protocol):
         if b"transfer-encoding" in headers and headers[b"transfer-encoding"].lower() != b"chunked":
             raise Refused(501, "of transfer encodings only chunked is known")
         self.due_at = self._loop.time() + bounds.receive_s_max
+        method = self._parser.get_method().decode()
+        self._bodiless = method == "HEAD"
         self._client = Client(
             self,
-            method=self._parser.get_method().decode(),
+            method=method,
             path=self._target.partition(b"?")[0],
             headers=headers,
             body_bytes_max=bounds.body_bytes_max,
@@ -408,21 +414,17 @@ class Connection(asyncio.Protocol):
         self._transport.write(self._others.head(status, headers))
 
     def send(self, data: bytes) -> None:
-        if self._closing or not data:
+        if self._closing or not data or self._bodiless:
             return
-        assert self._client is not None
-        if self._client.method == "HEAD":
-            return
-        self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        self._transport.write(_chunk(data) if self._chunked else data)
 
     def send_end(self, data: bytes) -> None:
         if self._closing:
             return
         assert self._client is not None
-        if self._client.method != "HEAD":
+        if not self._bodiless:
             if self._chunked:
-                last = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
-                data = last + b"0\r\n\r\n"
+                data = (_chunk(data) if data else b"") + b"0\r\n\r\n"
             if data:
                 self._transport.write(data)
         if self._in_head or not self._keep_alive:
@@ -513,3 +515,10 @@ class Connection(asyncio.Protocol):
         else:
             # The exchange under way has an answer of its own, which must not be mixed up with another.
             self.abort()
+
+
+def _chunk(data: bytes) -> bytes:
+    length = len(data)
+    # Made beforehand for the lengths that tokens have: this runs for each of them.
+    head = _CHUNK_HEADS[length] if length < len(_CHUNK_HEADS) else b"%x\r\n" % length
+    return b"".join((head, data, b"\r\n"))

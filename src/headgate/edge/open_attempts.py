@@ -50,18 +50,14 @@ class OpenAttempt:
         self._task = task
         self.started_at = now
         self.heard_at = now
+        """When a sweep last found that something had come."""
         self.first_seen = False
         """Whether the first token has come."""
         self.events = 0
-        """Events so far; each is taken for one token."""
+        """Events so far; each is taken for one token. A comment that keeps a connection alive is none."""
         self.reported = 0
         self.stopped: tuple[AttemptEnding, str] | None = None
         """Why it was stopped from outside, if it was."""
-
-    def heard(self, events: int, now: float) -> None:
-        """Notes what has come. Only events count: a comment that keeps a connection alive is not a token."""
-        if events > self.events:
-            self.events, self.heard_at = events, now
 
     def stop(self, ending: AttemptEnding, why: str) -> None:
         """Interrupts whatever the attempt is waiting for, unless its caller has everything already."""
@@ -112,7 +108,7 @@ class OpenAttempts:
                 # Without tokens it still says that the silence is the caller's, not the engine's.
                 dispatch, tokens = attempt.dispatch, attempt.events - attempt.reported
                 progress.append(AttemptProgress(dispatch.request_id, dispatch.attempt, tokens))
-                attempt.reported = attempt.events
+                attempt.reported, attempt.heard_at = attempt.events, now
             if blocked:
                 self._check_client(attempt, now)
             else:

@@ -141,7 +141,7 @@ class Relay:
 class _Stream:
     """A streamed answer on its way from the engine to the caller. `take` runs for each read of each stream."""
 
-    __slots__ = ("_attempt", "_client", "_first_token", "_head", "_scanner", "_time")
+    __slots__ = ("_attempt", "_client", "_first_token", "_head", "_scanner", "_write")
 
     def __init__(
         self,
@@ -152,21 +152,29 @@ class _Stream:
         first_token: FirstTokenNotice,
     ) -> None:
         self._client = client
+        self._write = client.write
         self._attempt = attempt
-        self._first_token = first_token
-        self._time = asyncio.get_running_loop().time
         self._scanner = scanner
         self._head = head
+        self._first_token = first_token
 
     def take(self, data: bytes) -> bool:
         """Passes on what is to be passed on. True when nothing after it matters."""
-        client, scanner, attempt = self._client, self._scanner, self._attempt
+        attempt, scanner = self._attempt, self._scanner
         if attempt.stopped is not None:
             # Its end has been decided in this turn of the loop, and what comes too late must not look like another.
             return True
         forward = scanner.feed(data)
-        attempt.heard(scanner.events, self._time())
-        if not client.started:
+        attempt.events = scanner.events
+        if scanner.closed or not attempt.first_seen:
+            return self._begin_or_end(forward)
+        if forward:
+            self._write(forward)
+        return False
+
+    def _begin_or_end(self, forward: bytes) -> bool:
+        client, scanner, attempt = self._client, self._scanner, self._attempt
+        if not attempt.first_seen:
             if not (scanner.events or scanner.done):
                 return scanner.closed
             attempt.first_seen = True

@@ -305,7 +305,8 @@ class HttpAnswer:
     def take(self, data: bytes) -> None:
         take = self._take
         if take is not None and not self._paused:
-            self._hand(take, data)
+            if take(data):
+                self._have_enough()
             return
         self._held.append(data)
         self._held_bytes += len(data)
@@ -320,17 +321,17 @@ class HttpAnswer:
         self._connection = None
         self._wake()
 
-    def _hand(self, take: Callable[[bytes], bool], data: bytes) -> None:
-        if take(data):
-            self._enough, self._take = True, None
-            self._wake()
+    def _have_enough(self) -> None:
+        self._enough, self._take = True, None
+        self._wake()
 
     def _go_on(self) -> None:
         """Hands over what is held, and has more come."""
         while self._held and self._take is not None and not self._paused:
             data = self._held.popleft()
             self._held_bytes -= len(data)
-            self._hand(self._take, data)
+            if self._take(data):
+                self._have_enough()
         if self._ended and not self._held:
             self._wake()
         elif self._connection is not None and not self._paused:

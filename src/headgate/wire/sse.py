@@ -180,10 +180,16 @@ def _uninteresting_events(data: bytes) -> int:
 
 
 def _is_candidate(data: bytes) -> bool:
-    if b"[DONE]" in data or b'"error"' in data:
+    # `find` takes half the time of `in`.
+    find = data.find
+    if find(b"[DONE]") >= 0 or find(b'"error"') >= 0:
         return True
-    # Some engines put `"usage":null` on every chunk; that costs no parse.
-    return b'"usage"' in data and _USAGE.search(data) is not None
+    at = find(b'"usage"')
+    if at < 0:
+        return False
+    # Some engines put `"usage":null` on every chunk; that costs no parse, and where it is alone no regex.
+    alone = data.startswith(b":null", at + 7) and find(b'"usage"', at + 12) < 0
+    return not alone and _USAGE.search(data) is not None
 
 
 def payload_of(event: bytes) -> bytes | None:
