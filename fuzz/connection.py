@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from fuzz.cuts import cut
 from fuzz.pipes import Pipe
 from headgate.edge.client import BodyTooLarge, Client, ClientLeft
-from headgate.edge.connection import Bounds, Connections
+from headgate.edge.connection import Bounds
+from headgate.edge.connections import Connections
 
 BOUNDS = Bounds(head_bytes_max=2048, headers_max=16, body_bytes_max=512)
 

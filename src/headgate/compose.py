@@ -235,6 +235,7 @@ class Gateway:
         But for the process that reads large bodies, which stays from the first of them on."""
         return {
             "requests": self._door.open_requests,
+            "body_bytes": self._door.bodies_bytes,
             "attempts": len(self._attempts),
             "lines": self._host.open_lines(),
             "metered_requests": self._meters.open_requests,
@@ -320,7 +321,12 @@ def _access(settings: Settings) -> Access:
 
 def _door_limits(settings: Settings) -> DoorLimits:
     limits = settings.limits
-    return DoorLimits(limits.body_bytes_max, limits.requests_open_max, limits.receive_ns_max / SECOND)
+    return DoorLimits(
+        body_bytes_max=limits.body_bytes_max,
+        bodies_bytes_max=limits.bodies_bytes_max,
+        requests_open_max=limits.requests_open_max,
+        receive_s_max=limits.receive_ns_max / SECOND,
+    )
 
 
 def _bounds(settings: Settings) -> Bounds:

@@ -128,15 +128,15 @@ async def a_caller_who_leaves_frees_the_slot(engine: RealEngine, dialect: str, f
     return took
 
 
-async def a_caller_who_leaves_a_whole_answer_frees_the_slot_beside_a_stream(
-    engine: RealEngine, dialect: str, folder: Path, running: Probe, *, prompt: str, after_s: float
+async def a_caller_who_leaves_frees_the_slot_beside_a_stream(
+    engine: RealEngine, dialect: str, folder: Path, running: Probe, *, prompt: str, after_s: float, streamed: bool
 ) -> float:
     """Seconds from the caller's leaving, so long after the engine took it up, until the engine runs only the stream."""
     async with gateway_beside(config_for(engine, dialect=dialect, in_flight_max=2), folder) as (gateway, _):
         story = chat("Tell a very long story.", model="chat", stream=True, max_tokens=1_500, **TO_THE_LAST)
         async with gateway.post(story) as stream:
             await stream.content.readany()
-            asked = chat(prompt, model="chat", max_tokens=400, **TO_THE_LAST)
+            asked = chat(prompt, model="chat", stream=streamed, max_tokens=400, **TO_THE_LAST)
             leaving = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=asked))
             await until_so_many_run(2, engine, running)
             await asyncio.sleep(after_s)

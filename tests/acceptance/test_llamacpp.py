@@ -50,17 +50,20 @@ async def test_a_caller_who_leaves_frees_the_slot_within_a_second(engine: RealEn
 async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_within_a_second(
     engine: RealEngine, tmp_path: Path
 ) -> None:
-    leave = scenarios.a_caller_who_leaves_a_whole_answer_frees_the_slot_beside_a_stream
-    assert await leave(engine, DIALECT, tmp_path, running, prompt="Tell a long story.", after_s=2) < 1
+    leave = scenarios.a_caller_who_leaves_frees_the_slot_beside_a_stream
+    prompt = "Tell a long story."
+    assert await leave(engine, DIALECT, tmp_path, running, prompt=prompt, after_s=2, streamed=False) < 1
 
 
-async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_although_its_prompt_is_still_read(
-    tmp_path: Path,
+@pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
+async def test_a_caller_who_leaves_while_its_prompt_is_read_frees_the_slot_within_a_second(
+    tmp_path: Path, streamed: bool
 ) -> None:
     """It is noticed with the end of a batch, so batches that take a second or more would be the measure of it."""
-    leave = scenarios.a_caller_who_leaves_a_whole_answer_frees_the_slot_beside_a_stream
+    leave = scenarios.a_caller_who_leaves_frees_the_slot_beside_a_stream
+    prompt = "word " * 1_500
     with llamacpp(parallel=2, ctx=4096, batch=8) as engine:
-        assert await leave(engine, DIALECT, tmp_path, running, prompt="word " * 1_500, after_s=0.5) < 1
+        assert await leave(engine, DIALECT, tmp_path, running, prompt=prompt, after_s=0.5, streamed=streamed) < 1
 
 
 async def test_sigterm_severs_nothing(engine: RealEngine, tmp_path: Path) -> None:

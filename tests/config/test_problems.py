@@ -16,8 +16,8 @@ DIGEST = "hmac-sha256:" + "ab" * 32
 ADDRESS = "an address with its port, such as 127.0.0.1:8080, [::1]:8080 or, for every network, 0.0.0.0:8080"
 SIZE = "a size with its unit, such as 512KiB, 32MiB or 1GiB"
 LIMITS = (
-    "a mapping with the settings body_bytes_max, requests_open_max, connections_open_max, head_bytes_max, headers_max, "
-    "head_max, receive_max, idle_max, client_stall_max"
+    "a mapping with the settings body_bytes_max, bodies_bytes_max, requests_open_max, connections_open_max, "
+    "head_bytes_max, headers_max, head_max, receive_max, idle_max, client_stall_max"
 )
 CAPS = "classes: {long: {caps: {%s}}}"
 EFFORTS = "they are none, minimal, low, medium, high, xhigh, or unlimited"
@@ -121,6 +121,13 @@ def test_an_unknown_key_that_resembles_none_is_told_those_there_are() -> None:
         ("limits: {client_stall_max: 0s}", "limits.client_stall_max: must be at least 1ms, not 0s"),
         ("limits: {head_bytes_max: 1}", f'limits.head_bytes_max: expected {SIZE}, found "1"'),
         ("limits: {headers_max: 0}", "limits.headers_max: must be at least 1, not 0"),
+        (
+            "limits: {bodies_bytes_max: 1MiB}",
+            (
+                "limits.bodies_bytes_max: is less than body_bytes_max, so the largest body that is accepted could "
+                "never come in; raise it"
+            ),
+        ),
         ("limits: {connections_open_max: 0}", "limits.connections_open_max: must be at least 1, not 0"),
         ("limits: {head_max: 0s}", "limits.head_max: must be at least 1ms, not 0s"),
         (CAPS % "n: 0", "classes.long.caps.n: must be at least 1, not 0"),

@@ -24,6 +24,7 @@ key_secret: ${{SECRET}}
 anonymous_tenant: demo
 limits:
   body_bytes_max: 1MiB
+  bodies_bytes_max: 4MiB
   requests_open_max: 10
   connections_open_max: 20
   head_bytes_max: 16KiB
@@ -101,6 +102,7 @@ def test_every_setting_of_a_file_arrives() -> None:
         drain_grace_ns=60 * SECOND,
         limits=Limits(
             body_bytes_max=1024 * 1024,
+            bodies_bytes_max=4 * 1024 * 1024,
             requests_open_max=10,
             connections_open_max=20,
             head_bytes_max=16 * 1024,
@@ -205,6 +207,7 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
     )
     assert settings.limits == Limits(
         body_bytes_max=32 * 1024 * 1024,
+        bodies_bytes_max=1024 * 1024 * 1024,
         requests_open_max=20_000,
         connections_open_max=25_000,
         head_bytes_max=64 * 1024,

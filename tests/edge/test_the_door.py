@@ -1,12 +1,13 @@
 """Who is let in, and what are the others told?"""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headgate.wire.keys import digest, format_digest
-from tests.support.fake_engine import FakeEngine
+from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import CHAT, a_config, chat, gateway_in_loop
 
 SECRET = "a secret of at least some length"
@@ -167,3 +168,30 @@ async def test_a_model_name_that_no_header_can_carry_is_told_all_the_same(tmp_pa
         async with gateway.post(chat(model="a\r\nset-cookie: b\x00ü")) as answer:
             assert answer.status == 404
             assert "set-cookie" not in answer.headers
+
+
+async def test_bodies_take_no_more_memory_together_than_they_may(tmp_path: Path) -> None:
+    limits = {"body_bytes_max": "64KiB", "bodies_bytes_max": "100KiB"}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=limits), tmp_path) as gateway:
+        engine.behaviour = Behaviour(hang_before_head=True)
+        async with asyncio.TaskGroup() as group:
+            first = group.create_task(status_of(gateway.post(chat("x" * 60_000))))
+            held = await engine.next_request()
+            async with gateway.post(chat("x" * 60_000)) as refused:
+                error = (await refused.json())["error"]
+            engine.behaviour = Behaviour()
+            assert await status_of(gateway.post(chat("small"))) == 200
+            held.resume.set()
+        assert await first == 200
+        assert await status_of(gateway.post(chat("x" * 60_000))) == 200
+        left = (await gateway.status())["held"]["body_bytes"]
+
+    assert (refused.status, error["code"], refused.headers["retry-after"]) == (429, "slow_down", "1")
+    assert "bodies_bytes_max" in error["message"]
+    assert left == 0
+
+
+async def status_of(request: Any) -> int:
+    async with request as answer:
+        await answer.read()
+        return answer.status

@@ -288,3 +288,26 @@ def test_what_is_passed_on_are_whole_events_in_their_order(stream: bytes) -> Non
     remaining = iter(sse._BOUNDARY.split(stream))
     for event in sse._BOUNDARY.split(passed)[:-1]:
         assert event in remaining
+
+
+PROGRESS = (
+    b'data: {"choices":[{"delta":{"role":"assistant","content":null},"index":0}],"prompt_progress":{"total":9}}\n\n'
+)
+TOKEN = b'data: {"choices":[{"delta":{"content":"\\"prompt_progress\\""},"index":0}]}\n\n'
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_what_an_engine_was_told_to_report_of_the_prompt_is_dropped_and_is_no_token(size: int) -> None:
+    stream = PROGRESS * 3 + TOKEN + PROGRESS + b"data: [DONE]\n\n"
+    scanner = StreamScanner(keep_usage_chunk=False, drop_progress=True)
+    passed = [scanner.feed(stream[at : at + size]) for at in range(0, len(stream), size)]
+
+    assert b"".join(passed) == TOKEN + b"data: [DONE]\n\n"
+    assert (scanner.events, scanner.done) == (1, True)
+
+
+def test_a_caller_who_asked_for_the_progress_gets_it() -> None:
+    scanner = StreamScanner(keep_usage_chunk=False)
+
+    assert scanner.feed(PROGRESS + TOKEN) == PROGRESS + TOKEN
+    assert scanner.events == 2

@@ -23,8 +23,14 @@ def limits(file: File, report: Report) -> Limits:
             f"leaves out ordinary clients, which send about twenty header lines before proxies add theirs; "
             f"make it {HEADERS_USUAL} at least",
         )
+    if section.bodies_bytes_max < section.body_bytes_max:
+        report.problem(
+            ("limits", "bodies_bytes_max"),
+            "is less than body_bytes_max, so the largest body that is accepted could never come in; raise it",
+        )
     return Limits(
         body_bytes_max=section.body_bytes_max,
+        bodies_bytes_max=section.bodies_bytes_max,
         requests_open_max=section.requests_open_max,
         connections_open_max=section.connections_open_max,
         head_bytes_max=section.head_bytes_max,

@@ -42,6 +42,7 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 class LimitsSection(Section, frozen=True):
     body_bytes_max: Bytes = 32 * MIB
+    bodies_bytes_max: Bytes = 1024 * MIB
     requests_open_max: Positive = 20_000
     connections_open_max: Positive = 25_000
     head_bytes_max: Bytes = 64 * KIB

@@ -22,6 +22,8 @@ class Limits:
     """What one process takes on, whatever the classes say."""
 
     body_bytes_max: int
+    bodies_bytes_max: int
+    """What the bodies of all open requests may take together."""
     requests_open_max: int
     connections_open_max: int
     """A new connection beyond these is closed at once."""

@@ -11,27 +11,19 @@ nobody could hear that the caller of the first has left.
 """
 
 import asyncio
-import logging
 import re
-import secrets
 import socket
 import struct
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from email.utils import formatdate
-from http import HTTPStatus
 from math import inf
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import httptools
 
 from headgate.edge.client import Client, Headers
-from headgate.wire.replies import error_body
 
-log = logging.getLogger("headgate")
-
-App = Callable[[Client], Awaitable[None]]
+if TYPE_CHECKING:
+    from headgate.edge.connections import Connections
 
 # Java's HTTP client offers HTTP/2 with every request. The parser would take that for the end of HTTP and lose the body.
 _UPGRADE: Final = re.compile(rb"(?<=\n)upgrade:", re.IGNORECASE)
@@ -46,7 +38,6 @@ _CHUNK_HEADS: Final = tuple(b"%x\r\n" % length for length in range(2048))
 _RESET: Final = struct.pack("ii", 1, 0)
 """Linger for no time: closing then sends a reset."""
 _WRITE_BUFFER_BYTES: Final = 64 * 1024
-_STATUS_LINES: Final = {each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.encode()) for each in HTTPStatus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,94 +65,6 @@ class Refused(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-class Connections:
-    """All connections of one listener."""
-
-    def __init__(self, app: App, bounds: Bounds, on_refused: Callable[[], None]) -> None:
-        self._app = app
-        self.bounds = bounds
-        self.on_refused = on_refused
-        """Told of what was refused before it became a request."""
-        self.tasks: set[asyncio.Task[None]] = set()
-        """The exchanges under way."""
-        self._open: dict[Connection, None] = {}
-        self._dated = (0, b"")
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __call__(self) -> "Connection":
-        """The protocol for a connection that was accepted."""
-        return Connection(self)
-
-    def add(self, connection: "Connection") -> bool:
-        if len(self._open) >= self.bounds.connections_open_max:
-            return False
-        self._open[connection] = None
-        return True
-
-    def remove(self, connection: "Connection") -> None:
-        self._open.pop(connection, None)
-
-    def sweep(self, now: float) -> None:
-        """Ends what has taken too long."""
-        for connection in [each for each in self._open if each.due_at < now]:
-            connection.end_overdue(now)
-
-    def close_idle(self) -> None:
-        """Lets go of the connections that wait for a request, and of each other one after its answer."""
-        for connection in list(self._open):
-            connection.close_when_idle()
-
-    def abort(self) -> None:
-        for connection in list(self._open):
-            connection.abort()
-
-    # For each of them
-
-    def serve(self, client: Client, connection: "Connection") -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(client, connection))
-        self.tasks.add(task)
-        task.add_done_callback(self.tasks.discard)
-
-    async def _serve(self, client: Client, connection: "Connection") -> None:
-        try:
-            await self._app(client)
-        except Exception:
-            # It is contained here: one request that meets a mistake of ours must not end those of all others.
-            log.exception("this is a mistake in Headgate; the request that met it is cut off")
-        finally:
-            if not client.started and not client.left:
-                message = "this gateway met a mistake of its own; try again, another one may answer"
-                body = error_body(message=message, type="server_error", code="internal_error")
-                client.reply(500, [(b"content-type", b"application/json")], body)
-            elif not client.finished:
-                # Only a cut connection says that what was sent is not all.
-                connection.abort()
-
-    def refusal(self, refused: Refused) -> bytes:
-        body = error_body(message=str(refused), type="invalid_request_error", code="invalid_request_error")
-        headers = [
-            (b"x-request-id", b"req_%b" % secrets.token_hex(12).encode()),
-            (b"content-type", b"application/json"),
-            (b"content-length", b"%d" % len(body)),
-            (b"connection", b"close"),
-            (b"x-should-retry", b"false"),
-        ]
-        return self.head(refused.status, headers) + body
-
-    def head(self, status: int, headers: Headers) -> bytes:
-        lines = [b"%b: %b\r\n" % pair for pair in headers]
-        return b"".join([_STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._date(), *lines, b"\r\n"])
-
-    def _date(self) -> bytes:
-        """The line that tells the time, made once a second."""
-        now = int(time.time())
-        if self._dated[0] != now:
-            self._dated = (now, b"date: %b\r\n" % formatdate(now, usegmt=True).encode())
-        return self._dated[1]
 
 
 class Connection(asyncio.Protocol):
@@ -194,7 +97,7 @@ class Connection(asyncio.Protocol):
         "due_at",
     )
 
-    def __init__(self, others: Connections) -> None:
+    def __init__(self, others: "Connections") -> None:
         self._others = others
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport

@@ -32,6 +32,8 @@ ROUTES: Mapping[bytes, Api] = {
     b"/v1/responses": Api.RESPONSES,
 }
 MODELS_ROUTE = b"/v1/models"
+_BODY_BYTES_UNTOLD = 1024 * 1024
+"""What a body is taken for whose length was not told."""
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class DoorLimits:
     body_bytes_max: int
+    bodies_bytes_max: int
     requests_open_max: int
     receive_s_max: float
     """How long a request may take to come in whole."""
@@ -68,6 +71,8 @@ class Door:
     read_large: ReadLarge = read_in_thread
     cap_large: CapLarge = cap_in_thread
     draining: bool = False
+    bodies_bytes: int = 0
+    """What the bodies of open requests take, or may come to take."""
     _open: set[RequestId] = field(default_factory=set[RequestId])
     _coming_in: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The limits of requests that are still being read."""
@@ -106,7 +111,9 @@ class Door:
             raise Turned(Outcome.QUEUE_FULL, message)
         access = self.access
         tenant = identify(client, access.keys)
+        body_bytes = self._room_for_body(client)
         self._open.add(request_id)
+        self.bodies_bytes += body_bytes
         try:
             intake = await self._take_in(api, tenant, client, request_id)
             if self.access is not access:
@@ -118,8 +125,18 @@ class Door:
             await Exchange(client, intake, *parts, replies=replies, cache_salt=salt, cap_large=cap_large).run()
         finally:
             self._open.discard(request_id)
+            self.bodies_bytes -= body_bytes
             if not self._open:
                 self._emptied.set()
+
+    def _room_for_body(self, client: Client) -> int:
+        """How much memory its body may take, for as long as the request is open. Refused if there is not so much."""
+        announced = client.headers.get(b"content-length", b"")
+        size = int(announced) if announced.isdigit() else _BODY_BYTES_UNTOLD
+        if self.bodies_bytes + min(size, self.limits.body_bytes_max) > self.limits.bodies_bytes_max:
+            message = f"the bodies of open requests take {self.bodies_bytes} bytes; with this one they would take more"
+            raise Turned(Outcome.QUEUE_FULL, f"{message} than limits.bodies_bytes_max allows; try again")
+        return min(size, self.limits.body_bytes_max)
 
     async def _take_in(self, api: Api, tenant: TenantId, client: Client, request_id: RequestId) -> Intake:
         taken = take_in(

@@ -70,7 +70,8 @@ class Relay:
                 return await self._error(answer)
             streamed = answer.content_type.lower().startswith("text/event-stream")
             if streamed and call.body.stream:
-                scanner = scanner_for(call.api, keep_usage_chunk=call.body.wants_usage)
+                keep_usage, progress = call.body.wants_usage, answer.reports_progress
+                scanner = scanner_for(call.api, keep_usage_chunk=keep_usage, drop_progress=progress)
                 return await self._stream(answer, scanner, first_token)
             if not streamed and not call.body.stream:
                 return await self._whole(answer, first_token)

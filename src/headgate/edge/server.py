@@ -10,7 +10,8 @@ import socket
 import sys
 from collections.abc import Callable
 
-from headgate.edge.connection import App, Bounds, Connections
+from headgate.edge.connection import Bounds
+from headgate.edge.connections import App, Connections
 
 _BACKLOG = 2048
 _UNSENT_BYTES_MAX = 64 * 1024

@@ -231,12 +231,14 @@ class HttpAnswer:
         "_waiter",
         "content_type",
         "dialect",
+        "reports_progress",
         "status",
     )
 
     def __init__(self, connection: EngineConnection, status: int, content_type: str) -> None:
         self.status = status
         self.content_type = content_type
+        self.reports_progress = False
         self.dialect: Dialect
         self._connection: EngineConnection | None = connection
         """None once the answer has come to its end: the connection may then carry another."""

@@ -73,9 +73,9 @@ class Dialect:
     hears_leaving_only_in_streams: bool = False
     """Whether the engine goes on with an answer that nobody waits for unless it is streamed. It is then asked for a
     stream always, and the chunks are joined for a caller that wants a whole answer."""
-    joined_switches: tuple[str, ...] = ()
-    """Fields that are set to true in such a request, so that the engine has something to say, and can notice who left,
-    while it still reads the prompt. What it says there is not part of a whole answer (`wire/joining.py`)."""
+    progress_switch: str | None = None
+    """The field that has the engine report, in a stream, how far it has read the prompt. It is set to true in every
+    request for a stream: an engine that says something notices who left. Callers who did not ask do not see it."""
     never_streamed_together: frozenset[str] = frozenset()
     """Fields that this engine takes together, but not in a request for a stream."""
     takes_cache_salt: bool = False

@@ -68,8 +68,11 @@ class HttpEngine:
 
     async def ask(self, call: Call) -> Answer:
         if self._joins(call):
-            body = call.body.streamed(*self._dialect.joined_switches)
-            return await joined(await self._ask(replace(call, body=body)), call.api)
+            return await joined(await self._ask(self._as_stream(call)), call.api)
+        if self._asks_progress(call):
+            answer = await self._ask(self._as_stream(call))
+            answer.reports_progress = True
+            return answer
         return await self._ask(call)
 
     async def _ask(self, call: Call) -> HttpAnswer:
@@ -98,6 +101,17 @@ class HttpEngine:
         if self._pruning is not None:
             self._pruning.cancel()
             self._pruning = None
+
+    def _asks_progress(self, call: Call) -> bool:
+        """Whether the engine is to report how far it has read the prompt, although the caller does not want to know."""
+        switch = self._dialect.progress_switch
+        if switch is None or not call.body.stream or call.api not in (Api.CHAT, Api.COMPLETIONS):
+            return False
+        return not call.body.has((switch,))
+
+    def _as_stream(self, call: Call) -> Call:
+        switch = self._dialect.progress_switch
+        return replace(call, body=call.body.streamed(*([switch] if switch else [])))
 
     def _joins(self, call: Call) -> bool:
         """Whether a stream is asked for in place of the whole answer that the caller wants."""

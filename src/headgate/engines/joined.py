@@ -39,11 +39,12 @@ async def joined(answer: HttpAnswer, api: Api) -> Answer:
 class JoinedAnswer:
     """A whole answer that is at hand."""
 
-    __slots__ = ("_at", "_body", "_flowing", "_stream", "content_type", "status")
+    __slots__ = ("_at", "_body", "_flowing", "_stream", "content_type", "reports_progress", "status")
 
     def __init__(self, stream: HttpAnswer, whole: Joined) -> None:
         self.status = whole.status
         self.content_type = "application/json"
+        self.reports_progress = False
         self._stream = stream
         self._body = whole.body
         self._at = 0

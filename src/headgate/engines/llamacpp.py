@@ -52,7 +52,7 @@ def _blames_request(status: int, body: bytes) -> bool:
 LLAMACPP: Final = Dialect(
     name="llamacpp",
     hears_leaving_only_in_streams=True,
-    joined_switches=("return_progress",),
+    progress_switch="return_progress",
     never_streamed_together=frozenset({"tools", "logprobs"}),
     health_path="/health",
     metrics_path="/metrics",

@@ -36,6 +36,8 @@ class Answer(Protocol):
 
     status: int
     content_type: str
+    reports_progress: bool
+    """Whether a stream tells how far the prompt has been read, which the caller did not ask for."""
 
     async def read(self) -> bytes:
         """The next bytes; empty at a clean end. Raises `EngineFault` where the answer breaks off."""

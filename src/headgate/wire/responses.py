@@ -49,8 +49,10 @@ _EVENT: Final = msgspec.json.Decoder(_Event)
 _RESPONSE: Final = msgspec.json.Decoder(_Response)
 
 
-def scanner_for(api: Api, *, keep_usage_chunk: bool) -> StreamScanner:
-    return ResponsesScanner() if api is Api.RESPONSES else StreamScanner(keep_usage_chunk=keep_usage_chunk)
+def scanner_for(api: Api, *, keep_usage_chunk: bool, drop_progress: bool = False) -> StreamScanner:
+    if api is Api.RESPONSES:
+        return ResponsesScanner()
+    return StreamScanner(keep_usage_chunk=keep_usage_chunk, drop_progress=drop_progress)
 
 
 class ResponsesScanner(StreamScanner):

@@ -7,6 +7,8 @@ Otherwise the bytes are cut into events, and only an event that holds one of the
 - `[DONE]` as the whole data of an event ends the stream. It is passed on; nothing after it is.
 - An object with the key `error` at its top is an error of the engine. Neither it nor anything after it is passed on:
   the relay says what happened in its own words.
+- An object with the key `prompt_progress` at its top says how far the engine has read the prompt. Where it was told to
+  report that although the caller did not ask, the event is dropped, and is no progress of the answer.
 - An object with the key `usage` at its top says how many tokens were used. If it has no choices the event was sent only
   because we asked for it, and is dropped unless the caller asked too.
 
@@ -37,6 +39,7 @@ EVENT_BYTES_MAX: Final = 1024 * 1024
 _BOUNDARY: Final = re.compile(rb"\n\r?\n")
 _BOUNDARY_BYTES_MAX: Final = 3
 _USAGE: Final = re.compile(rb'"usage"\s*:\s*\{')
+_PROGRESS: Final = b'"prompt_progress"'
 _NULL: Final = msgspec.Raw(b"null")
 
 
@@ -47,6 +50,7 @@ class _Chunk(msgspec.Struct):
     usage: msgspec.Raw = _NULL
     error: msgspec.Raw = _NULL
     object: msgspec.Raw = _NULL
+    prompt_progress: msgspec.Raw = _NULL
 
 
 class _ErrorBody(msgspec.Struct):
@@ -74,6 +78,7 @@ class StreamScanner:
     """Follows one stream of an engine's answer."""
 
     __slots__ = (
+        "_drop_progress",
         "_event_bytes_max",
         "_keep_usage_chunk",
         "_tail",
@@ -85,7 +90,9 @@ class StreamScanner:
         "usage",
     )
 
-    def __init__(self, *, keep_usage_chunk: bool, event_bytes_max: int = EVENT_BYTES_MAX) -> None:
+    def __init__(
+        self, *, keep_usage_chunk: bool, drop_progress: bool = False, event_bytes_max: int = EVENT_BYTES_MAX
+    ) -> None:
         self.events = 0
         """Events with data passed on, without comments and [DONE]."""
         self.done = False
@@ -97,6 +104,7 @@ class StreamScanner:
         self.overlong = False
         """Whether an event beyond all measure ended the stream."""
         self._keep_usage_chunk = keep_usage_chunk
+        self._drop_progress = drop_progress
         self._event_bytes_max = event_bytes_max
         self.closed = False
         self._tail = bytearray()
@@ -105,7 +113,12 @@ class StreamScanner:
         """What of these and earlier bytes is to be passed on."""
         if self.closed:
             return b""
-        if not self._tail and len(data) <= self._event_bytes_max and (events := _uninteresting_events(data)):
+        if (
+            not self._tail
+            and len(data) <= self._event_bytes_max
+            and (events := _uninteresting_events(data))
+            and not (self._drop_progress and _PROGRESS in data)
+        ):
             self.events += events
             return data
         return self._cut(data)
@@ -136,7 +149,7 @@ class StreamScanner:
         payload = payload_of(event)
         if payload is None:
             return event
-        if not _is_candidate(payload):
+        if not _is_candidate(payload) and not (self._drop_progress and _PROGRESS in payload):
             self.events += 1
             return event
         if payload.strip() == b"[DONE]":
@@ -153,6 +166,8 @@ class StreamScanner:
         # Older vLLM puts the error at the top level and marks it so.
         if bytes(chunk.error) != b"null" or bytes(chunk.object) == b'"error"':
             self._fail(read_error(payload))
+            return False
+        if self._drop_progress and bytes(chunk.prompt_progress) != b"null":
             return False
         if bytes(chunk.usage).startswith(b"{"):
             self.usage = read_usage(chunk.usage) or self.usage
