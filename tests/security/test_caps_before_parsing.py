@@ -6,7 +6,7 @@ What a flood costs is measured on a process of its own.
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -249,3 +249,40 @@ async def test_a_connection_that_was_refused_for_its_head_takes_nothing_more(tmp
             await caller.answer()
 
     assert engine.requests == []
+
+
+async def test_who_only_announces_bodies_takes_no_room_from_others(tmp_path: Path) -> None:
+    limits = {"body_bytes_max": "1MiB", "bodies_bytes_max": "2MiB"}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=limits), tmp_path) as gateway:
+        async with AsyncExitStack() as stack:
+            for _ in range(8):
+                caller = await stack.enter_async_context(connected(gateway.url))
+                await caller.send(head_of(b"content-length: 1048576"))
+            await gateway.until(lambda status: status["requests_open"] == 8)
+            async with connected(gateway.url) as caller:
+                await caller.send(request_of(body_of("hi")))
+                assert (await caller.answer()).status == 200
+
+
+async def test_bodies_of_untold_length_count_as_they_come(tmp_path: Path) -> None:
+    limits = {"body_bytes_max": "1MiB", "bodies_bytes_max": "1MiB"}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, limits=limits), tmp_path) as gateway:
+        async with connected(gateway.url) as first, connected(gateway.url) as second:
+            for caller in (first, second):
+                await caller.send(head_of(CHUNKED) + chunk(b" " * 600 * KIB))
+            answers = {first: asyncio.create_task(first.answer()), second: asyncio.create_task(second.answer())}
+            done, _ = await asyncio.wait(answers.values(), return_when=asyncio.FIRST_COMPLETED)
+            held = (await gateway.status())["held"]["body_bytes"]
+            refused = done.pop().result()
+            for task in answers.values():
+                task.cancel()
+
+    assert (refused.status, refused.error["code"]) == (429, "slow_down")
+    assert held <= MIB
+
+
+async def test_a_length_of_thousands_of_digits_is_a_length(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
+        body = body_of("hi")
+        await caller.send(head_of(b"content-length: " + b"0" * 5000 + b"%d" % len(body)) + body)
+        assert (await caller.answer()).status in {200, 400}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.ticket import Api
-from headgate.wire.request import DEPTH_MAX, BadRequest, RequestBody
+from headgate.wire.request import DEPTH_MAX, BadRequest, RequestBody, is_large
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
@@ -281,3 +281,28 @@ def test_the_items_of_a_response_count_by_their_text() -> None:
 )
 def test_a_response_without_a_prompt_is_refused(fields: dict[str, object], param: str) -> None:
     assert refusal({"model": "m"} | fields, Api.RESPONSES).param == param
+
+
+@pytest.mark.parametrize("name", ["best_of", "min_tokens"])
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES])
+def test_what_is_lowered_later_is_checked_on_every_path(api: Api, name: str) -> None:
+    prompt = {Api.CHAT: {"messages": [{}]}, Api.COMPLETIONS: {"prompt": "x"}, Api.RESPONSES: {"input": "x"}}
+    assert refusal({"model": "m", **prompt[api], name: 2.5}, api).param == name
+
+
+def test_text_beside_token_ids_counts_as_text() -> None:
+    assert parsed(Api.COMPLETIONS, model="m", prompt=[1, "x" * 1000]).prompt_bytes > 1000
+
+
+def test_an_image_that_a_tool_has_found_does_not_count_as_text() -> None:
+    picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 100_000}
+    for output in ([picture], picture):
+        found = {"type": "function_call_output", "call_id": "c", "output": output}
+        assert parsed(Api.RESPONSES, model="m", input=[found]).prompt_bytes < 1000
+
+
+def test_a_body_is_large_by_its_length_or_by_what_is_in_it() -> None:
+    assert not is_large(b"{}" * 4096)
+    assert is_large(b"{}" * 4097)
+    assert not is_large(b"x" * 262_144)
+    assert is_large(b"x" * 262_145)

@@ -54,7 +54,11 @@ def test_what_is_within_its_class_stays_the_same_object() -> None:
         (Api.CHAT, {}, {"max_tokens": 100}),
         (Api.CHAT, {"max_tokens": None}, {"max_tokens": 100}),
         (Api.CHAT, {"max_tokens": 9, "n_predict": -1}, {"n_predict": 100}),
-        (Api.CHAT, {"n_predict": 900}, {"n_predict": 100}),
+        # A name that only some engines know binds only those.
+        (Api.CHAT, {"n_predict": 900}, {"n_predict": 100, "max_tokens": 100}),
+        (Api.CHAT, {"n_predict": 1}, {"max_tokens": 100}),
+        (Api.COMPLETIONS, {"max_completion_tokens": 1}, {"max_tokens": 100}),
+        (Api.RESPONSES, {"n_predict": 1}, {"max_output_tokens": 100}),
         (Api.COMPLETIONS, {"max_tokens": 900}, {"max_tokens": 100}),
         (Api.COMPLETIONS, {}, {"max_tokens": 100}),
         (Api.RESPONSES, {"max_output_tokens": 900}, {"max_output_tokens": 100}),

@@ -18,6 +18,10 @@ class BodyTooLarge(Exception):
     """The request's body exceeds what the door accepts."""
 
 
+class NoRoomForBody(Exception):
+    """The bodies of all open requests together take as much as they may."""
+
+
 class ClientLeft(Exception):
     """The caller closed its connection before its request was complete."""
 
@@ -44,6 +48,8 @@ class Wire(Protocol):
 class Client:
     __slots__ = (
         "_complete",
+        "_grow",
+        "_no_room",
         "_on_left",
         "_parts",
         "_size",
@@ -92,6 +98,8 @@ class Client:
         """Instead of the parts, once the body is large: joining it at the end would hold the loop for long."""
         self._size = 0
         self._too_large = False
+        self._grow: Callable[[int], bool] | None = None
+        self._no_room = False
         self._complete = False
         self._waiter: asyncio.Future[None] | None = None
 
@@ -105,13 +113,15 @@ class Client:
     @property
     def received(self) -> bool:
         """Whether the body has come whole, or will not be waited for any more."""
-        return self._complete or self._too_large
+        return self._complete or self._too_large or self._no_room
 
     async def body(self, size_max: int) -> bytes | bytearray:
         while not self.received and not self.left:
             self._wire.ask_for_body()
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
+        if self._no_room:
+            raise NoRoomForBody
         if self._too_large or self._size > size_max:
             raise BodyTooLarge
         if not self._complete:
@@ -119,6 +129,12 @@ class Client:
         if self._whole is not None:
             return self._whole
         return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+
+    def count_body(self, grow: Callable[[int], bool]) -> None:
+        """Has `grow` asked for each further piece of the body, and at once for what has come, whether there is room."""
+        self._grow = grow
+        if not grow(self._size):
+            self._give_up_body()
 
     def notify_when_left(self, on_left: Callable[[], None]) -> None:
         """Has it called once, when the caller leaves before its answer is complete; at once if it has left already."""
@@ -147,14 +163,14 @@ class Client:
 
     def take_body(self, data: bytes) -> None:
         """More of the body has come. What nobody will read is not kept."""
-        if self.finished or self._too_large:
+        if self.finished or self._too_large or self._no_room:
             return
         self._size += len(data)
         if self._size > self.body_bytes_max:
             self._too_large = True
-            self._parts.clear()
-            self._whole = None
-            self._wake()
+            self._forget_body()
+        elif self._grow is not None and not self._grow(len(data)):
+            self._give_up_body()
         elif self._size <= LARGE_BYTES:
             self._parts.append(data)
         else:
@@ -162,6 +178,15 @@ class Client:
                 self._whole = bytearray().join(self._parts)
                 self._parts.clear()
             self._whole += data
+
+    def _give_up_body(self) -> None:
+        self._no_room = True
+        self._forget_body()
+
+    def _forget_body(self) -> None:
+        self._parts.clear()
+        self._whole = None
+        self._wake()
 
     def complete_body(self) -> None:
         self._complete = True

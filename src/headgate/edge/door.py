@@ -7,12 +7,12 @@ kind of answer.
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.core.events import RequestWithdrawn, WithdrawalCause
 from headgate.edge.auth import KeyRing
-from headgate.edge.client import Client, ClientLeft
+from headgate.edge.client import Client, ClientLeft, NoRoomForBody
 from headgate.edge.exchange import Exchange
 from headgate.edge.intake import Intake, Turned, identify, take_in
 from headgate.edge.large_bodies import CapLarge, ReadLarge, cap_in_thread, read_in_thread
@@ -32,8 +32,6 @@ ROUTES: Mapping[bytes, Api] = {
     b"/v1/responses": Api.RESPONSES,
 }
 MODELS_ROUTE = b"/v1/models"
-_BODY_BYTES_UNTOLD = 1024 * 1024
-"""What a body is taken for whose length was not told."""
 
 
 @dataclass(slots=True)
@@ -72,7 +70,7 @@ class Door:
     cap_large: CapLarge = cap_in_thread
     draining: bool = False
     bodies_bytes: int = 0
-    """What the bodies of open requests take, or may come to take."""
+    """What the bodies of open requests take."""
     _open: set[RequestId] = field(default_factory=set[RequestId])
     _coming_in: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The limits of requests that are still being read."""
@@ -111,9 +109,18 @@ class Door:
             raise Turned(Outcome.QUEUE_FULL, message)
         access = self.access
         tenant = identify(client, access.keys)
-        body_bytes = self._room_for_body(client)
+        body_bytes = 0
+
+        def grow(size: int) -> bool:
+            nonlocal body_bytes
+            if self.bodies_bytes + size > self.limits.bodies_bytes_max:
+                return False
+            body_bytes += size
+            self.bodies_bytes += size
+            return True
+
         self._open.add(request_id)
-        self.bodies_bytes += body_bytes
+        client.count_body(grow)
         try:
             intake = await self._take_in(api, tenant, client, request_id)
             if self.access is not access:
@@ -129,14 +136,9 @@ class Door:
             if not self._open:
                 self._emptied.set()
 
-    def _room_for_body(self, client: Client) -> int:
-        """How much memory its body may take, for as long as the request is open. Refused if there is not so much."""
-        announced = client.headers.get(b"content-length", b"")
-        size = int(announced) if announced.isdigit() else _BODY_BYTES_UNTOLD
-        if self.bodies_bytes + min(size, self.limits.body_bytes_max) > self.limits.bodies_bytes_max:
-            message = f"the bodies of open requests take {self.bodies_bytes} bytes; with this one they would take more"
-            raise Turned(Outcome.QUEUE_FULL, f"{message} than limits.bodies_bytes_max allows; try again")
-        return min(size, self.limits.body_bytes_max)
+    def _no_room(self) -> Turned:
+        message = f"the bodies of open requests take {self.bodies_bytes} bytes; with this one they would take more"
+        return Turned(Outcome.QUEUE_FULL, f"{message} than limits.bodies_bytes_max allows; try again")
 
     async def _take_in(self, api: Api, tenant: TenantId, client: Client, request_id: RequestId) -> Intake:
         taken = take_in(
@@ -148,19 +150,27 @@ class Door:
             read_large=self.read_large,
         )
         if client.received:
-            return await taken
+            return await self._held(taken)
         limit = asyncio.timeout(self.limits.receive_s_max)
         self._coming_in.add(limit)
         try:
             async with limit:
-                return await taken
+                return await self._held(taken)
         except TimeoutError:
-            raise (_leaving() if self.draining else self._too_slow()) from None
+            raise (_leaving() if self.draining else self._too_slow(client)) from None
         finally:
             self._coming_in.discard(limit)
 
-    def _too_slow(self) -> Turned:
+    async def _held(self, taken: Awaitable[Intake]) -> Intake:
+        try:
+            return await taken
+        except NoRoomForBody:
+            raise self._no_room() from None
+
+    def _too_slow(self, client: Client) -> Turned:
         limit = f"{self.limits.receive_s_max:g} s"
+        if client.received:
+            return Turned(Outcome.QUEUE_FULL, f"a body of this size could not be read within {limit}; try again")
         return Turned(Outcome.INVALID, f"the request did not come in whole within {limit}; send it faster")
 
     def _no_route(self, client: Client) -> None:

@@ -14,7 +14,7 @@ from headgate.edge.large_bodies import ReadLarge, read_in_thread
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
-from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody
+from headgate.wire.request import BadRequest, RequestBody, is_large
 
 _RETRIES_TOLD_MAX = 1_000
 _PASSED_ON = (b"traceparent", b"tracestate")
@@ -98,14 +98,15 @@ async def _read(client: Client, api: Api, size_max: int, read_large: ReadLarge) 
     if client.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise Turned(Outcome.INVALID, "compressed bodies are not accepted; send the body as plain JSON")
     announced = client.headers.get(b"content-length", b"")
-    if announced.isdigit() and int(announced) > size_max:
+    # Digits beyond counting are too many whatever they are; leading zeros are none.
+    if announced.isdigit() and int(announced.lstrip(b"0")[:20] or b"0") > size_max:
         raise too_large
     try:
         raw = await client.body(size_max)
     except BodyTooLarge:
         raise too_large from None
     try:
-        if isinstance(raw, bytes) and len(raw) <= LARGE_BYTES:
+        if isinstance(raw, bytes) and not is_large(raw):
             return RequestBody.parse(raw, api)
         return await read_large(raw, api)
     except BadRequest as bad:

@@ -124,10 +124,11 @@ class LargeBodies:
 
     async def stop(self) -> None:
         """Ends the process. What is still asked is answered as not read."""
-        if self._asking is not None:
-            self._asking.cancel()
-            await asyncio.gather(self._asking, return_exceptions=True)
         self._start_at = float("inf")
+        if (asking := self._asking) is not None:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        self._give_up()
         await self._end_reader()
 
     # One question after the other
@@ -153,11 +154,15 @@ class LargeBodies:
                     if not asked.answer.done():
                         asked.answer.set_result(answer)
         finally:
-            self._asking = None
-            for asked in self._waiting:
-                if not asked.answer.done():
-                    asked.answer.set_result(Unread("the gateway is leaving"))
-            self._waiting.clear()
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Nobody answers what is still asked."""
+        self._asking = None
+        for asked in self._waiting:
+            if not asked.answer.done():
+                asked.answer.set_result(Unread("the gateway is leaving"))
+        self._waiting.clear()
 
     async def _answer(self, asked: _Asked) -> Answer:
         try:

@@ -36,7 +36,7 @@ def main() -> None:
         while answer := _next(sys.stdin.buffer):
             sys.stdout.buffer.write(framed(answer))
             sys.stdout.buffer.flush()
-    except BrokenPipeError:
+    except ConnectionError:
         pass  # Nobody is there any more to be told.
     # There is nothing to tidy up, and nobody who would hear of it.
     os._exit(0)

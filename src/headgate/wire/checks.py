@@ -93,11 +93,11 @@ _GENERATING: Final[Mapping[str, _Check]] = _ALWAYS | {
     "n_cmpl": _integer(1, CHOICES_MAX),
     "n_predict": _integer(-1),
     "n_probs": _integer(0, LOGPROBS_MAX),
+    "min_tokens": _integer(0),
+    "best_of": _integer(1, CHOICES_MAX),
 }
 _CHAT_OR_COMPLETION: Final[Mapping[str, _Check]] = _GENERATING | {
     "max_completion_tokens": _integer(1),
-    "min_tokens": _integer(0),
-    "best_of": _integer(1, CHOICES_MAX),
     # vLLM takes -1 for the whole vocabulary.
     "prompt_logprobs": _integer(-1),
     "reasoning_effort": _text,

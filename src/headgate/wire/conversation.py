@@ -155,16 +155,22 @@ def _call_ids(tool_calls: msgspec.Raw) -> Iterable[bytes]:
         return ()
 
 
+_CONTENT: Final = frozenset({"content", "output"})
+"""Where the parts of a message, or of what a tool has found, stand."""
+
+
 def _text_bytes(message: bytes | msgspec.Raw, name: str) -> int:
     raw = bytes(message)
     if not has_media(raw):
         return len(raw)
     fields = _decode(_OBJECT, raw, name)
-    return sum(_content_bytes(value, name) if key == "content" else len(bytes(value)) for key, value in fields.items())
+    return sum(_content_bytes(value, name) if key in _CONTENT else len(bytes(value)) for key, value in fields.items())
 
 
 def _content_bytes(content: msgspec.Raw, name: str) -> int:
     raw = bytes(content)
+    if raw.startswith(b"{"):
+        raw = b"[%b]" % raw
     if not raw.startswith(b"["):
         return len(raw)
     return sum(len(bytes(part["text"])) for part in _decode(_OBJECTS, raw, name) if "text" in part)

@@ -33,12 +33,13 @@ from headgate.wire.outline import Outline, cut, spans
 from headgate.wire.salts import engine_salt
 from headgate.wire.shaping import shape
 
-__all__ = ["BYTES_PER_TOKEN", "DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed"]
+__all__ = ["BYTES_PER_TOKEN", "DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed", "is_large"]
 
 BYTES_PER_TOKEN: Final = 4
 """What a token is taken to measure where nobody has counted."""
 
 LARGE_BYTES: Final = 256 * 1024
+LARGE_OBJECTS: Final = 4096
 """Work on the whole of a body beyond this takes milliseconds, for which every other stream would have to wait."""
 
 _PIECE_BYTES_MIN: Final = 64 * 1024
@@ -57,6 +58,11 @@ _PROMPT_FIELD: Final = {
 
 Trimmed = tuple[bytes, int, int]
 """The messages that are left of a conversation, their length as prompts are measured, and how many turns are not."""
+
+
+def is_large(raw: bytes | bytearray) -> bool:
+    """Whether reading it would hold up others: by its length, or by how much there is in it."""
+    return len(raw) > LARGE_BYTES or raw.count(b"{") > LARGE_OBJECTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +103,7 @@ class RequestBody:
             wants_usage=stream and wants_usage,
             prompt_bytes=prompt_bytes,
             prompt_bytes_kept=kept,
-            is_large=len(raw) > LARGE_BYTES,
+            is_large=is_large(raw),
             _fields=fields,
             _stream_options=options,
         )
@@ -129,7 +135,7 @@ class RequestBody:
             wants_usage=outline.wants_usage,
             prompt_bytes=outline.prompt_bytes,
             prompt_bytes_kept=outline.prompt_bytes_kept,
-            is_large=len(raw) > LARGE_BYTES,
+            is_large=is_large(raw),
             _fields=cut(raw, outline.fields),
             _stream_options=cut(raw, outline.stream_options),
         )
@@ -284,7 +290,7 @@ def _measure_prompt(fields: Fields, api: Api) -> tuple[int, int]:
 def _array_bytes(raw: bytes, name: str, api: Api) -> int:
     if api is Api.RESPONSES:
         return text_bytes(raw, name) if has_media(raw) else len(raw)
-    if raw[1:].lstrip()[:1] in b"0123456789[":
+    if b'"' not in raw and raw[1:].lstrip()[:1] in b"0123456789[":
         # Token ids, one prompt or several. Every id but the last is followed by a comma.
         return BYTES_PER_TOKEN * (raw.count(b",") + 1)
     return len(raw)

@@ -22,6 +22,8 @@ _OUTPUT: Final = {
     Api.COMPLETIONS: ("max_tokens", "max_completion_tokens", "n_predict"),
     Api.RESPONSES: ("max_output_tokens", "n_predict"),
 }
+_KNOWN_EVERYWHERE: Final = {Api.CHAT: 2, Api.COMPLETIONS: 1, Api.RESPONSES: 1}
+"""How many of these names bind every engine. One that does not know the others would not be bound at all."""
 _CHOICES: Final = ("n", "n_cmpl")
 _LOGPROBS: Final = {
     Api.CHAT: ("top_logprobs", "n_probs"),
@@ -89,11 +91,10 @@ class _Shaping:
 
 def _cap_output(shaping: _Shaping, api: Api, most: int) -> None:
     names = _OUTPUT[api]
-    if all(shaping.integer(name) is None for name in names):
-        shaping.put(names[0], most)
-        shaping.tell("output_tokens", most)
-    else:
-        shaping.lower("output_tokens", names, most)
+    if all(shaping.integer(name) is None for name in names[: _KNOWN_EVERYWHERE[api]]):
+        # Put there so that it is lowered, and told, with the others.
+        shaping.put(names[0], most + 1)
+    shaping.lower("output_tokens", names, most)
     if (least := shaping.integer("min_tokens")) is not None and least > most:
         # Engines refuse a least that is above the most.
         shaping.put("min_tokens", most)
