@@ -104,3 +104,15 @@ def test_a_long_answer_is_one_leap() -> None:
 
     assert engine.next_instant() is None
     assert engine.state().steps == 50
+
+
+def test_a_step_that_ends_this_instant_has_not_taken_the_blocks_of_the_next() -> None:
+    profile = a_profile(step_ps=1_000_000, prefill_token_ps=0, decode_sequence_ps=0, kv_token_ps=0, attention_ps=0)
+    for at in range(1_000, 40_001, 1_000):
+        used: list[int] = []
+        for by_step in (False, True):
+            engine = SimulatedEngine(profile, by_step=by_step)
+            engine.add(a_request("r", prompt=2, output=30), Instant(0))
+            engine.advance(Instant(at))
+            used.append(engine.state().kv_blocks_used)
+        assert used[0] == used[1], at

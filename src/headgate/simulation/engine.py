@@ -240,9 +240,16 @@ class SimulatedEngine:
 
     def _split_leap(self) -> None:
         """Accounts for those steps of a leap that have ended by now."""
-        if self._plan is not None and (ended := self._plan.steps_by(self._pace.work(self._now))):
-            self._make_steps(self._plan, ended)
-            self._plan.skip(ended)
+        plan = self._plan
+        if plan is None or not (ended := plan.steps_by(self._pace.work(self._now))):
+            return
+        if self._pace.instant(plan.start + plan.length(ended)) >= self._now:
+            # The last of them ends at this very instant, and the next has yet to begin and take its blocks.
+            plan.steps = ended
+            self._end(plan)
+        else:
+            self._make_steps(plan, ended)
+            plan.skip(ended)
 
     # ----------------------------------------------------------------------------------------- the life of a sequence
 
