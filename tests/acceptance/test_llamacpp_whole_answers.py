@@ -78,7 +78,7 @@ async def test_the_joined_answer_is_the_whole_one(engine: RealEngine, api: Api, 
 
 
 async def test_what_llamacpp_refuses_to_stream_is_asked_whole(engine: RealEngine) -> None:
-    call = a_call(tools=[TOOL], logprobs=True, max_tokens=2)
+    call = a_call(tools=[TOOL], logprobs=True, max_tokens=2, temperature=0, ignore_eos=True)
     async with Engines() as engines:
         answer = await engines(engine.url, dialect="llamacpp", served_model=engine.model).ask(call)
         body = json.loads(await read_all(answer))
