@@ -56,11 +56,11 @@ async def test_a_ticket_says_what_trimming_cannot_remove() -> None:
 
     assert intake.ticket.prompt_bytes_kept == len(json.dumps([last]))
     assert intake.ticket.prompt_bytes == len(json.dumps([last, last]))
-    assert not intake.is_large
+    assert not intake.body.is_large
 
 
 async def test_a_large_body_is_one_for_a_thread() -> None:
-    assert (await taken_in(content="x" * 300_000)).is_large
+    assert (await taken_in(content="x" * 300_000)).body.is_large
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -50,6 +50,11 @@ class Caller:
         """Byte by byte, so that every place where a read may end is met."""
         await self.send(*(data[at : at + 1] for at in range(len(data))))
 
+    async def drip_slowly(self, data: bytes, *, every_s: float) -> None:
+        for at in range(len(data)):
+            await self.send(data[at : at + 1])
+            await asyncio.sleep(every_s)
+
     async def flood(self, piece: bytes, bytes_max: int) -> int:
         """Sends the same again and again until the gateway closes; how much it took, or `bytes_max` if it took all."""
         sent = 0

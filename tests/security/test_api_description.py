@@ -17,8 +17,7 @@ from headgate.edge.door import MODELS_ROUTE, ROUTES
 from headgate.edge.replies import UNKNOWN_URL
 from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome
 from tests.edge.test_the_door import config_with_keys
-from tests.security.responding_engine import RespondingEngine
-from tests.support.fake_engine import Behaviour
+from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import gateway_in_loop
 
 DESCRIPTION = Path(__file__).parents[2] / "docs/reference/openapi.yaml"
@@ -61,7 +60,7 @@ def test_the_codes_are_those_of_the_outcomes() -> None:
 
 @pytest.mark.slow
 async def test_a_gateway_answers_as_described(tmp_path: Path) -> None:
-    async with RespondingEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
+    async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=3)
         status, said = await schemathesis(gateway.url, for_this_gateway(tmp_path), tmp_path)
 

@@ -63,13 +63,7 @@ async def test_a_head_that_comes_too_slowly_is_told_so_and_closed(tmp_path: Path
     """The time runs from its first byte; further bytes do not buy more of it."""
     async with a_gateway(tmp_path, head_max=f"{LIMIT_S}s") as (engine, gateway), connected(gateway.url) as caller:
         began = time.monotonic()
-
-        async def drip() -> None:
-            for at in range(len(sent)):
-                await caller.send(sent[at : at + 1])
-                await asyncio.sleep(0.05)
-
-        dripping = asyncio.create_task(drip())
+        dripping = asyncio.create_task(caller.drip_slowly(sent, every_s=0.05))
         assert await is_served(gateway)
         try:
             status = (await caller.answer(seconds_max=LIMIT_S + LATE_S_MAX)).status
@@ -112,13 +106,7 @@ async def test_a_body_that_comes_too_slowly_ends_the_connection(tmp_path: Path, 
     async with a_gateway(tmp_path, receive_max=f"{LIMIT_S}s") as (engine, gateway), connected(gateway.url) as caller:
         began = time.monotonic()
         await caller.send(at_once)
-
-        async def drip() -> None:
-            for at in range(len(slowly)):
-                await caller.send(slowly[at : at + 1])
-                await asyncio.sleep(0.05)
-
-        dripping = asyncio.create_task(drip())
+        dripping = asyncio.create_task(caller.drip_slowly(slowly, every_s=0.05))
         assert await is_served(gateway)
         try:
             status = (await caller.answer(seconds_max=LIMIT_S + LATE_S_MAX)).status

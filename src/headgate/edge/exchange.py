@@ -41,7 +41,6 @@ class Exchange:
         self._ticket = intake.ticket
         ticket = intake.ticket
         self._call = Call(ticket.request_id, ticket.api, intake.body, intake.passed_on, cache_salt)
-        self._is_large = intake.is_large
         self._cap_large = cap_large
         self._host = host
         self._engines = engines
@@ -124,7 +123,7 @@ class Exchange:
     async def _shaped(self, caps: Caps) -> tuple[Call, tuple[str, ...]]:
         """The call as its class allows it, and what was given up for that."""
         whole = self._call.body
-        if self._is_large:
+        if whole.is_large:
             body, degraded = await self._cap_large(whole, caps)
         else:
             body, degraded = whole.capped(caps)

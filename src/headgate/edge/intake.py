@@ -44,8 +44,6 @@ class Intake:
     body: RequestBody
     passed_on: Mapping[str, str]
     """Headers that go along to the engine."""
-    is_large: bool = False
-    """Whether work on the whole body belongs elsewhere than on the loop."""
 
     def of(self, tenant: TenantId) -> "Intake":
         """The same, asked by another tenant."""
@@ -90,7 +88,7 @@ async def take_in(
         idempotency_key=idempotency_key,
     )
     passed_on = {name.decode(): headers[name].decode("latin-1") for name in _PASSED_ON if name in headers}
-    return Intake(ticket, body, passed_on, body.is_large)
+    return Intake(ticket, body, passed_on)
 
 
 async def _read(client: Client, api: Api, size_max: int, read_large: ReadLarge) -> RequestBody:
