@@ -38,7 +38,8 @@ async def first_looked_at(gateway: RunningGateway) -> Config:
 
     def looked(status: Config) -> bool:
         [engine] = status["engines"]
-        return engine["telemetry_age_s"] is not None or engine["problems"]
+        asked = engine["telemetry_age_s"] is not None or engine["problems"]
+        return asked and engine["version"] is not None
 
     return (await gateway.until(looked))["engines"][0]
 
