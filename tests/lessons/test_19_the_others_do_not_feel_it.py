@@ -22,7 +22,7 @@ import pytest
 
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.units import MINUTE
-from headgate.simulation.profile import TINY
+from headgate.simulation.engine.profile import TINY
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from tests.support.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside

@@ -8,8 +8,8 @@ from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.profile import EngineProfile
-from headgate.simulation.sequence import EngineRequest, Finished, FirstToken, Happening, Preempted
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.engine.sequence import EngineRequest, Finished, FirstToken, Happening, Preempted
 
 Name = int | tuple[int, int]
 

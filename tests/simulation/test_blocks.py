@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headgate.simulation.blocks import BlockPool
+from headgate.simulation.engine.blocks import BlockPool
 
 CAPACITY = 12
 

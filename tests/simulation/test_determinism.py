@@ -10,9 +10,9 @@ import hashlib
 from dataclasses import replace
 from random import Random
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.engine import SimulatedEngine
-from headgate.simulation.profile import TINY
-from headgate.simulation.sequence import EngineRequest
+from headgate.simulation.engine.loop import SimulatedEngine
+from headgate.simulation.engine.profile import TINY
+from headgate.simulation.engine.sequence import EngineRequest
 
 profile = replace(TINY, kv_blocks=256)
 chance, engine, seen, now = Random(7), SimulatedEngine(profile), hashlib.sha256(), 0

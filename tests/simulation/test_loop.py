@@ -8,8 +8,8 @@ import pytest
 from inline_snapshot import snapshot
 
 from headgate.model.units import Instant
-from headgate.simulation.engine import SimulatedEngine
-from headgate.simulation.sequence import Finished, FirstToken, Preempted, Stepped
+from headgate.simulation.engine.loop import SimulatedEngine
+from headgate.simulation.engine.sequence import Finished, FirstToken, Preempted, Stepped
 from tests.simulation.workloads import a_profile, a_request, finish
 
 

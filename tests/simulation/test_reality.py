@@ -13,9 +13,9 @@ from statistics import mean
 import pytest
 
 from headgate.model.units import SECOND, Instant, RequestId
-from headgate.simulation.engine import SimulatedEngine
-from headgate.simulation.profile import PROFILES
-from headgate.simulation.sequence import EngineRequest, Finished
+from headgate.simulation.engine.loop import SimulatedEngine
+from headgate.simulation.engine.profile import PROFILES
+from headgate.simulation.engine.sequence import EngineRequest, Finished
 
 RUN = "RTXPRO6000_Llama-3.1-8B"
 PROFILE = replace(PROFILES["rtxpro6000-llama-8b"], sequences_max=128)

@@ -5,9 +5,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.engine import SimulatedEngine
-from headgate.simulation.profile import EngineProfile
-from headgate.simulation.sequence import EngineRequest, Happening, Stepped
+from headgate.simulation.engine.loop import SimulatedEngine
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.engine.sequence import EngineRequest, Happening, Stepped
 from tests.simulation.plain_engine import Add, Cancel, Entry
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import aiohttp
 import yaml
 
-from headgate.compose import Gateway
+from headgate.compose.gateway import Gateway
 from headgate.config.load import load
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS

@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
 async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     import asyncio
 
-    from headgate.compose import Gateway
+    from headgate.compose.gateway import Gateway
 
     gateway = Gateway(settings, read)
     loop = asyncio.get_running_loop()

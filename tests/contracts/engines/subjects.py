@@ -14,7 +14,7 @@ from headgate.engines.http import HttpEngine
 from headgate.engines.metrics_page import read_metrics
 from headgate.engines.page import open_session
 from headgate.hosts.local.clock import SystemClock
-from headgate.simulation.profile import PROFILES
+from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from tests.engines.calls import Engines

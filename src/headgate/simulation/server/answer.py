@@ -6,7 +6,7 @@ from typing import Final
 
 from headgate.model.ticket import Api
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.sequence import EngineRequest, Finished
+from headgate.simulation.engine.sequence import EngineRequest, Finished
 from headgate.simulation.server import wording
 from headgate.simulation.server.chance import Fate, Script
 from headgate.simulation.server.driver import EngineDriver

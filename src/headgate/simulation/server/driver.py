@@ -12,12 +12,12 @@ from typing import Protocol
 
 from headgate.model.units import Duration, Instant, RequestId
 from headgate.ports.clock import Clock
-from headgate.simulation.engine import SimulatedEngine
-from headgate.simulation.pace import NOMINAL
-from headgate.simulation.sequence import EngineRequest, Finished, FirstToken, Happening, Stepped
+from headgate.simulation.engine.loop import SimulatedEngine
+from headgate.simulation.engine.pace import NOMINAL
+from headgate.simulation.engine.sequence import EngineRequest, Finished, FirstToken, Happening, Stepped
+from headgate.simulation.engine.state import EngineState
 from headgate.simulation.server.metrics import EngineMetrics
 from headgate.simulation.server.options import EngineOptions
-from headgate.simulation.state import EngineState
 
 _WORTH_NS = 1_000_000
 """Timers of uvloop count milliseconds, and one that is due in less is due at once. Rounding up spares the spinning."""

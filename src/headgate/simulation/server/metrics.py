@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from headgate.simulation.profile import EngineProfile
-from headgate.simulation.state import EngineState
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.engine.state import EngineState
 
 _LABELS: Final = ("engine", "model_name")
 _FIRST_TOKEN_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.blocks import Run
+from headgate.simulation.engine.blocks import Run
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ change only when a sequence joins or leaves.
 
 from heapq import heappop, heappush
 
-from headgate.simulation.sequence import Place, Sequence
+from headgate.simulation.engine.sequence import Place, Sequence
 
 
 class DecodeBatch:

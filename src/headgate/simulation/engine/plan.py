@@ -6,7 +6,7 @@ reads one more token per sequence than the one before, and the times of the step
 
 from math import isqrt
 
-from headgate.simulation.sequence import Sequence
+from headgate.simulation.engine.sequence import Sequence
 
 
 class Plan:

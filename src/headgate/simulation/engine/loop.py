@@ -18,13 +18,13 @@ those of this instant, where vLLM's are written after a step.
 """
 
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.batch import DecodeBatch
-from headgate.simulation.kv_cache import KvCache
-from headgate.simulation.line import WaitingLine
-from headgate.simulation.pace import Pace
-from headgate.simulation.plan import Plan
-from headgate.simulation.profile import EngineProfile
-from headgate.simulation.sequence import (
+from headgate.simulation.engine.batch import DecodeBatch
+from headgate.simulation.engine.kv_cache import KvCache
+from headgate.simulation.engine.line import WaitingLine
+from headgate.simulation.engine.pace import Pace
+from headgate.simulation.engine.plan import Plan
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.engine.sequence import (
     EngineRequest,
     Finished,
     FirstToken,
@@ -34,7 +34,7 @@ from headgate.simulation.sequence import (
     Sequence,
     Stepped,
 )
-from headgate.simulation.state import EngineState
+from headgate.simulation.engine.state import EngineState
 
 
 class SimulatedEngine:

@@ -2,7 +2,7 @@
 
 from heapq import heappop, heappush
 
-from headgate.simulation.sequence import Place, Sequence
+from headgate.simulation.engine.sequence import Place, Sequence
 
 
 class WaitingLine:

@@ -1,8 +1,8 @@
 """Which blocks does a sequence get, find again, and give back?"""
 
-from headgate.simulation.blocks import BlockPool
-from headgate.simulation.profile import EngineProfile
-from headgate.simulation.sequence import Sequence
+from headgate.simulation.engine.blocks import BlockPool
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.engine.sequence import Sequence
 
 
 class KvCache:
