@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.profile import EngineProfile
-from headgate.simulation.engine.sequence import EngineRequest, Finished, FirstToken, Happening, Preempted
+from headgate.simulation.engine.sequence import EngineRequest, Finished, FirstToken, Happening, Preempted, Spent
 
 Name = int | tuple[int, int]
 
@@ -47,6 +47,8 @@ class Plain:
     generated: int = 0
     cached_tokens: int = 0
     preemptions: int = 0
+    prefilled: int = 0
+    worked_ps: int = 0
     begun_at: Instant | None = None
     first_token_at: Instant | None = None
     cancelled: bool = False
@@ -161,10 +163,13 @@ class PlainEngine:
         taken = profile.step_ps
         for each, chunk in batch:
             if each.decoding:
-                taken += profile.decode_sequence_ps + profile.kv_token_ps * each.tokens
+                own = profile.decode_sequence_ps + profile.kv_token_ps * each.tokens
             else:
-                taken += profile.prefill_token_ps * chunk
-                taken += profile.attention_ps * chunk * (2 * each.computed + chunk) // 2
+                own = profile.prefill_token_ps * chunk
+                own += profile.attention_ps * chunk * (2 * each.computed + chunk) // 2
+                each.prefilled += chunk
+            taken += own
+            each.worked_ps += own + profile.step_ps // len(batch)
             each.computed += chunk
         self.steps += 1
         return taken
@@ -200,6 +205,7 @@ class PlainEngine:
             begun_at=each.begun_at,
             first_token_at=each.first_token_at,
             preemptions=each.preemptions,
+            spent=Spent(each.prefilled, each.worked_ps),
         )
 
     # -------------------------------------------------------------------------------------------------------- blocks

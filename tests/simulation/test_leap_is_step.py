@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from headgate.model.units import Instant
 from headgate.simulation.engine.loop import SimulatedEngine
 from headgate.simulation.engine.profile import EngineProfile
-from headgate.simulation.engine.sequence import Stepped
+from headgate.simulation.engine.sequence import Finished, Stepped
 from tests.simulation.plain_engine import Entry, PlainEngine
 from tests.simulation.workloads import PROFILES, a_profile, a_request, finish, played, scripts, tell
 
@@ -43,7 +43,9 @@ def disturb(engine: SimulatedEngine, now: Instant, kind: str) -> object:
             engine.change_speed(now, 1_000)
         case _:
             happened = [each for each in engine.advance(now) if not isinstance(each, Stepped)]
-            return happened, engine.state(), [engine.generated(a_request(f"r{each}").request_id) for each in range(14)]
+            ids = [a_request(f"r{each}").request_id for each in range(14)]
+            of_each = [(engine.generated(each), engine.spent(each)) for each in ids]
+            return happened, engine.state(), of_each, engine.produced()
     return None
 
 
@@ -116,3 +118,15 @@ def test_a_step_that_ends_this_instant_has_not_taken_the_blocks_of_the_next() ->
             engine.advance(Instant(at))
             used.append(engine.state().kv_blocks_used)
         assert used[0] == used[1], at
+
+
+@given(PROFILES, scripts())
+def test_what_is_spent_on_requests_is_what_the_engine_worked(profile: EngineProfile, script: list[Entry]) -> None:
+    whole = [entry for entry in script if hasattr(entry, "request")]
+    engine = SimulatedEngine(profile)
+
+    spent = [each.spent.worked_ps for each in played(engine, whole) if isinstance(each, Finished)]
+
+    # A step's fixed cost is shared evenly in whole picoseconds, so each step may lose less than one per sequence.
+    lost = engine.state().worked_ps - sum(spent)
+    assert 0 <= lost < engine.state().steps * profile.sequences_max

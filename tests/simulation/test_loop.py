@@ -9,7 +9,7 @@ from inline_snapshot import snapshot
 
 from headgate.model.units import Instant
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.sequence import Finished, FirstToken, Preempted, Stepped
+from headgate.simulation.engine.sequence import Finished, FirstToken, Preempted, Spent, Stepped
 from tests.simulation.workloads import a_profile, a_request, finish
 
 
@@ -49,6 +49,7 @@ def test_the_finish_says_what_happened_to_the_request() -> None:
             begun_at=50,
             first_token_at=1090,
             preemptions=0,
+            spent=Spent(prefilled_tokens=4, worked_ps=1_040_000),
         )
     )
 
@@ -105,6 +106,7 @@ def test_no_more_sequences_run_than_allowed() -> None:
             begun_at=2290,
             first_token_at=3330,
             preemptions=0,
+            spent=Spent(prefilled_tokens=4, worked_ps=2_145_000),
         )
     )
 

@@ -33,6 +33,7 @@ class DecodeBatch:
         """Takes in a sequence that has just got a token, from the present step on."""
         request = sequence.request
         sequence.place = Place.DECODING
+        sequence.joined_step = self.step
         sequence.ahead = request.prompt_tokens + sequence.generated - self.step
         sequence.last_step = self.step + request.output_tokens - sequence.generated - 1
         self.size += 1

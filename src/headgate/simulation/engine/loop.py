@@ -32,6 +32,7 @@ from headgate.simulation.engine.sequence import (
     Place,
     Preempted,
     Sequence,
+    Spent,
     Stepped,
 )
 from headgate.simulation.engine.state import EngineState
@@ -58,6 +59,8 @@ class SimulatedEngine:
         """The work at which the next step starts, if there is one to make."""
         self._start_at = Instant(0)
         self._now = Instant(0)
+        self._fixed = 0
+        """What a sequence that ran from the first step on would have to bear of the fixed cost of steps."""
         self._happened: list[Happening] = []
         self._arrivals = 0
         self._queried = self._hit = self._preemptions = self._prompt_tokens = self._generated = self._worked = 0
@@ -152,6 +155,34 @@ class SimulatedEngine:
         self._split_leap()
         return self._batch.step + sequence.ahead - sequence.request.prompt_tokens
 
+    def produced(self) -> list[tuple[RequestId, int]]:
+        """How many tokens each running request has by now."""
+        self._split_leap()
+        step = self._batch.step
+        return [
+            (
+                request_id,
+                step + each.ahead - each.request.prompt_tokens if each.place is Place.DECODING else each.generated,
+            )
+            for request_id, each in self._running.items()
+        ]
+
+    def spent(self, request_id: RequestId) -> Spent | None:
+        """What has been done for a request by now; None if it is not here.
+
+        Of the step that goes on, a chunk of its prompt is in it; a token that decoding will give is not.
+        """
+        sequence = self._known.get(request_id)
+        if sequence is None:
+            return None
+        self._split_leap()
+        worked_ps = sequence.worked_ps
+        if sequence.place is not Place.WAITING:
+            worked_ps += self._fixed - sequence.fixed_from
+        if sequence.place is Place.DECODING:
+            worked_ps += self._decoded_ps(sequence)
+        return Spent(sequence.prefilled, worked_ps)
+
     # ----------------------------------------------------------------------------------------------------- the loop
 
     def _run_to(self, until: Instant) -> None:
@@ -179,14 +210,14 @@ class SimulatedEngine:
             chunk = self._continue(partial, budget)
             if chunk:
                 pieces.append(partial)
-                prefill_ps += self.profile.prefill_ps(chunk, done=partial.computed - chunk)
+                prefill_ps += self._charge(partial, chunk)
                 budget -= chunk
         # A step that preempts admits nobody.
         room = self._preemptions == preemptions
         while room and budget > 0 and (chunk := self._admit(budget)):
             admitted = next(reversed(self._running.values()))
             pieces.append(admitted)
-            prefill_ps += self.profile.prefill_ps(chunk, done=admitted.computed - chunk)
+            prefill_ps += self._charge(admitted, chunk)
             budget -= chunk
         first_ps = self.profile.decode_ps(batch.size, kv_tokens=batch.tokens) + prefill_ps
         single = bool(pieces) or not room or self._by_step
@@ -205,7 +236,7 @@ class SimulatedEngine:
         if self._by_step:
             self._tell_step(plan, finished_prompts)
         for sequence in self._batch.ended():
-            self._batch.leave(sequence)
+            self._leave_batch(sequence)
             self._finish(sequence)
         for sequence in finished_prompts:
             self._finish_prompt(sequence)
@@ -223,6 +254,8 @@ class SimulatedEngine:
         self._grown = batch.step + (steps < plan.steps)
         self._generated += steps * batch.size
         self._worked += plan.length(steps)
+        if sharers := batch.size + len(plan.pieces):
+            self._fixed += steps * (self.profile.step_ps // sharers)
 
     def _tell_step(self, plan: Plan, finished_prompts: list[Sequence]) -> None:
         decoded = [each for each in self._running.values() if each.place is Place.DECODING and not each.cancelled] + [
@@ -264,6 +297,7 @@ class SimulatedEngine:
         self._waiting.pop()
         self._running[sequence.request.request_id] = sequence
         sequence.place = Place.PREFILLING
+        sequence.fixed_from = self._fixed
         if sequence.begun_at is None:
             sequence.begun_at = self._start_at
             sequence.cached_tokens = sequence.computed
@@ -275,6 +309,13 @@ class SimulatedEngine:
         self._kv.extend(sequence, chunk)
         self._partial = sequence if sequence.computed < sequence.goal else None
         return chunk
+
+    def _charge(self, sequence: Sequence, chunk: int) -> int:
+        """What the chunk that a sequence has just been given adds to the step."""
+        own_ps = self.profile.prefill_ps(chunk, done=sequence.computed - chunk)
+        sequence.prefilled += chunk
+        sequence.worked_ps += own_ps
+        return own_ps
 
     def _continue(self, sequence: Sequence, budget: int) -> int:
         """The next chunk of a prompt that was begun; none if it is preempted for want of blocks."""
@@ -306,12 +347,23 @@ class SimulatedEngine:
         """Takes a sequence out of the running ones; how many blocks it holds."""
         profile = self.profile
         del self._running[sequence.request.request_id]
+        sequence.worked_ps += self._fixed - sequence.fixed_from
         if sequence.place is Place.DECODING:
-            self._batch.leave(sequence)
+            self._leave_batch(sequence)
             return profile.blocks(sequence.ahead + self._grown - 1)
         if sequence is self._partial:
             self._partial = None
         return profile.blocks(sequence.computed)
+
+    def _leave_batch(self, sequence: Sequence) -> None:
+        sequence.worked_ps += self._decoded_ps(sequence)
+        self._batch.leave(sequence)
+
+    def _decoded_ps(self, sequence: Sequence) -> int:
+        """What decoding a sequence has taken since it joined the batch: in each step it reads one more token."""
+        steps = self._batch.step - sequence.joined_step
+        read = steps * (sequence.ahead + sequence.joined_step) + steps * (steps - 1) // 2
+        return self.profile.decode_sequence_ps * steps + self.profile.kv_token_ps * read
 
     def _finish_prompt(self, sequence: Sequence) -> None:
         """All that was to be computed is, and the next token comes out, unless nobody wants one."""
@@ -332,6 +384,7 @@ class SimulatedEngine:
     def _finish(self, sequence: Sequence) -> None:
         request = sequence.request
         del self._running[request.request_id]
+        sequence.worked_ps += self._fixed - sequence.fixed_from
         self._kv.give_back(sequence, self.profile.blocks(sequence.computed))
         self._forget(sequence)
         if sequence.cancelled:
@@ -349,6 +402,7 @@ class SimulatedEngine:
                 begun_at=sequence.begun_at,
                 first_token_at=sequence.first_token_at,
                 preemptions=sequence.preemptions,
+                spent=Spent(sequence.prefilled, sequence.worked_ps),
             )
         )
 

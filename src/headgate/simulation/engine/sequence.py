@@ -23,6 +23,16 @@ class EngineRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class Spent:
+    """What an engine has done for a sequence, whatever came of it."""
+
+    prefilled_tokens: int
+    """What was computed of its prompt, and after a preemption anew of all that it had."""
+    worked_ps: int
+    """Its part of the steps it was in, at nominal speed: its own tokens and an even share of what any step costs."""
+
+
+@dataclass(frozen=True, slots=True)
 class FirstToken:
     request_id: RequestId
     at: Instant
@@ -42,6 +52,7 @@ class Finished:
     first_token_at: Instant
     """The end of its prompt, if it generates nothing."""
     preemptions: int
+    spent: Spent
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +97,21 @@ class Sequence:
         "cancelled",
         "computed",
         "first_token_at",
+        "fixed_from",
         "generated",
         "goal",
+        "joined_step",
         "last_step",
         "named",
         "names",
         "place",
         "preemptions",
+        "prefilled",
         "rank",
         "request",
         "run",
         "run_from",
+        "worked_ps",
     )
 
     def __init__(self, request: EngineRequest, rank: tuple[int, int], arrived_at: Instant) -> None:
@@ -116,7 +131,15 @@ class Sequence:
         """How many tokens must be computed before the next one comes."""
         self.computed = 0
         """How many of them are; kept while it does not decode."""
+        self.prefilled = 0
+        """How many have been computed in all, those computed anew included."""
+        self.worked_ps = 0
+        """Its part of the steps it was in, up to where it last left them."""
+        self.fixed_from = 0
+        """The engine's count of even shares when it joined the running ones."""
         self.ahead = 0
+        self.joined_step = 0
+        """The first step in which it decodes."""
         self.last_step = 0
         """The number of the step that ends it."""
         self.names: list[int] = []

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headgate.core.commands import Command
 from headgate.core.events import Event
@@ -21,6 +21,7 @@ class Decider(Protocol):
     def next_wakeup(self) -> Instant | None: ...
 
 
+@runtime_checkable
 class Scraper(Protocol):
     """A decider that also goes by what engines say of themselves."""
 

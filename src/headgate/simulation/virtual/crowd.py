@@ -1,0 +1,197 @@
+"""What do the callers do? They ask, wait, leave when their patience ends, and some try again.
+
+Their patience counts from when they first asked, over all tries and the waits between them. It ends with the first
+token of a streamed answer, and with the end of one that comes whole.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+
+from headgate.core.commands import End
+from headgate.core.events import Event, RequestArrived, RequestWithdrawn, WithdrawalCause
+from headgate.model.outcome import FACES, Outcome, RetryAfter
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import SECOND, ClassName, Duration, Instant, ModelName, RequestId, after
+from headgate.simulation.virtual.manners import wait_before_retry_s
+from headgate.simulation.virtual.scenario import Callers
+from headgate.simulation.virtual.story import Story
+from headgate.simulation.virtual.timeline import Timeline
+from headgate.simulation.workload.arrival import Arrival, Arrivals
+
+BYTES_PER_TOKEN = 4
+"""What a gateway is told of a prompt are bytes."""
+
+
+class Caller:
+    """One request in the eyes of who sent it."""
+
+    __slots__ = ("arrival", "asks", "began", "in_flight", "over", "story")
+
+    def __init__(self, arrival: Arrival, story: Story) -> None:
+        self.arrival = arrival
+        self.story = story
+        self.asks: RequestId | None = None
+        """The try that is open; None between two tries."""
+        self.began = False
+        """Whether the open try has its first token."""
+        self.in_flight = False
+        self.over = False
+
+
+class Crowd:
+    def __init__(
+        self,
+        arrivals: Arrivals,
+        timeline: Timeline,
+        *,
+        callers: Mapping[ClassName, Callers],
+        model: ModelName,
+        seed: int,
+        tell: Callable[[Event], None],
+        ended: Callable[[Story], None],
+    ) -> None:
+        self._arrivals = arrivals
+        self._manners = callers
+        self._model = model
+        self._chance = Random(f"{seed} retries")
+        self._timeline = timeline
+        self._tell = tell
+        self._ended = ended
+        self._asking: dict[RequestId, Caller] = {}
+        self._come = 0
+        self._gone = 0
+        self._more = True
+        self.queued: dict[ClassName, int] = dict.fromkeys(callers, 0)
+        """How many wait in the gateway, by class."""
+
+    @property
+    def unfinished(self) -> bool:
+        return self._more or self._gone < self._come
+
+    @property
+    def gone(self) -> int:
+        """How many requests are over."""
+        return self._gone
+
+    def caller(self, request_id: RequestId) -> Caller | None:
+        return self._asking.get(request_id)
+
+    # ---------------------------------------------------------------------------------------------- what callers do
+
+    def expect_next(self) -> None:
+        """Sets the moment of the next arrival. Each that comes does so for the one after it."""
+        arrival = next(self._arrivals, None)
+        if arrival is None:
+            self._more = False
+        else:
+            self._timeline.at(arrival.at, self._arrive, arrival)
+
+    def _arrive(self, arrival: Arrival) -> None:
+        story = Story(
+            self._come,
+            arrival.service_class,
+            arrival.tenant,
+            arrival.at,
+            prompt_tokens=arrival.prompt_tokens,
+            answer_tokens=arrival.output_tokens,
+        )
+        self._come += 1
+        caller = Caller(arrival, story)
+        leave_ns = self._manners[arrival.service_class].leave_ns
+        if leave_ns is not None:
+            self._timeline.at(after(arrival.at, leave_ns), self._lose_patience, caller)
+        self._ask(caller)
+        self.expect_next()
+
+    def _ask(self, caller: Caller) -> None:
+        if caller.over:
+            return
+        arrival, story = caller.arrival, caller.story
+        story.tries += 1
+        story.first_token_at = None
+        request_id = RequestId(f"r{story.number}" if story.tries == 1 else f"r{story.number}.{story.tries}")
+        caller.asks, caller.began, caller.in_flight = request_id, False, False
+        self._asking[request_id] = caller
+        self.queued[arrival.service_class] += 1
+        self._tell(
+            RequestArrived(
+                Ticket(
+                    request_id,
+                    Api.CHAT,
+                    self._model,
+                    arrival.tenant,
+                    stream=self._manners[arrival.service_class].stream,
+                    prompt_bytes=arrival.prompt_tokens * BYTES_PER_TOKEN,
+                    class_named=arrival.service_class,
+                    client_retries=story.tries - 1,
+                )
+            )
+        )
+
+    def _lose_patience(self, caller: Caller) -> None:
+        if caller.over or caller.began:
+            return
+        if caller.asks is not None:
+            self._tell(RequestWithdrawn(caller.asks, WithdrawalCause.CLIENT_LEFT))
+        else:
+            caller.story.outcome = Outcome.CANCELLED
+            story, leave_ns = caller.story, self._manners[caller.story.service_class].leave_ns
+            assert leave_ns is not None
+            self._finish(caller, after(story.arrived_at, leave_ns))
+
+    # ----------------------------------------------------------------------------------------------- what they are told
+
+    def sent(self, caller: Caller) -> None:
+        """The open try is at an engine."""
+        caller.in_flight = True
+        caller.story.attempts += 1
+        self.queued[caller.arrival.service_class] -= 1
+
+    def came_back(self, caller: Caller) -> None:
+        """The attempt has ended; unless the try ends with it, it waits again."""
+        caller.in_flight = False
+        self.queued[caller.arrival.service_class] += 1
+
+    def began(self, caller: Caller, now: Instant) -> None:
+        caller.began = True
+        caller.story.first_token_at = now
+
+    def end(self, end: End, now: Instant) -> None:
+        caller = self._asking.pop(end.request_id)
+        story = caller.story
+        if not caller.in_flight:
+            self.queued[caller.arrival.service_class] -= 1
+        story.waited_ns += end.waited_ns
+        story.outcome = end.outcome
+        wait = None if caller.began else self._wait(end, story)
+        if wait is None:
+            self._finish(caller, now)
+        else:
+            caller.asks = None
+            self._timeline.at(after(now, wait), self._ask, caller)
+
+    def _wait(self, end: End, story: Story) -> Duration | None:
+        """How long until the caller tries again, if it does."""
+        if end.outcome in (Outcome.COMPLETED, Outcome.CANCELLED):
+            return None
+        if story.tries > self._manners[story.service_class].retries:
+            return None
+        face = FACES[end.outcome]
+        asked_s = None
+        if face.retry_after is not RetryAfter.ABSENT:
+            asked_s = (SECOND if end.retry_after_ns is None else end.retry_after_ns) / SECOND
+        wait_s = wait_before_retry_s(
+            status=face.status,
+            should_retry=face.should_retry,
+            asked_s=asked_s,
+            retries_taken=story.tries - 1,
+            chance=self._chance.random(),
+        )
+        return None if wait_s is None else Duration(round(wait_s * SECOND))
+
+    def _finish(self, caller: Caller, now: Instant) -> None:
+        caller.over = True
+        caller.asks = None
+        caller.story.ended_at = now
+        self._gone += 1
+        self._ended(caller.story)

@@ -1,0 +1,117 @@
+"""What does a gateway meet at the other end of its connections? One simulated engine, up or down, and what it holds."""
+
+from headgate.core.commands import Abort, Dispatch
+from headgate.model.units import Instant, RequestId
+from headgate.simulation.engine.loop import SimulatedEngine
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.engine.sequence import EngineRequest
+from headgate.simulation.virtual.crowd import Caller
+from headgate.simulation.virtual.scenario import EngineSpec
+from headgate.simulation.virtual.story import EndpointSample, EngineAccount
+from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS
+
+_DOWN = EndpointSample(0, 0, 0.0)
+
+
+def engine_id(order: Dispatch | Abort) -> RequestId:
+    """What an engine calls an attempt: one that it has been told to stop may still be there when the next comes."""
+    return RequestId(f"{order.request_id}/{order.attempt}")
+
+
+class OpenAttempt:
+    """One attempt under way, as the relay sees it."""
+
+    __slots__ = ("caller", "dispatch", "engine_id", "first_seen", "heard_at", "reported", "started_at", "stream")
+
+    def __init__(self, dispatch: Dispatch, caller: Caller, now: Instant, *, stream: bool) -> None:
+        self.dispatch = dispatch
+        self.caller = caller
+        self.engine_id = engine_id(dispatch)
+        self.stream = stream
+        self.started_at = now
+        self.heard_at = now
+        self.first_seen = False
+        self.reported = 0
+        """Tokens of which the scheduler was told."""
+
+
+class VirtualEndpoint:
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        self.engine = SimulatedEngine(spec.profile)
+        self.attempts: dict[RequestId, OpenAttempt] = {}
+        """By the engine's own name for each."""
+        self.up = False
+        self.believed_ready = False
+        """What the last probe made of it."""
+        self.due: Instant | None = None
+        """When something happens next, as far as has been asked."""
+        self._up_since = Instant(0)
+        self._up_ns = 0
+        self._before: list[SimulatedEngine] = []
+        """The engines that crashed; what they did counts."""
+
+    def fits(self, caller: Caller, output_tokens: int) -> bool:
+        tokens = caller.arrival.prompt_tokens + output_tokens
+        return tokens <= self.spec.profile.context_tokens and self.spec.profile.fits(tokens)
+
+    def take(self, attempt: OpenAttempt, output_tokens: int, now: Instant) -> None:
+        arrival = attempt.caller.arrival
+        self.attempts[attempt.engine_id] = attempt
+        prefix = _names(arrival.prefix, arrival.prompt_tokens, self.spec.profile) if arrival.prefix else ()
+        self.engine.add(EngineRequest(attempt.engine_id, arrival.prompt_tokens, output_tokens, prefix), now)
+
+    def release(self, attempt: OpenAttempt, now: Instant) -> None:
+        """Stops an attempt, and notes in its story what was done for it. The engine has been brought to this instant."""
+        del self.attempts[attempt.engine_id]
+        story = attempt.caller.story
+        spent, generated = self.engine.spent(attempt.engine_id), self.engine.generated(attempt.engine_id)
+        assert spent is not None, f"{attempt.engine_id} is not at its engine"
+        assert generated is not None
+        story.prompt_tokens_computed += spent.prefilled_tokens
+        story.output_tokens_computed += generated
+        story.engine_ps += spent.worked_ps
+        story.output_tokens = generated
+        self.engine.cancel(attempt.engine_id, now)
+
+    def start(self, now: Instant) -> None:
+        self.up = True
+        self._up_since = now
+
+    def crash(self, now: Instant) -> None:
+        """All that it holds is lost; who held a connection is told by the host."""
+        self._up_ns += now - self._up_since
+        self.up = False
+        self._before.append(self.engine)
+        self.engine = SimulatedEngine(self.spec.profile)
+        self.due = None
+
+    def sample(self) -> EndpointSample:
+        if not self.up:
+            return _DOWN
+        state = self.engine.state()
+        return EndpointSample(state.running, state.waiting, state.kv_used_fraction)
+
+    def account(self, now: Instant) -> EngineAccount:
+        states = [each.state() for each in (*self._before, self.engine)]
+        return EngineAccount(
+            self.spec.id,
+            self.spec.pool,
+            self.spec.profile.name,
+            up_ns=self._up_ns + (now - self._up_since if self.up else 0),
+            worked_ps=sum(each.worked_ps for each in states),
+            steps=sum(each.steps for each in states),
+            prompt_tokens=sum(each.prompt_tokens for each in states),
+            generated_tokens=sum(each.generated_tokens for each in states),
+            prefix_queried_tokens=sum(each.prefix_queried_tokens for each in states),
+            prefix_hit_tokens=sum(each.prefix_hit_tokens for each in states),
+            preemptions=sum(each.preemptions for each in states),
+        )
+
+
+def _names(prefix: tuple[int, ...], prompt_tokens: int, profile: EngineProfile) -> tuple[int, ...]:
+    """The names of an engine's own blocks, of which several make one of a trace's."""
+    parts, rest = divmod(PREFIX_BLOCK_TOKENS, profile.block_tokens)
+    assert rest == 0, f"blocks of {profile.block_tokens} tokens do not make up {PREFIX_BLOCK_TOKENS}"
+    names = prefix if parts == 1 else tuple(name * parts + part for name in prefix for part in range(parts))
+    return names[: prompt_tokens // profile.block_tokens]

@@ -1,0 +1,340 @@
+"""How do events reach the scheduler, and its commands the engines, when time is only a number?
+
+The twin of `hosts/local/host.py`: the same decider, told the same events. Time jumps from one instant at which
+something happens to the next. Within an instant all that is due is done first, whatever it leads to, and only then are
+the engines asked when they go on: a step takes in all that came up to the instant at which it starts.
+
+What a live gateway does around its scheduler is done here in the same way: limits of attempts are looked at and
+progress is reported in sweeps, an engine that dies breaks its connections at once and is found to be gone, or back, by
+the next probe. What is not here: the gateway's own milliseconds, and the network's.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    AttemptProgress,
+    EndpointJoined,
+    EndpointReadied,
+    EndpointUnreadied,
+    Event,
+    FirstToken,
+    PolicyChanged,
+    Progressed,
+    TimerFired,
+)
+from headgate.model.endpoint import Endpoint
+from headgate.model.units import MINUTE, Duration, EndpointId, Instant, after, seconds
+from headgate.model.usage import Usage, UsageSource
+from headgate.ports.observer import Observer
+from headgate.simulation.engine import sequence
+from headgate.simulation.engine.pace import NOMINAL
+from headgate.simulation.virtual.crowd import Crowd
+from headgate.simulation.virtual.endpoint import OpenAttempt, VirtualEndpoint, engine_id
+from headgate.simulation.virtual.scenario import Crash, Fault, Hang, Scenario, Scraper, Slow
+from headgate.simulation.virtual.story import Audience, Ending, Sample
+from headgate.simulation.virtual.timeline import Timeline
+
+STRAGGLERS_NS_MAX = Duration(24 * 60 * MINUTE)
+"""How long after the last arrival everything must be over; else somebody waits for ever."""
+
+
+class VirtualHost:
+    def __init__(
+        self, scenario: Scenario, audience: Audience, *, observers: Sequence[Observer] = (), samples: int = 600
+    ) -> None:
+        self._scenario = scenario
+        self._audience = audience
+        self._observers = tuple(observers)
+        self._decider = scenario.decider()
+        self._timeline = Timeline()
+        self._now = Instant(0)
+        self._told: deque[Event] = deque()
+        self._events = 0
+        self._endpoints = {spec.id: VirtualEndpoint(spec) for spec in scenario.engines}
+        self._asleep: dict[EndpointId, VirtualEndpoint] = {}
+        """Those that must be asked anew when they go on; an ordered set."""
+        self._crowd = Crowd(
+            scenario.arrivals(),
+            self._timeline,
+            callers=scenario.callers,
+            model=scenario.model,
+            seed=scenario.seed,
+            tell=self._tell,
+            ended=audience.ended,
+        )
+        self._sample_every = Duration(max(1, scenario.span_ns // max(1, samples)))
+        self._progress: Callable[[Instant, int], None] | None = None
+
+    def run(self, progress: Callable[[Instant, int], None] | None = None) -> None:
+        """To the end of the last request. `progress` is told the time and how many requests are over."""
+        self._progress = progress
+        self._open()
+        last = after(Instant(self._scenario.span_ns), STRAGGLERS_NS_MAX)
+        while self._crowd.unfinished:
+            self._do_all_of_an_instant()
+            assert self._now < last, "requests are still open a day after the last arrival"
+        assert not any(each.attempts for each in self._endpoints.values()), "an attempt outlived its request"
+        accounts = tuple(each.account(self._now) for each in self._endpoints.values())
+        self._audience.over(Ending(self._now, self._events, accounts))
+
+    # ----------------------------------------------------------------------------------------------------------- time
+
+    def _open(self) -> None:
+        scenario, timeline = self._scenario, self._timeline
+        self._tell(PolicyChanged(scenario.policy, f"scenario {scenario.seed}"))
+        for endpoint in self._endpoints.values():
+            if endpoint.spec.starts_at > self._now:
+                timeline.at(endpoint.spec.starts_at, self._join, endpoint)
+            else:
+                self._join(endpoint)
+        for fault in scenario.faults:
+            timeline.at(fault.at, self._befall, fault)
+        timeline.at(Instant(self._sample_every), self._sample, self._sample_every)
+        timeline.at(Instant(scenario.progress_every_ns), self._sweep, scenario.progress_every_ns)
+        if isinstance(self._decider, Scraper):
+            timeline.at(Instant(0), self._scrape, self._decider)
+        # Who comes at the very start finds the engines that were there before.
+        self._crowd.expect_next()
+        self._decide()
+
+    def _do_all_of_an_instant(self) -> None:
+        timeline = self._timeline
+        wakeup, moment = self._decider.next_wakeup(), timeline.next()
+        assert moment is not None, "sweeps never end"
+        if wakeup is not None and wakeup <= moment:
+            self._now = max(self._now, wakeup)
+            self._tell(TimerFired())
+            self._decide()
+            again = self._decider.next_wakeup()
+            assert again is None or again > self._now, "the decider wants to be woken at a moment that has passed"
+        else:
+            self._now = moment
+        while timeline.next() == self._now:
+            timeline.do_next()
+            self._decide()
+        asleep, self._asleep = self._asleep, {}
+        for endpoint in asleep.values():
+            due = endpoint.engine.next_instant()
+            if due is not None and due != endpoint.due:
+                timeline.at(due, self._wake, endpoint)
+            endpoint.due = due
+
+    # ------------------------------------------------------------------------------------------------------ decisions
+
+    def _tell(self, event: Event) -> None:
+        self._told.append(event)
+
+    def _decide(self) -> None:
+        told, now = self._told, self._now
+        while told:
+            event = told.popleft()
+            self._events += 1
+            commands = self._decider.handle(event, now)
+            for observer in self._observers:
+                observer.saw(event, commands, now)
+            for command in commands:
+                self._perform(command)
+
+    def _perform(self, command: Command) -> None:
+        match command:
+            case Dispatch():
+                self._dispatch(command)
+            case Abort():
+                self._abort(command)
+            case End():
+                self._crowd.end(command, self._now)
+            case Eject() | Readmit():
+                pass
+
+    def _dispatch(self, dispatch: Dispatch) -> None:
+        endpoint = self._endpoints[dispatch.endpoint_id]
+        caller = self._crowd.caller(dispatch.request_id)
+        assert caller is not None, f"{dispatch.request_id} was sent after its end"
+        self._crowd.sent(caller)
+        stream = self._scenario.callers[caller.arrival.service_class].stream
+        attempt = OpenAttempt(dispatch, caller, self._now, stream=stream)
+        output_tokens = caller.arrival.output_tokens
+        if dispatch.caps.output_tokens is not None:
+            output_tokens = min(output_tokens, dispatch.caps.output_tokens)
+        if not endpoint.up:
+            self._end_attempt(attempt, AttemptEnding.FAILED, "connection refused")
+        elif not endpoint.fits(caller, output_tokens):
+            self._end_attempt(attempt, AttemptEnding.REFUSED, "the prompt and its answer are longer than the context")
+        else:
+            endpoint.take(attempt, output_tokens, self._now)
+            self._asleep[dispatch.endpoint_id] = endpoint
+
+    def _abort(self, abort: Abort) -> None:
+        endpoint = self._endpoints[abort.endpoint_id]
+        self._advance(endpoint)
+        attempt = endpoint.attempts.get(engine_id(abort))
+        if attempt is not None:
+            self._stop(endpoint, attempt, AttemptEnding.ABORTED, abort.reason)
+
+    def _stop(self, endpoint: VirtualEndpoint, attempt: OpenAttempt, ending: AttemptEnding, why: str) -> None:
+        endpoint.release(attempt, self._now)
+        self._asleep[endpoint.spec.id] = endpoint
+        self._end_attempt(attempt, ending, why)
+
+    def _end_attempt(
+        self, attempt: OpenAttempt, ending: AttemptEnding, detail: str = "", usage: Usage | None = None
+    ) -> None:
+        self._crowd.came_back(attempt.caller)
+        self._tell(AttemptEnded(attempt.dispatch.request_id, attempt.dispatch.attempt, ending, detail, usage))
+
+    # ------------------------------------------------------------------------------------------------- what engines do
+
+    def _wake(self, endpoint: VirtualEndpoint) -> None:
+        # Other moments were set for it while something else was to happen next.
+        if endpoint.due == self._now:
+            self._advance(endpoint)
+
+    def _advance(self, endpoint: VirtualEndpoint) -> None:
+        """Brings an engine to this instant."""
+        self._asleep[endpoint.spec.id] = endpoint
+        for happening in endpoint.engine.advance(self._now):
+            match happening:
+                case sequence.FirstToken(name):
+                    attempt = endpoint.attempts[name]
+                    if attempt.stream:
+                        self._begin(attempt)
+                case sequence.Finished(name):
+                    self._finish(endpoint.attempts.pop(name), happening)
+                case _:
+                    pass
+
+    def _begin(self, attempt: OpenAttempt) -> None:
+        attempt.first_seen = True
+        attempt.heard_at = self._now
+        self._crowd.began(attempt.caller, self._now)
+        self._tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
+
+    def _finish(self, attempt: OpenAttempt, finished: sequence.Finished) -> None:
+        if not attempt.first_seen:
+            self._begin(attempt)
+        story = attempt.caller.story
+        story.output_tokens = finished.output_tokens
+        story.output_tokens_computed += finished.output_tokens
+        story.prompt_tokens_computed += finished.spent.prefilled_tokens
+        story.engine_ps += finished.spent.worked_ps
+        usage = Usage(finished.prompt_tokens, finished.output_tokens, finished.cached_tokens, UsageSource.ENGINE)
+        self._end_attempt(attempt, AttemptEnding.COMPLETED, usage=usage)
+
+    # ------------------------------------------------------------------------------------------- what the gateway does
+
+    def _sweep(self, every: Duration) -> None:
+        """Reports what streams have produced, and stops those that have been silent for too long."""
+        self._timeline.at(after(self._now, every), self._sweep, every)
+        progress: list[AttemptProgress] = []
+        for endpoint in self._endpoints.values():
+            if endpoint.attempts:
+                self._advance(endpoint)
+                self._decide()
+                self._look_at(endpoint, progress)
+        if progress:
+            self._tell(Progressed(tuple(progress)))
+
+    def _look_at(self, endpoint: VirtualEndpoint, progress: list[AttemptProgress]) -> None:
+        now, attempts = self._now, endpoint.attempts
+        for name, tokens in endpoint.engine.produced():
+            attempt = attempts.get(name)
+            if attempt is not None and tokens > attempt.reported:
+                if attempt.stream:
+                    dispatch = attempt.dispatch
+                    progress.append(AttemptProgress(dispatch.request_id, dispatch.attempt, tokens - attempt.reported))
+                attempt.reported, attempt.heard_at = tokens, now
+        for attempt in tuple(attempts.values()):
+            if why := _overdue(attempt, now):
+                self._stop(endpoint, attempt, AttemptEnding.SILENT, why)
+
+    def _join(self, endpoint: VirtualEndpoint) -> None:
+        spec = endpoint.spec
+        self._tell(EndpointJoined(Endpoint(spec.id, spec.pool, spec.in_flight_max)))
+        if spec.cold_start_ns:
+            self._timeline.at(after(self._now, spec.cold_start_ns), self._come_up, endpoint)
+        else:
+            self._come_up(endpoint)
+
+    def _come_up(self, endpoint: VirtualEndpoint) -> None:
+        endpoint.start(self._now)
+        self._expect_probe(endpoint)
+
+    def _expect_probe(self, endpoint: VirtualEndpoint) -> None:
+        """Probes come at even distances; only the next one after a change finds anything."""
+        every = self._scenario.probe_every_ns
+        self._timeline.at(Instant(-(-self._now // every) * every), self._probe, endpoint)
+
+    def _probe(self, endpoint: VirtualEndpoint) -> None:
+        if endpoint.up == endpoint.believed_ready:
+            return
+        endpoint.believed_ready = endpoint.up
+        endpoint_id = endpoint.spec.id
+        self._tell(EndpointReadied(endpoint_id) if endpoint.up else EndpointUnreadied(endpoint_id))
+
+    def _scrape(self, decider: Scraper) -> None:
+        self._timeline.at(after(self._now, self._scenario.probe_every_ns), self._scrape, decider)
+        for endpoint in self._endpoints.values():
+            if endpoint.up:
+                self._advance(endpoint)
+                self._decide()
+                decider.scraped(endpoint.spec.id, endpoint.engine.state(), self._now)
+        self._tell(TimerFired())
+
+    def _sample(self, every: Duration) -> None:
+        for endpoint in self._endpoints.values():
+            if endpoint.up:
+                self._advance(endpoint)
+                self._decide()
+        endpoints = tuple(each.sample() for each in self._endpoints.values())
+        self._audience.sampled(Sample(self._now, dict(self._crowd.queued), endpoints))
+        if self._progress is not None:
+            self._progress(self._now, self._crowd.gone)
+        self._timeline.at(after(self._now, every), self._sample, every)
+
+    # --------------------------------------------------------------------------------------------------------- faults
+
+    def _befall(self, fault: Fault) -> None:
+        endpoint = self._endpoints[fault.endpoint_id]
+        if not endpoint.up:
+            return
+        self._advance(endpoint)
+        self._decide()
+        match fault:
+            case Crash():
+                self._crash(endpoint, fault)
+            case Hang():
+                endpoint.engine.stall(self._now, after(self._now, fault.lasts_ns))
+            case Slow():
+                endpoint.engine.change_speed(self._now, fault.speed)
+                self._timeline.at(after(self._now, fault.lasts_ns), self._recover, endpoint)
+
+    def _crash(self, endpoint: VirtualEndpoint, fault: Crash) -> None:
+        for attempt in tuple(endpoint.attempts.values()):
+            self._stop(endpoint, attempt, AttemptEnding.FAILED, "the connection was broken")
+        endpoint.crash(self._now)
+        self._expect_probe(endpoint)
+        self._timeline.at(after(self._now, fault.back_after_ns), self._come_up, endpoint)
+
+    def _recover(self, endpoint: VirtualEndpoint) -> None:
+        self._advance(endpoint)
+        self._decide()
+        endpoint.engine.change_speed(self._now, NOMINAL)
+
+
+def _overdue(attempt: OpenAttempt, now: Instant) -> str:
+    """Which of its limits an attempt has passed, if any."""
+    dispatch = attempt.dispatch
+    if now - attempt.started_at > dispatch.total_ns_max:
+        return f"not complete within {seconds(dispatch.total_ns_max)}"
+    if not attempt.stream:
+        return ""
+    silent_ns = now - attempt.heard_at
+    if attempt.first_seen and silent_ns > dispatch.idle_ns_max:
+        return f"no token for {seconds(dispatch.idle_ns_max)}"
+    if not attempt.first_seen and silent_ns > dispatch.first_token_ns_max:
+        return f"no first token within {seconds(dispatch.first_token_ns_max)}"
+    return ""
