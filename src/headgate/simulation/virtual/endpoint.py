@@ -62,7 +62,7 @@ class VirtualEndpoint:
         self.engine.add(EngineRequest(attempt.engine_id, arrival.prompt_tokens, output_tokens, prefix), now)
 
     def release(self, attempt: OpenAttempt, now: Instant) -> None:
-        """Stops an attempt, and notes in its story what was done for it. The engine has been brought to this instant."""
+        """Stops an attempt, and notes in its story what was done for it. The engine is at this instant."""
         del self.attempts[attempt.engine_id]
         story = attempt.caller.story
         spent, generated = self.engine.spent(attempt.engine_id), self.engine.generated(attempt.engine_id)

@@ -1,0 +1,94 @@
+"""Does every property hold whatever happens? Two hundred scenarios drawn by chance, each checked event by event.
+
+A failing one names its seed: `draw(SEED)` of random_scenarios.py makes it again.
+"""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from headgate.model.outcome import Outcome
+from headgate.simulation.virtual.scenario import Scenario
+from tests.simulation.virtual.random_scenarios import CheckedScheduler, draw, fingerprint
+from tests.simulation.virtual.scenes import run
+
+SEEDS, AT_ONCE = 200, 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
+def test_no_property_is_broken(first: int) -> None:
+    for seed in range(first, first + AT_ONCE):
+        try:
+            run_one(seed)
+        except AssertionError as broken:
+            raise AssertionError(f"seed {seed}: {broken}") from broken
+
+
+def run_one(seed: int) -> None:
+    scenario = draw(seed)
+    checked = CheckedScheduler(scenario.policy)
+
+    seen = run(replace(scenario, decider=lambda: checked))
+
+    # Every request ended exactly once.
+    assert sorted(each.number for each in seen.stories) == list(range(len(list(scenario.arrivals()))))
+    assert all(each.outcome is not None for each in seen.stories)
+    # Nothing is left behind: neither in the scheduler, nor at an engine but for the step that goes on.
+    summary = checked.model.scheduler.summary()
+    assert summary.requests == 0
+    assert all(each.in_flight == 0 for each in summary.endpoints)
+    # What was spent on requests is what engines worked, but for the step in which an attempt was cut off.
+    assert seen.ending is not None
+    worked = sum(each.worked_ps for each in seen.ending.engines)
+    spent = sum(each.engine_ps for each in seen.stories)
+    assert abs(worked - spent) <= sum(each.attempts for each in seen.stories) * longest_step_ps(scenario)
+
+
+def longest_step_ps(scenario: Scenario) -> int:
+    profiles = [each.profile for each in scenario.engines]
+    return max(
+        each.decode_ps(each.sequences_max, kv_tokens=each.kv_blocks * each.block_tokens)
+        + each.prefill_ps(each.chunk_tokens, done=each.context_tokens)
+        for each in profiles
+    )
+
+
+def test_the_scenarios_are_worth_running() -> None:
+    """Together they end requests in every way that traffic can."""
+    outcomes: Counter[Outcome | None] = Counter()
+    for seed in range(40):
+        outcomes.update(each.outcome for each in run(draw(seed)).stories)
+
+    assert set(outcomes) >= {
+        Outcome.COMPLETED,
+        Outcome.CANCELLED,
+        Outcome.QUEUE_FULL,
+        Outcome.EXPIRED,
+        Outcome.ENGINE_FAILED,
+        Outcome.ENGINE_SILENT,
+        Outcome.ENGINE_REFUSED,
+        Outcome.NO_ENDPOINTS,
+        Outcome.RETRY_REFUSED,
+    }
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1", "random"])
+def test_the_hash_seed_changes_nothing(hash_seed: str) -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.simulation.virtual.random_scenarios", "7"],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+
+    assert said.strip() == fingerprint(7)
+
+
+def test_another_seed_is_another_run() -> None:
+    assert fingerprint(7) != fingerprint(8)
