@@ -12,7 +12,7 @@ from headgate.loadtest.generator import Course
 from headgate.loadtest.progress import Progress, describe
 from headgate.loadtest.report import Result, as_data
 from headgate.loadtest.senders import Sender
-from headgate.loadtest.table import duration, lay_out, render
+from headgate.loadtest.table import render
 from headgate.loadtest.tally import Tally, Targets
 from tests.loadtest.builders import a_sender
 
@@ -141,43 +141,6 @@ def test_tables_fit_the_width(width: int) -> None:
     tables = render(a_mixed_result(), width=width).split("\n\n")[1:3]
 
     assert all(len(line) <= width for table in tables for line in table.splitlines())
-
-
-def test_names_are_shortened_before_columns_go() -> None:
-    table = [["name", "one", "two"], ["a tenant with a very long name", "1" * 8, "2" * 8]]
-
-    assert lay_out(table, 100) == [
-        "name                                 one       two",
-        "a tenant with a very long name  11111111  22222222",
-    ]
-    assert lay_out(table, 40, spare=("two",)) == [
-        "name                       one       two",
-        "a tenant with a ver…  11111111  22222222",
-    ]
-
-
-def test_columns_that_can_be_spared_go_when_names_are_as_short_as_they_may_be() -> None:
-    table = [["name", "one", "two"], ["a tenant with a very long name", "1" * 20, "2" * 20]]
-
-    assert lay_out(table, 40, spare=("two",)) == [
-        "name                                 one",
-        "a tenant with a v…  11111111111111111111",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("value_ns", "text"),
-    [
-        (0, "0 ms"),
-        (1234, "0.00123 ms"),
-        (12 * MS, "12 ms"),
-        (999 * MS, "999 ms"),
-        (1500 * MS, "1.5 s"),
-        (10**14, "100000 s"),
-    ],
-)
-def test_durations_have_three_digits(value_ns: int, text: str) -> None:
-    assert duration(value_ns) == text
 
 
 def test_machines_get_the_same_as_one_object() -> None:

@@ -5,7 +5,7 @@ import pytest
 from headgate.loadtest.problem import Problem
 from headgate.loadtest.schedule import Schedule, from_trace, poisson
 from headgate.loadtest.senders import Roster, Sizes
-from headgate.loadtest.traces import Row
+from headgate.simulation.workload.traces import Row
 from tests.loadtest.builders import a_sender
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from headgate.loadtest.endings import Ending, Story
-from headgate.loadtest.tally import CODES_MAX, Spread, Tally, Targets, merge, percentile
+from headgate.loadtest.tally import CODES_MAX, Tally, Targets, merge
 
 MS = 1_000_000
 
@@ -21,29 +21,6 @@ def a_tally(*stories: Story, targets: Targets | None = None) -> Tally:
     for story in stories:
         tally.add(story, targets or Targets())
     return tally
-
-
-@pytest.mark.parametrize(
-    ("values", "percent", "expected"),
-    [
-        ([7], 50, 7),
-        ([7], 99, 7),
-        ([1, 2], 50, 1),
-        ([1, 2, 3], 50, 2),
-        (list(range(1, 101)), 50, 50),
-        (list(range(1, 101)), 90, 90),
-        (list(range(1, 101)), 99, 99),
-        (list(range(1, 11)), 95, 10),
-        (list(range(1, 1001)), 99, 990),
-    ],
-)
-def test_a_percentile_is_the_nearest_rank(values: list[int], percent: int, expected: int) -> None:
-    assert percentile(values, percent) == expected
-
-
-def test_a_spread_sorts_and_knows_its_most() -> None:
-    assert Spread.of([30, 10, 20]) == Spread(3, {50: 20, 90: 30, 95: 30, 99: 30}, 30)
-    assert Spread.of([]) is None
 
 
 def test_latencies_count_from_the_scheduled_moment() -> None:

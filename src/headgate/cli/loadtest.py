@@ -132,7 +132,7 @@ def _roster(args: argparse.Namespace) -> "Roster":
 def _schedule(args: argparse.Namespace, roster: "Roster") -> "Schedule":
     from headgate.loadtest.problem import Problem
     from headgate.loadtest.schedule import from_trace, poisson
-    from headgate.loadtest.traces import read_trace
+    from headgate.simulation.workload.traces import read_trace
 
     if args.trace is None:
         duration_s = args.duration or 30.0

@@ -16,7 +16,7 @@ from headgate.loadtest.client import Client
 from headgate.loadtest.connections import Connections
 from headgate.loadtest.endings import Ending, Story
 from headgate.loadtest.schedule import Schedule
-from headgate.loadtest.tally import Spread
+from headgate.simulation.report.spread import Spread
 
 LATE_P99_NS_MAX: Final = 20_000_000
 """Beyond this lateness at p99 the generator has fallen behind."""

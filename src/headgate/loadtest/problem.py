@@ -1,5 +1,5 @@
-"""What is wrong with what was asked for?"""
+"""What is wrong with what was asked for? The same as in a simulation: both read the same traces."""
 
+from headgate.simulation.workload.problem import Problem
 
-class Problem(Exception):
-    """The run cannot begin. The message says why and what to change."""
+__all__ = ["Problem"]

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from headgate.loadtest.endings import Ending
 from headgate.loadtest.generator import Course
 from headgate.loadtest.senders import Sender
-from headgate.loadtest.tally import Spread, Tally, Targets, merge
+from headgate.loadtest.tally import Tally, Targets, merge
+from headgate.simulation.report.spread import Spread
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Final
 
 from headgate.loadtest.problem import Problem
 from headgate.loadtest.senders import TOKENS_MAX, Roster
-from headgate.loadtest.traces import Row
+from headgate.simulation.workload.traces import Row
 
 ARRIVALS_MAX: Final = 5_000_000
 """The longest schedule; it is held in memory at 24 bytes each."""

@@ -1,23 +1,13 @@
-"""What came of a run, for people?
+"""What came of a run, for people?"""
 
-Plain text that reads without colour and fits the width it is given: names are shortened first, then the least needed
-columns go.
-"""
-
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
 
 from headgate.loadtest.endings import Ending
 from headgate.loadtest.generator import LATE_P99_NS_MAX, Course
 from headgate.loadtest.report import Result
-from headgate.loadtest.tally import PERCENTILES, Spread, Tally
-
-WIDTH_MIN: Final = 40
-_NAME_CHARS_MIN: Final = 16
-_GAP: Final = "  "
-
-Table = list[list[str]]
-"""Rows of cells, the heading first; the first column holds names."""
+from headgate.loadtest.tally import Tally
+from headgate.simulation.report.layout import Table, duration, latency_table, lay_out, listed, rate
+from headgate.simulation.report.spread import Spread
 
 
 def render(result: Result, *, width: int) -> str:
@@ -44,7 +34,7 @@ def _named_tallies(result: Result) -> list[tuple[str, Tally]]:
 def _summary(result: Result) -> str:
     total, seconds = result.total, result.schedule_ns / 1e9
     early = ", stopped early" if result.course.stopped_early else ""
-    offered = f"{total.offered} requests in {seconds:.4g} s ({_rate(result.per_second(total.offered))}/s){early}"
+    offered = f"{total.offered} requests in {seconds:.4g} s ({rate(result.per_second(total.offered))}/s){early}"
     targets = result.targets
     named = (("TTFT", targets.ttft_ns), ("TPOT", targets.tpot_ns), ("E2E", targets.e2e_ns))
     wanted = ", ".join(f"{name} ≤ {duration(value)}" for name, value in named if value is not None)
@@ -63,8 +53,8 @@ def _counts(rows: Sequence[tuple[str, Tally]], result: Result) -> Table:
                 name,
                 str(tally.offered),
                 *(str(tally.endings[ending]) for ending in shown),
-                _rate(result.per_second(tally.good)),
-                _rate(result.tokens_per_second(tally.output_tokens)),
+                rate(result.per_second(tally.good)),
+                rate(result.tokens_per_second(tally.output_tokens)),
                 str(tally.retries),
             ]
         )
@@ -72,27 +62,17 @@ def _counts(rows: Sequence[tuple[str, Tally]], result: Result) -> Table:
 
 
 def _latencies(rows: Sequence[tuple[str, Tally]]) -> Table:
-    table = [["latency", "", *(f"p{percent}" for percent in PERCENTILES), "max"]]
-    for name, tally in rows:
-        kinds = (("TTFT", tally.ttft_ns), ("TPOT", tally.tpot_ns), ("E2E", tally.e2e_ns))
-        spreads = [(kind, spread) for kind, values in kinds if (spread := Spread.of(values)) is not None]
-        for number, (kind, spread) in enumerate(spreads):
-            values = [duration(spread.at[percent]) for percent in PERCENTILES]
-            table.append([name if number == 0 else "", kind, *values, duration(spread.most)])
-    return table if len(table) > 1 else []
+    kinds = [(name, (("TTFT", tally.ttft_ns), ("TPOT", tally.tpot_ns), ("E2E", tally.e2e_ns))) for name, tally in rows]
+    return latency_table([(name, [(kind, Spread.of(values)) for kind, values in each]) for name, each in kinds])
 
 
 def _reasons(total: Tally) -> Iterator[str]:
     for ending, codes in sorted(total.codes.items()):
-        yield f"{ending}: {_listed(codes)}"
+        yield f"{ending}: {listed(codes)}"
     if total.retried_for:
-        yield f"retried after: {_listed(total.retried_for)}"
+        yield f"retried after: {listed(total.retried_for)}"
     if total.tokens_untold:
         yield f"{total.tokens_untold} answers came without usage; their tokens are counted by events"
-
-
-def _listed(codes: Mapping[str, int]) -> str:
-    return ", ".join(f"{code} {count}" for code, count in sorted(codes.items(), key=lambda each: (-each[1], each[0])))
 
 
 def _generator(course: Course) -> Iterator[str]:
@@ -119,49 +99,3 @@ def warnings(course: Course) -> Iterator[str]:
             f"WARNING: the generator fell behind: 1 request in 100 began {duration(spread.at[99])} late or more. "
             "The latencies hold that delay. Lower --rate, or give the generator a core of its own"
         )
-
-
-def _rate(value: float) -> str:
-    return f"{value:.3g}" if value < 999.5 else f"{value:.0f}"
-
-
-def duration(value_ns: int) -> str:
-    """Three digits and a unit."""
-    value = value_ns / 1e6
-    if value >= 999.5:
-        value /= 1000
-        return f"{value:.3g} s" if value < 999.5 else f"{value:.0f} s"
-    return f"{value:.3g} ms"
-
-
-def lay_out(table: Table, width: int, *, spare: Sequence[str] = ()) -> list[str]:
-    """The table's lines, none longer than `width` if it can be helped. `spare` columns go first, in that order."""
-    if not table:
-        return []
-    width = max(width, WIDTH_MIN)
-    for heading in spare:
-        if _over(table, width) <= 0:
-            break
-        if heading in table[0]:
-            gone = table[0].index(heading)
-            table = [row[:gone] + row[gone + 1 :] for row in table]
-    widths = _widths(table)
-    widths[0] = max(widths[0] - max(_over(table, width, whole_names=True), 0), min(widths[0], _NAME_CHARS_MIN))
-    return [_line(row, widths) for row in table]
-
-
-def _widths(table: Table) -> list[int]:
-    return [max(len(row[column]) for row in table) for column in range(len(table[0]))]
-
-
-def _over(table: Table, width: int, *, whole_names: bool = False) -> int:
-    """How much too wide the table is, with names whole or as short as they may be."""
-    widths = _widths(table)
-    names = widths[0] if whole_names else min(widths[0], _NAME_CHARS_MIN)
-    return names + sum(widths[1:]) + len(_GAP) * (len(widths) - 1) - width
-
-
-def _line(row: Sequence[str], widths: Sequence[int]) -> str:
-    name = row[0] if len(row[0]) <= widths[0] else row[0][: widths[0] - 1] + "…"
-    cells = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-    return _GAP.join([name.ljust(widths[0]), *cells]).rstrip()

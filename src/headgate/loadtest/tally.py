@@ -1,18 +1,19 @@
 """What do many requests add up to?
 
-Every latency is kept, eight bytes each, so percentiles are exact: the nearest rank, a value that did occur. Latencies
-are those of completed requests; what was refused, broken off or abandoned is counted beside them, never mixed in.
+Latencies are those of completed requests; what was refused, broken off or abandoned is counted beside them, never mixed
+in.
 """
 
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from headgate.loadtest.endings import Ending, Story
+from headgate.simulation.report.spread import nanoseconds
+from headgate.simulation.report.targets import met
 
-PERCENTILES: Final = (50, 90, 95, 99)
 CODES_MAX: Final = 50
 """How many different codes are counted by name; a server could invent a new one each time."""
 
@@ -24,22 +25,6 @@ class Targets:
     ttft_ns: int | None = None
     tpot_ns: int | None = None
     e2e_ns: int | None = None
-
-    def met_by(self, story: Story) -> bool:
-        """What was not measured, as the first token of an answer that came whole, is not held against a request."""
-        return (
-            _within(story.ttft_ns, self.ttft_ns)
-            and _within(story.tpot_ns, self.tpot_ns)
-            and _within(story.e2e_ns, self.e2e_ns)
-        )
-
-
-def _within(value: int | None, target: int | None) -> bool:
-    return value is None or target is None or value <= target
-
-
-def _nanoseconds() -> "array[int]":
-    return array("q")
 
 
 @dataclass(slots=True)
@@ -57,9 +42,9 @@ class Tally:
     """Of all answers, also those that broke off."""
     tokens_untold: int = 0
     """How many answers came without the server's own count."""
-    ttft_ns: "array[int]" = field(default_factory=_nanoseconds)
-    tpot_ns: "array[int]" = field(default_factory=_nanoseconds)
-    e2e_ns: "array[int]" = field(default_factory=_nanoseconds)
+    ttft_ns: "array[int]" = field(default_factory=nanoseconds)
+    tpot_ns: "array[int]" = field(default_factory=nanoseconds)
+    e2e_ns: "array[int]" = field(default_factory=nanoseconds)
 
     def add(self, story: Story, targets: Targets) -> None:
         self.offered += 1
@@ -75,7 +60,7 @@ class Tally:
             self._add_completed(story, targets)
 
     def _add_completed(self, story: Story, targets: Targets) -> None:
-        self.good += targets.met_by(story)
+        self.good += met(targets, ttft_ns=story.ttft_ns, tpot_ns=story.tpot_ns, e2e_ns=story.e2e_ns)
         self.tokens_untold += not story.tokens_told
         self.e2e_ns.append(story.e2e_ns)
         if story.ttft_ns is not None:
@@ -105,27 +90,3 @@ def merge(tallies: Iterable[Tally]) -> Tally:
         total.tpot_ns.extend(tally.tpot_ns)
         total.e2e_ns.extend(tally.e2e_ns)
     return total
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """The percentiles of some durations, in nanoseconds."""
-
-    count: int
-    at: dict[int, int]
-    """Percentile -> value."""
-    most: int
-
-    @classmethod
-    def of(cls, durations_ns: Sequence[int]) -> "Spread | None":
-        """None where there are none."""
-        if not durations_ns:
-            return None
-        ordered = sorted(durations_ns)
-        return cls(len(ordered), {each: percentile(ordered, each) for each in PERCENTILES}, ordered[-1])
-
-
-def percentile(ordered: Sequence[int], percent: int) -> int:
-    """The least value that at least `percent` in a hundred do not exceed."""
-    rank = -(-len(ordered) * percent // 100)
-    return ordered[max(rank, 1) - 1]

@@ -4,6 +4,7 @@ Their patience counts from when they first asked, over all tries and the waits b
 token of a streamed answer, and with the end of one that comes whole.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
 
@@ -20,16 +21,18 @@ from headgate.simulation.workload.arrival import Arrival, Arrivals
 
 BYTES_PER_TOKEN = 4
 """What a gateway is told of a prompt are bytes."""
+_EASY_GOING = Callers()
 
 
 class Caller:
     """One request in the eyes of who sent it."""
 
-    __slots__ = ("arrival", "asks", "began", "in_flight", "over", "story")
+    __slots__ = ("arrival", "asks", "began", "in_flight", "manners", "over", "story")
 
-    def __init__(self, arrival: Arrival, story: Story) -> None:
+    def __init__(self, arrival: Arrival, story: Story, manners: Callers) -> None:
         self.arrival = arrival
         self.story = story
+        self.manners = manners
         self.asks: RequestId | None = None
         """The try that is open; None between two tries."""
         self.began = False
@@ -61,7 +64,7 @@ class Crowd:
         self._come = 0
         self._gone = 0
         self._more = True
-        self.queued: dict[ClassName, int] = dict.fromkeys(callers, 0)
+        self.queued: Counter[ClassName] = Counter(dict.fromkeys(callers, 0))
         """How many wait in the gateway, by class."""
 
     @property
@@ -96,8 +99,8 @@ class Crowd:
             answer_tokens=arrival.output_tokens,
         )
         self._come += 1
-        caller = Caller(arrival, story)
-        leave_ns = self._manners[arrival.service_class].leave_ns
+        caller = Caller(arrival, story, self._manners.get(arrival.service_class, _EASY_GOING))
+        leave_ns = caller.manners.leave_ns
         if leave_ns is not None:
             self._timeline.at(after(arrival.at, leave_ns), self._lose_patience, caller)
         self._ask(caller)
@@ -120,7 +123,7 @@ class Crowd:
                     Api.CHAT,
                     self._model,
                     arrival.tenant,
-                    stream=self._manners[arrival.service_class].stream,
+                    stream=caller.manners.stream,
                     prompt_bytes=arrival.prompt_tokens * BYTES_PER_TOKEN,
                     class_named=arrival.service_class,
                     client_retries=story.tries - 1,
@@ -135,9 +138,9 @@ class Crowd:
             self._tell(RequestWithdrawn(caller.asks, WithdrawalCause.CLIENT_LEFT))
         else:
             caller.story.outcome = Outcome.CANCELLED
-            story, leave_ns = caller.story, self._manners[caller.story.service_class].leave_ns
+            leave_ns = caller.manners.leave_ns
             assert leave_ns is not None
-            self._finish(caller, after(story.arrived_at, leave_ns))
+            self._finish(caller, after(caller.story.arrived_at, leave_ns))
 
     # ----------------------------------------------------------------------------------------------- what they are told
 
@@ -163,18 +166,19 @@ class Crowd:
             self.queued[caller.arrival.service_class] -= 1
         story.waited_ns += end.waited_ns
         story.outcome = end.outcome
-        wait = None if caller.began else self._wait(end, story)
+        wait = None if caller.began else self._wait(end, caller)
         if wait is None:
             self._finish(caller, now)
         else:
             caller.asks = None
             self._timeline.at(after(now, wait), self._ask, caller)
 
-    def _wait(self, end: End, story: Story) -> Duration | None:
+    def _wait(self, end: End, caller: Caller) -> Duration | None:
         """How long until the caller tries again, if it does."""
         if end.outcome in (Outcome.COMPLETED, Outcome.CANCELLED):
             return None
-        if story.tries > self._manners[story.service_class].retries:
+        retries_taken = caller.story.tries - 1
+        if retries_taken >= caller.manners.retries:
             return None
         face = FACES[end.outcome]
         asked_s = None
@@ -184,7 +188,7 @@ class Crowd:
             status=face.status,
             should_retry=face.should_retry,
             asked_s=asked_s,
-            retries_taken=story.tries - 1,
+            retries_taken=retries_taken,
             chance=self._chance.random(),
         )
         return None if wait_s is None else Duration(round(wait_s * SECOND))

@@ -23,11 +23,11 @@ class OpenAttempt:
 
     __slots__ = ("caller", "dispatch", "engine_id", "first_seen", "heard_at", "reported", "started_at", "stream")
 
-    def __init__(self, dispatch: Dispatch, caller: Caller, now: Instant, *, stream: bool) -> None:
+    def __init__(self, dispatch: Dispatch, caller: Caller, now: Instant) -> None:
         self.dispatch = dispatch
         self.caller = caller
         self.engine_id = engine_id(dispatch)
-        self.stream = stream
+        self.stream = caller.manners.stream
         self.started_at = now
         self.heard_at = now
         self.first_seen = False

@@ -27,7 +27,7 @@ from headgate.core.events import (
     TimerFired,
 )
 from headgate.model.endpoint import Endpoint
-from headgate.model.units import MINUTE, Duration, EndpointId, Instant, after, seconds
+from headgate.model.units import MILLISECOND, MINUTE, Duration, EndpointId, Instant, after, seconds
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.observer import Observer
 from headgate.simulation.engine import sequence
@@ -66,7 +66,7 @@ class VirtualHost:
             tell=self._tell,
             ended=audience.ended,
         )
-        self._sample_every = Duration(max(1, scenario.span_ns // max(1, samples)))
+        self._sample_every = Duration(max(MILLISECOND, scenario.span_ns // samples))
         self._progress: Callable[[Instant, int], None] | None = None
 
     def run(self, progress: Callable[[Instant, int], None] | None = None) -> None:
@@ -155,8 +155,7 @@ class VirtualHost:
         caller = self._crowd.caller(dispatch.request_id)
         assert caller is not None, f"{dispatch.request_id} was sent after its end"
         self._crowd.sent(caller)
-        stream = self._scenario.callers[caller.arrival.service_class].stream
-        attempt = OpenAttempt(dispatch, caller, self._now, stream=stream)
+        attempt = OpenAttempt(dispatch, caller, self._now)
         output_tokens = caller.arrival.output_tokens
         if dispatch.caps.output_tokens is not None:
             output_tokens = min(output_tokens, dispatch.caps.output_tokens)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.loadtest.problem import Problem
-from headgate.loadtest.traces import Row, read_trace
+from headgate.simulation.workload.problem import Problem
+from headgate.simulation.workload.traces import Row, read_trace
 
 
 def rows_of(folder: Path, text: str, name: str = "trace") -> list[Row]:
@@ -44,10 +44,21 @@ def test_the_shape_of_azure_2023_to_the_hundred_nanoseconds(tmp_path: Path) -> N
 def test_the_shape_of_mooncake(tmp_path: Path) -> None:
     text = (
         '{"timestamp": 0, "input_length": 6, "output_length": 5, "hash_ids": [0]}\n\n'
-        '{"timestamp": 3000, "input_length": 8, "output_length": 4, "hash_ids": [0, 1]}\n'
+        '{"timestamp": 3000, "input_length": 800, "output_length": 4, "hash_ids": [0, 1]}\n'
+        '{"timestamp": 3001, "input_length": 7, "output_length": 3}\n'
     )
 
-    assert rows_of(tmp_path, text) == [Row(0, 6, 5), Row(3_000_000_000, 8, 4)]
+    assert rows_of(tmp_path, text) == [
+        Row(0, 6, 5, prefix=(0,)),
+        Row(3_000_000_000, 800, 4, prefix=(0, 1)),
+        Row(3_001_000_000, 7, 3),
+    ]
+
+
+def test_the_shape_of_lmsys_whose_clients_are_tenants(tmp_path: Path) -> None:
+    text = "timestamp_s,client,prompt_tokens,output_tokens\n0.0,13,14,199\n0.2079,2,36,137\n"
+
+    assert rows_of(tmp_path, text) == [Row(0, 14, 199, tenant="13"), Row(207_900_000, 36, 137, tenant="2")]
 
 
 def test_a_packed_file_is_unpacked(tmp_path: Path) -> None:
@@ -72,5 +83,5 @@ def test_what_cannot_be_read_says_where(tmp_path: Path, text: str, message: str)
 
 
 def test_a_file_that_is_not_there_is_a_problem(tmp_path: Path) -> None:
-    with pytest.raises(Problem, match=r"none\.csv cannot be read: No such file"):
+    with pytest.raises(Problem, match=r"none\.csv cannot be read: No such file or directory; HEADGATE_DATA must be"):
         list(read_trace(tmp_path / "none.csv"))

@@ -1,0 +1,303 @@
+"""Are the figures what a slow and plain computation gives?"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.model.outcome import Outcome
+from headgate.model.units import ClassName, Duration, Instant, TenantId
+from headgate.simulation.report.course import BUCKETS, SAMPLES_MAX, Course
+from headgate.simulation.report.fairness import jain
+from headgate.simulation.report.fate import Fate, fate_of
+from headgate.simulation.report.report import Report
+from headgate.simulation.virtual.story import EndpointSample, Sample, Story
+from tests.simulation.report import plain_figures
+from tests.simulation.report.builders import (
+    S,
+    a_full_report,
+    a_report,
+    a_scenario,
+    a_story,
+    chance_samples,
+    chance_stories,
+    refused,
+)
+
+
+def figures(report: Report) -> dict[str, Any]:
+    return report.figures()
+
+
+def total(*stories: Story) -> dict[str, Any]:
+    return figures(a_report(*stories))["total"]
+
+
+def assert_within(told: Mapping[str, Any], plain: Mapping[str, Any]) -> None:
+    """Of a tenant less is told. Rounding may differ in its last digit where a float was a hair off the exact value."""
+    for key in told.keys() & plain.keys():
+        assert_same(told[key], plain[key], key)
+
+
+def assert_same(told: Any, plain: Any, key: str) -> None:
+    if isinstance(plain, Mapping):
+        assert isinstance(told, Mapping), key
+        assert told.keys() == plain.keys(), key
+        for each in plain:
+            assert_same(told[each], plain[each], f"{key}.{each}")
+    elif isinstance(plain, float):
+        assert told == pytest.approx(plain, abs=1.1e-6, rel=0), key
+    else:
+        assert told == plain, key
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_every_figure_of_every_group_is_the_plain_one(seed: int) -> None:
+    scenario, stories = a_scenario(), chance_stories(seed, 60 * seed)
+    told = figures(a_report(*stories, scenario=scenario))
+    plain = plain_figures.figures_of(stories, scenario)
+    names = ["interactive", "batch", "whole", "unheard-of"]
+
+    assert_within(told["total"], plain)
+    assert plain.keys() <= told["total"].keys()
+    assert list(told["classes"]) == [name for name in names if any(each.service_class == name for each in stories)]
+    assert list(told["tenants"]) == sorted({each.tenant for each in stories})
+    for name, group in told["classes"].items():
+        assert_within(
+            group, plain_figures.figures_of([each for each in stories if each.service_class == name], scenario)
+        )
+    for tenant, group in told["tenants"].items():
+        assert_within(group, plain_figures.figures_of([each for each in stories if each.tenant == tenant], scenario))
+    for name, tenants in told["classes_and_tenants"].items():
+        of_class = [each for each in stories if each.service_class == name]
+        assert list(tenants) == sorted({each.tenant for each in of_class})
+        for tenant, group in tenants.items():
+            assert_within(
+                group, plain_figures.figures_of([each for each in of_class if each.tenant == tenant], scenario)
+            )
+
+
+def test_one_good_request_counts_as_one() -> None:
+    told = total(a_story())
+
+    assert (told["arrivals"], told["completed"], told["good"], told["attainment"]) == (1, 1, 1, 1.0)
+    assert told["goodput_per_s"] == round(1 / 120, 6)
+    assert told["ttft_s"] == {"count": 1, "mean": 1.0, "p50": 1.0, "p90": 1.0, "p95": 1.0, "p99": 1.0, "max": 1.0}
+    assert (told["tpot_s"]["p99"], told["e2e_s"]["p99"], told["queue_wait_s"]["p99"]) == (0.05, 1.5, 0.4)
+    assert (told["tokens_computed"], told["tokens_wasted"], told["engine_s"], told["engine_s_wasted"]) == (
+        111,
+        0,
+        0.3,
+        0.0,
+    )
+    assert (told["sent"], told["attempts"], told["amplification"], told["retries"]) == (1, 1, 1.0, 0)
+    assert told["fairness"] == {"tenants": 1, "jain_attainment": 1.0, "jain_engine_s": 1.0, "worst_tenant": None}
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        {"first_token_at": Instant(12 * S + 1), "ended_at": Instant(12 * S + 1)},
+        {"ended_at": Instant(12 * S + 10)},
+    ],
+    ids=["first token", "pace"],
+)
+def test_an_answer_that_misses_one_target_is_late_and_its_work_wasted(late: dict[str, Any]) -> None:
+    told = total(a_story(**late))
+
+    assert (told["completed"], told["good"], told["fates"]["late"], told["tokens_wasted_share"]) == (1, 0, 1, 1.0)
+
+
+def test_targets_may_be_met_to_the_nanosecond() -> None:
+    assert total(a_story(first_token_at=Instant(12 * S), ended_at=Instant(13 * S)))["good"] == 1
+
+
+def test_refusals_and_leavers_are_misses_and_their_latencies_stay_out() -> None:
+    left = a_story(outcome=Outcome.CANCELLED, output_tokens=3, first_token_at=Instant(15 * S))
+    told = total(a_story(), refused(), refused(Outcome.SHED), left)
+
+    assert (told["attainment"], told["fates"]["refused"], told["fates"]["left"]) == (0.25, 2, 1)
+    assert told["refusals"] == {"queue_full": 1, "shed": 1}
+    assert (told["ttft_s"]["count"], told["e2e_s"]["count"], told["tpot_s"]["count"]) == (2, 1, 1)
+    assert told["queue_wait_s"]["count"] == 2
+
+
+def test_tries_and_attempts_beyond_the_first_are_told_apart() -> None:
+    told = total(a_story(tries=3), a_story(attempts=2), refused(tries=2))
+
+    assert (told["retries"], told["sent"], told["attempts"], told["amplification"]) == (3, 2, 3, 1.5)
+
+
+def test_an_answer_that_comes_whole_is_judged_by_its_end_alone() -> None:
+    scenario = a_scenario()
+    in_time = a_story(service_class=ClassName("whole"), ended_at=Instant(30 * S), first_token_at=Instant(30 * S))
+    late = a_story(service_class=ClassName("whole"), ended_at=Instant(30 * S + 1), first_token_at=Instant(11 * S))
+    told = figures(a_report(in_time, late, scenario=scenario))["classes"]["whole"]
+
+    assert (told["good"], told["fates"]["late"], told["ttft_s"], told["tpot_s"]) == (1, 1, None, None)
+
+
+def test_every_outcome_has_a_fate() -> None:
+    assert {fate_of(outcome, in_time=False) for outcome in Outcome} == set(Fate) - {Fate.GOOD}
+
+
+def test_fairness_compares_what_tenants_get_of_what_they_ask_and_how_much_they_get() -> None:
+    many = [a_story(tenant=TenantId("large")) for _ in range(60)]
+    few = [a_story(tenant=TenantId("small")) for _ in range(20)]
+    told = total(*many, *few)["fairness"]
+
+    assert told["jain_attainment"] == 1.0
+    assert told["jain_engine_s"] == 0.8  # (60 + 20)² / (2 · (60² + 20²))
+
+
+def test_the_worst_off_tenant_has_enough_requests_to_be_judged() -> None:
+    unlucky = [refused(tenant=TenantId("tiny")) for _ in range(19)]
+    half = [a_story(tenant=TenantId("half")) for _ in range(10)] + [refused(tenant=TenantId("half")) for _ in range(10)]
+
+    assert total(*unlucky, *half)["fairness"]["worst_tenant"] == {"tenant": "half", "arrivals": 20, "attainment": 0.5}
+
+
+@given(st.lists(st.integers(0, 10**18), min_size=1))
+def test_jain_lies_between_one_for_all_and_one_for_each(values: list[int]) -> None:
+    index = jain(values)
+
+    assert (index is None) == (not any(values))
+    assert index is None or 1 / len(values) * (1 - 1e-12) <= index <= 1 + 1e-12
+
+
+def test_an_empty_run_has_no_shares() -> None:
+    told = figures(a_report())
+
+    assert (told["total"]["arrivals"], told["total"]["attainment"], told["total"]["ttft_s"]) == (0, None, None)
+    assert (told["classes"], told["tenants"]) == ({}, {})
+    assert told["total"]["fairness"] == {
+        "tenants": 0,
+        "jain_attainment": None,
+        "jain_engine_s": None,
+        "worst_tenant": None,
+    }
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+
+
+def test_a_run_without_a_completed_request_has_no_end_to_end_times() -> None:
+    told = total(refused(), refused(Outcome.NO_ENDPOINTS))
+
+    assert (told["attainment"], told["e2e_s"], told["amplification"], told["tokens_wasted_share"]) == (
+        0.0,
+        None,
+        None,
+        None,
+    )
+
+
+def test_engines_are_told_with_what_their_samples_say() -> None:
+    scenario, samples = a_scenario(), chance_samples(1, 50)
+    report = a_report(a_story(), samples=50, scenario=scenario)
+    [first, _], fleet = figures(report)["engines"], figures(report)["fleet"]
+    in_flight = [each.endpoints[0].running + each.endpoints[0].waiting for each in samples]
+    other = [each.endpoints[1].running + each.endpoints[1].waiting for each in samples]
+
+    assert (first["id"], first["up_s"], first["busy_s"], first["idle_s"], first["busy_share"]) == (
+        "main/0",
+        130.0,
+        97.5,
+        32.5,
+        0.75,
+    )
+    assert (first["prefix_hit_share"], first["preemptions"], first["generated_tokens"]) == (0.25, 3, 4000)
+    assert (first["in_flight_mean"], first["in_flight_max"]) == (sum(in_flight) / 50, max(in_flight))
+    assert first["kv_used_max"] == round(max(each.endpoints[0].kv_used_fraction for each in samples), 6)
+    assert (fleet["up_s"], fleet["busy_s"], fleet["idle_s"], fleet["unassigned_s"]) == (260.0, 195.0, 65.0, 194.7)
+    assert fleet["in_flight_max_over_mean"] == pytest.approx(
+        max(sum(in_flight), sum(other)) / ((sum(in_flight) + sum(other)) / 2), abs=1e-6
+    )
+
+
+def test_buckets_tell_what_became_of_those_who_arrived_then() -> None:
+    last = Instant(120 * S - 1)
+    series = figures(a_report(a_story(), refused(), refused(arrived_at=last, service_class=ClassName("batch"))))[
+        "series"
+    ]
+
+    assert (series["bucket_s"], len(series["total"]["arrivals"])) == (1.0, BUCKETS)
+    assert (series["total"]["arrivals"][10], series["total"]["good"][10], series["total"]["refused"][10]) == (2, 1, 1)
+    assert (series["classes"]["batch"]["refused"][-1], sum(series["classes"]["batch"]["arrivals"])) == (1, 1)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_buckets_add_up_to_all_arrivals(seed: int) -> None:
+    told = figures(a_full_report(seed))
+    series = told["series"]
+
+    assert {name: sum(counts) for name, counts in series["total"].items()} == {
+        "arrivals": told["total"]["arrivals"],
+        **told["total"]["fates"],
+    }
+    for name, counts in series["classes"].items():
+        assert sum(counts["arrivals"]) == told["classes"][name]["arrivals"]
+
+
+def test_a_class_heard_of_late_was_not_queued_before() -> None:
+    told = figures(a_full_report())["series"]
+
+    assert list(told["queued"]) == ["interactive", "batch"]
+    assert len(told["queued"]["interactive"]) == len(told["queued"]["batch"]) == len(told["at_s"]) == 150
+    assert set(told["queued"]["interactive"][:50]) == {0}
+
+
+@given(count=st.integers(0, 4 * SAMPLES_MAX))
+@settings(max_examples=10)
+def test_samples_stay_at_even_distances_however_many_there_are(count: int) -> None:
+    course = Course(endpoints=1)
+    for number in range(1, count + 1):
+        course.add(Sample(Instant(number), {ClassName("a"): number}, (EndpointSample(number, 0, 0.5),)))
+    distances = {after - before for before, after in zip(course.at, course.at[1:], strict=False)}
+
+    assert len(course.at) < SAMPLES_MAX
+    assert len(distances) <= 1
+    assert count < SAMPLES_MAX or len(course.at) >= SAMPLES_MAX // 2 - 1
+    assert not count or course.at[-1] > count - 2 * course.at[0]
+    assert list(course.queued.get(ClassName("a"), [])) == list(course.at) == list(course.endpoints[0].running)
+
+
+def test_a_span_of_nothing_has_no_rates() -> None:
+    told = figures(a_report(a_story(), scenario=a_scenario(span_ns=Duration(0))))
+
+    assert (told["total"]["goodput_per_s"], told["total"]["attainment"]) == (0.0, 1.0)
+
+
+PROGRAM = """
+import hashlib, json, sys
+from headgate.simulation.report.table import text
+from tests.simulation.report.builders import a_full_report
+report = a_full_report(3)
+sys.stdout.write(json.dumps(report.figures(), allow_nan=False) + text(report, 99))
+"""
+
+
+def run(program: str, hash_seed: str) -> str:
+    environment = os.environ | {"PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, cwd=Path.cwd(), capture_output=True, text=True, check=True
+    )
+    return done.stdout
+
+
+def test_the_hash_seed_changes_no_byte() -> None:
+    first = run(PROGRAM, "0")
+
+    assert run(PROGRAM, "1") == first
+    assert '"worst_tenant": {"tenant"' in first
+
+
+def test_the_order_of_endings_changes_no_byte() -> None:
+    stories = chance_stories(5, 400)
+
+    assert json.dumps(figures(a_report(*stories))) == json.dumps(figures(a_report(*reversed(stories))))
