@@ -1,5 +1,7 @@
 """Are quantities read as people mean them?"""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +11,12 @@ from headgate.config.quantities import (
     Unreadable,
     address,
     address_text,
+    decimal_number,
     duration,
     duration_text,
     flag,
+    number_range,
+    share,
     size,
     size_text,
     whole_number,
@@ -101,3 +106,38 @@ def test_a_variable_that_is_not_set_is_named() -> None:
 def test_a_variable_must_be_well_written(text: str) -> None:
     with pytest.raises(Unexpandable, match=r'write "[$][$]{" where "[$]{" is meant'):
         expand(text, {})
+
+
+@pytest.mark.parametrize(("text", "number"), [("8", 8.0), ("17.5", 17.5), ("0.001", 0.001)])
+def test_a_decimal_number_is_plain(text: str, number: float) -> None:
+    assert decimal_number(text) == number
+
+
+@pytest.mark.parametrize(("text", "part"), [("0.7", 0.7), ("70%", 0.7), ("5.54 %", 0.0554), ("3", 3.0)])
+def test_a_share_is_a_number_or_a_percentage(text: str, part: float) -> None:
+    assert share(text) == part
+
+
+@pytest.mark.parametrize(("text", "bounds"), [("200", (200, 200)), ("200:800", (200, 800))])
+def test_a_range_is_one_number_or_two(text: str, bounds: tuple[int, int]) -> None:
+    assert number_range(text) == bounds
+
+
+@pytest.mark.parametrize(
+    ("reader", "text"),
+    [
+        (decimal_number, "1e3"),
+        (decimal_number, "-1"),
+        (decimal_number, "nan"),
+        (decimal_number, "1%"),
+        (share, "%"),
+        (share, "-1"),
+        (number_range, "0"),
+        (number_range, "9:8"),
+        (number_range, "1:"),
+        (number_range, "1.5"),
+    ],
+)
+def test_what_is_no_such_number_is_unreadable(reader: Callable[[str], object], text: str) -> None:
+    with pytest.raises(Unreadable):
+        reader(text)

@@ -25,6 +25,7 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "top": "watch a running gateway, second by second",
         "keys": "make and hash the keys of callers",
         "engine": "run a simulated engine, without a GPU",
+        "simulate": "say what would become of traffic on engines, under virtual time",
         "loadtest": "send traffic that does not wait and say how the server held up",
     }
 )

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 
@@ -35,6 +35,7 @@ from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, EndpointId, ModelName, TenantId
+from headgate.ports.observer import Observer
 from headgate.telemetry.log import LogObserver, log, tell
 from headgate.telemetry.loop_lag import measure_for_ever
 from headgate.telemetry.meters import Histogram, Meters
@@ -47,7 +48,7 @@ _EXIT_MISTAKE = 70
 class Gateway:
     """One gateway process with a scheduler of its own. Made and run inside an event loop."""
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings]) -> None:
+    def __init__(self, settings: Settings, load: Callable[[], Settings], *, observers: Sequence[Observer] = ()) -> None:
         self._settings = settings
         self._load = load
         self._reload_problems: tuple[str, ...] = ()
@@ -61,7 +62,7 @@ class Gateway:
         self._endpoints: tuple[Endpoint, ...] = ()
         self._meters = Meters()
         self._loop_lag = Histogram()
-        self._host = LocalHost(Scheduler(), SystemClock(), (self._meters, LogObserver()), self._on_fault)
+        self._host = LocalHost(Scheduler(), SystemClock(), (self._meters, LogObserver(), *observers), self._on_fault)
         self._watch = EngineWatch(self._session, self._host.tell, _tell_signals)
         self._attempts = OpenAttempts(self._host.tell)
         self._large_bodies = LargeBodies()

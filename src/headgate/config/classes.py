@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from headgate.config.caps import caps
 from headgate.config.problems import Report
-from headgate.config.schema import ClassSection, File
+from headgate.config.schema import ClassSection
 from headgate.config.shape import suggestion
 from headgate.model.policy import ServiceClass
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, PoolName
@@ -47,12 +47,13 @@ T = TypeVar("T")
 _TIERS_LEFT_TO_US = ("auto", "default")
 
 
-def service_classes(file: File, report: Report) -> tuple[ServiceClass, ...]:
-    if file.classes is None:
+def service_classes(sections: Mapping[str, ClassSection] | None, report: Report) -> tuple[ServiceClass, ...]:
+    """What the section `classes` comes to; None where the file has none."""
+    if sections is None:
         return tuple(DEFAULT_CLASSES.values())
-    if not file.classes:
+    if not sections:
         report.problem(("classes",), "names no class; name at least one, or leave it out for the default ones")
-    classes = tuple(_service_class(name, section, report) for name, section in file.classes.items())
+    classes = tuple(_service_class(name, section, report) for name, section in sections.items())
     _check_tiers(classes, report)
     if classes and not any(each.unnamed for each in classes):
         report.warn(

@@ -18,10 +18,11 @@ from headgate.config.limits import limits
 from headgate.config.pools import pool_settings
 from headgate.config.problems import ConfigErrors, Problem, Report
 from headgate.config.references import check_names, check_references
+from headgate.config.rules import health_rules, retry_rules
 from headgate.config.schema import File
 from headgate.config.settings import Address, Settings
 from headgate.config.tenants import callers
-from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
+from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import ClassName, Duration, ModelName, PoolName, TenantId
 
@@ -34,7 +35,7 @@ def load(path: Path, environ: Mapping[str, str], *, engines: Collection[str]) ->
 def parse(text: str, name: str, environ: Mapping[str, str], *, engines: Collection[str]) -> Settings:
     """As `load`, for a text that is at hand; `name` is how messages call it."""
     report = Report(name)
-    file = shape.read(document.parse(text, report), environ, report)
+    file = shape.read(document.parse(text, report), File, environ, report)
     settings = _settings(file, engines, report)
     report.raise_if_wrong()
     settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()))
@@ -58,17 +59,18 @@ def _alone(setting: str, path: Path, environ: Mapping[str, str]) -> File:
     tree = document.parse(read_text(path), report)
     report.raise_if_wrong()
     value = tree.get(setting) if isinstance(tree, dict) else None
-    file = shape.read({setting: value, "pools": {}, "models": {}}, environ, report)
+    file = shape.read({setting: value, "pools": {}, "models": {}}, File, environ, report)
     report.raise_if_wrong()
     return file
 
 
-def read_text(path: Path) -> str:
+def read_text(path: Path, *, missing: str = "name the configuration file, or let `headgate init` write one") -> str:
+    """`missing` says what to do where the file does not exist. Raises `ConfigErrors`."""
     try:
         # Line ends stay as they are, so that whoever edits the text gives them back.
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        problem = "does not exist; name the configuration file, or let `headgate init` write one"
+        problem = f"does not exist; {missing}"
     except UnicodeDecodeError:
         problem = "is not UTF-8 text"
     except OSError as error:
@@ -78,7 +80,7 @@ def read_text(path: Path) -> str:
 
 def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
     check_names(file, report)
-    classes = service_classes(file, report)
+    classes = service_classes(file.classes, report)
     check_references(file, classes, report)
     who = callers(file, report)
     pools = pool_settings(file, engines, report)
@@ -92,7 +94,7 @@ def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
         keys=who.keys,
         anonymous_tenant=who.anonymous_tenant,
         pools=pools,
-        policy=_policy(file, classes),
+        policy=_policy(file, classes, report),
         error_docs=error_docs(file, report),
         quote_engine_errors=file.quote_engine_errors,
         hash="",
@@ -102,11 +104,9 @@ def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
 def _check_numbers(file: File, report: Report) -> None:
     if file.listen == file.admin_listen and file.listen[1] != 0:
         report.problem(("admin_listen",), "is the same as listen; give the admin listener a port of its own")
-    if file.health.eject_max < file.health.eject:
-        report.problem(("health", "eject_max"), "is less than eject; make it at least as long")
 
 
-def _policy(file: File, classes: tuple[ServiceClass, ...]) -> Policy:
+def _policy(file: File, classes: tuple[ServiceClass, ...], report: Report) -> Policy:
     return Policy(
         classes=classes,
         tenants=tuple(
@@ -122,26 +122,6 @@ def _policy(file: File, classes: tuple[ServiceClass, ...]) -> Policy:
             Model(ModelName(name), tuple(PoolName(each) for each in section.pools))
             for name, section in file.models.items()
         ),
-        retry=_retry(file),
-        health=HealthRules(
-            failures_max=file.health.failures_max,
-            stall_ns_max=Duration(file.health.stall_max),
-            eject_ns=Duration(file.health.eject),
-            eject_ns_max=Duration(file.health.eject_max),
-        ),
-    )
-
-
-def _retry(file: File) -> RetryRules:
-    """The core counts in hundredths of a retry, so a percentage of first attempts is their credit as it stands."""
-    retry = file.retry
-    return RetryRules(
-        attempts_max=retry.attempts_max,
-        credit_per_first_attempt=retry.tenant_percent,
-        credit_burst=100 * retry.tenant_burst,
-        cost=100,
-        cost_after_silence=100 * retry.cost_after_silence,
-        pool_window_ns=Duration(retry.pool_window),
-        pool_percent=retry.pool_percent,
-        pool_extra_min=retry.pool_extra_min,
+        retry=retry_rules(file.retry),
+        health=health_rules(file.health, report),
     )

@@ -15,6 +15,9 @@ _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile(_NUMBER + r" ?(ms|s|m|h)")
 _SIZE = re.compile(_NUMBER + r" ?(B|KiB|MiB|GiB|kB|MB|GB)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
+_DECIMAL = re.compile(_NUMBER)
+_SHARE = re.compile(_NUMBER + r"( ?%)?")
+_RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,3}(_?[0-9]{3})*|[+-]?[0-9]{1,18}")
 
 _NANOSECONDS = {"ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": 60 * MINUTE}
@@ -53,6 +56,27 @@ def whole_number(text: str) -> int:
     raise Unreadable("a whole number")
 
 
+def decimal_number(text: str) -> float:
+    if found := _DECIMAL.fullmatch(text):
+        return float(found[1])
+    raise Unreadable("a number such as 8 or 17.5")
+
+
+def share(text: str) -> float:
+    """A part of a whole, or a weight beside others."""
+    if found := _SHARE.fullmatch(text):
+        return float(Decimal(found[1]) / 100 if found[2] else Decimal(found[1]))
+    raise Unreadable("a share such as 0.7 or 70%")
+
+
+def number_range(text: str) -> tuple[int, int]:
+    """Least and most, both included."""
+    found = _RANGE.fullmatch(text)
+    if found and 1 <= int(found[1]) <= int(found[2] or found[1]):
+        return int(found[1]), int(found[2] or found[1])
+    raise Unreadable("a number, or two with a colon between them and the lesser first, such as 200:800")
+
+
 def flag(text: str) -> bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -60,7 +84,7 @@ def flag(text: str) -> bool:
 
 
 READERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
-    {"address": address, "duration": duration, "size": size}
+    {"address": address, "duration": duration, "range": number_range, "share": share, "size": size}
 )
 """What a field of the schema names in `reads` -> how its text is read."""
 

@@ -34,7 +34,7 @@ def check_names(file: File, report: Report) -> None:
 
 def check_references(file: File, classes: tuple[ServiceClass, ...], report: Report) -> None:
     names = [each.name for each in classes]
-    check = _References(report)
+    check = References(report)
     for model, section in file.models.items():
         place = ("models", model, "pools")
         if not section.pools:
@@ -49,7 +49,9 @@ def check_references(file: File, classes: tuple[ServiceClass, ...], report: Repo
         report.problem(("models",), "names no model; name at least one and the pools that serve it")
 
 
-class _References:
+class References:
+    """Notes the names that are not there, and those that stand twice."""
+
     def __init__(self, report: Report) -> None:
         self._report = report
 

@@ -11,7 +11,7 @@ and never at all where the schema says that it is a secret.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec import inspect
@@ -20,13 +20,15 @@ from headgate.config import quantities
 from headgate.config.document import Tree
 from headgate.config.environment import Unexpandable, expand
 from headgate.config.problems import Place, Report
-from headgate.config.schema import File, Section
+from headgate.config.schema import Section
+
+Whole = TypeVar("Whole", bound=Section)
 
 
-def read(tree: Tree, environ: Mapping[str, str], report: Report) -> File:
-    """The file as the schema knows it, with stand-ins where it is wrong."""
-    shape = _Shape(environ, report).value({} if tree is None else tree, inspect.type_info(File), ())
-    return msgspec.convert(shape, File)
+def read(tree: Tree, kind: type[Whole], environ: Mapping[str, str], report: Report) -> Whole:
+    """The file as the schema knows this kind of file, with stand-ins where it is wrong."""
+    shape = _Shape(environ, report).value({} if tree is None else tree, inspect.type_info(kind), ())
+    return msgspec.convert(shape, kind)
 
 
 def suggestion(word: str, known: Iterable[str], *, quiet: str = "") -> str:
@@ -54,7 +56,10 @@ class _Shape:
                 return self._items(tree, info, place)
             case inspect.UnionType():
                 return self._either(tree, info, place)
-            case inspect.Metadata(type=inspect.DictType() | inspect.ListType()):
+            case inspect.Metadata(type=inspect.DictType()):
+                alone = _extra(info).get("alone")
+                return self.value({tree: str(alone)} if alone and isinstance(tree, str) else tree, info.type, place)
+            case inspect.Metadata(type=inspect.ListType()):
                 return self.value(tree, info.type, place)
             case _:
                 return self._leaf(tree, info, place)
@@ -68,9 +73,10 @@ class _Shape:
         if tree is None and place:
             tree = {}
         if not isinstance(tree, dict):
-            self._unexpected(place, tree, f"a mapping with the settings {_listed(field.name for field in info.fields)}")
+            named = _listed(field.encode_name for field in info.fields)
+            self._unexpected(place, tree, f"a mapping with the settings {named}")
             tree = {}
-        fields = {field.name: field for field in info.fields}
+        fields = {field.encode_name: field for field in info.fields}
         return self._fields(self._without_unknown(tree, fields, place), fields, place)
 
     def _fields(self, tree: dict[str, Tree], fields: Mapping[str, inspect.Field], place: Place) -> dict[str, object]:
@@ -138,15 +144,19 @@ class _Shape:
         else:
             if (
                 value in words
-                or not isinstance(info, inspect.IntType)
+                or not isinstance(info, inspect.IntType | inspect.FloatType)
                 or self._is_within(value, info, tree, place, unit)
             ):
                 return value
         return _stand_in(info)
 
-    def _is_within(self, value: object, info: inspect.IntType, text: str, place: Place, unit: object) -> bool:
-        assert isinstance(value, int)
-        if info.ge is not None and value < info.ge:
+    def _is_within(
+        self, value: object, info: inspect.IntType | inspect.FloatType, text: str, place: Place, unit: object
+    ) -> bool:
+        assert isinstance(value, int | float)
+        if info.gt is not None and value <= info.gt:
+            self.report.problem(place, f"must be more than {_bound(info.gt, unit)}, not {text}")
+        elif info.ge is not None and value < info.ge:
             self.report.problem(place, f"must be at least {_bound(info.ge, unit)}, not {text}")
         elif info.le is not None and value > info.le:
             self.report.problem(place, f"must be at most {_bound(info.le, unit)}, not {text}")
@@ -172,6 +182,8 @@ def _understood(text: str, info: inspect.Type, reads: object) -> object:
     match info:
         case inspect.IntType():
             return quantities.whole_number(text)
+        case inspect.FloatType():
+            return quantities.decimal_number(text)
         case inspect.BoolType():
             return quantities.flag(text)
         case _:
@@ -182,7 +194,7 @@ def _understood(text: str, info: inspect.Type, reads: object) -> object:
 
 def _expected(info: inspect.Type) -> str:
     match info:
-        case inspect.IntType():
+        case inspect.IntType() | inspect.FloatType():
             return "a number"
         case inspect.BoolType():
             return "true or false"
@@ -197,10 +209,12 @@ def _stand_in(info: inspect.Type) -> object:
             return _stand_in(info.type)
         case inspect.IntType():
             return info.ge or 0
+        case inspect.FloatType():
+            return info.le or 1.0
         case inspect.BoolType():
             return False
         case inspect.TupleType():
-            return ["", 0]
+            return [_stand_in(each) for each in info.item_types]
         case inspect.ListType():
             return []
         case inspect.DictType():
@@ -220,14 +234,14 @@ def _extra(info: inspect.Type) -> dict[str, object]:
     return cast("dict[str, object]", info.extra or {})
 
 
-def _bound(limit: int, unit: object) -> str:
+def _bound(limit: float, unit: object) -> str:
     match unit:
         case "duration":
-            return quantities.duration_text(limit)
+            return quantities.duration_text(int(limit))
         case "size":
-            return quantities.size_text(limit)
+            return quantities.size_text(int(limit))
         case _:
-            return str(limit)
+            return f"{limit:g}" if isinstance(limit, float) else str(limit)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,0 +1,40 @@
+"""How does a test get a scenario's settings, or the problems of its file?"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from textwrap import dedent
+
+from headgate.config.problems import ConfigErrors
+from headgate.config.scenarios.load import parse
+from headgate.config.scenarios.settings import ScenarioSettings
+from headgate.simulation.engine.profile import PROFILES
+
+SCHEDULERS = ("headgate", "static-cap")
+
+SMALL = """\
+pools:
+  main: {in_flight_max: 8, engines: [tiny, tiny]}
+traffic:
+"""
+"""The pools stand on line 2, the first entry of the traffic on line 4."""
+
+
+def small_with_traffic(*lines: str) -> str:
+    """Lines that begin with a brace are entries of the traffic; the others follow them."""
+    entries = [f"  - {line}" for line in lines if line.startswith("{")]
+    return SMALL + "\n".join([*entries, *(line for line in lines if not line.startswith("{"))]) + "\n"
+
+
+def scenario_of(text: str, folder: Path, environ: Mapping[str, str] | None = None) -> ScenarioSettings:
+    return parse(
+        dedent(text).lstrip("\n"), folder / "small.yaml", environ or {}, profiles=PROFILES, schedulers=SCHEDULERS
+    )
+
+
+def problems_of(text: str, folder: Path = Path(), environ: Mapping[str, str] | None = None) -> list[str]:
+    """What is said about a file that is wrong; nothing where it is right."""
+    try:
+        scenario_of(text, folder, environ)
+    except ConfigErrors as errors:
+        return [str(problem).removeprefix(f"{folder / 'small.yaml'}:") for problem in errors.problems]
+    return []

@@ -1,0 +1,277 @@
+"""Is everything that is wrong with a scenario's file told, with its line, its place and the next step?"""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headgate.config.problems import ConfigErrors
+from headgate.config.scenarios.load import load
+from headgate.config.scenarios.schema import (
+    CallersSection,
+    EnginesSection,
+    FaultSection,
+    LengthsSection,
+    RandomFaultsSection,
+    ScenarioFile,
+    TrafficSection,
+)
+from headgate.simulation.engine.profile import PROFILES
+from tests.config.scenario_builders import SCHEDULERS, problems_of, small_with_traffic
+
+POISSON = "{rate: 5, for: 60s, classes: batch, prompt: 100, output: 10}"
+
+
+def traffic(entry: str, *lines: str) -> list[str]:
+    return problems_of(small_with_traffic(entry, *lines))
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("titel: x", '5: titel: unknown key; did you mean "title"?'),
+        ("scheduler: headgates", '5: scheduler: scheduler "headgates" does not exist; did you mean "headgate"?'),
+        ("scheduler: {cap: 3}", "5: scheduler.cap: means nothing with headgate, only with static-cap; remove it"),
+        ("duration: 5", '5: duration: expected a duration with its unit, such as 250ms, 10s, 5m or 1h, found "5"'),
+        (
+            "classes: {batch: {}, a b: {band: 0}}",
+            "5: classes.a b: a name is made of up to 64 letters, digits, and . _ -",
+        ),
+        (
+            "callers: {bach: {ttft: 1s}}",
+            '5: callers.bach: class "bach" does not exist; did you mean "batch"?',
+        ),
+        (
+            "faults: [{crash: main/7, at: 1s, back_after: 1s}]",
+            '5: faults[0].crash[0]: engine "main/7" does not exist; did you mean "main/1"?',
+        ),
+        (
+            "faults: [{crash: other, at: 1s, back_after: 1s}]",
+            '5: faults[0].crash[0]: engine "other" does not exist; write POOL/NUMBER, or POOL for all of its engines',
+        ),
+        (
+            "faults: [{at: 1s}]",
+            "5: faults[0]: does not say what goes wrong; give exactly one of crash, hang, slow, random",
+        ),
+        (
+            "faults: [{crash: main, hang: main, at: 1s}]",
+            "5: faults[0]: says crash and hang; give exactly one of crash, hang, slow, random",
+        ),
+        (
+            "faults: [{hang: main, at: 1s}]",
+            "5: faults[0].for: missing; say how long, such as 20s",
+        ),
+        (
+            "faults: [{hang: main, at: 1s, for: 1s, speed: 0.2}]",
+            "5: faults[0].speed: means nothing with hang; remove it",
+        ),
+        (
+            "faults: [{slow: main, at: 1s, for: 1s, speed: 1.5}]",
+            "5: faults[0].speed: must be at most 1, not 1.5",
+        ),
+        (
+            "faults: [{random: {crash: 1, for_max: 1s}}]",
+            "5: faults[0].random.for_max: is less than for_min; make it at least as long",
+        ),
+        (
+            "faults: [{random: {}}]",
+            "5: faults[0].random: draws no fault; say how many of crash, hang or slow",
+        ),
+    ],
+)
+def test_a_setting_that_is_wrong_is_named(line: str, problem: str) -> None:
+    assert traffic(POISSON, line)[0] == problem
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        (
+            "{classes: batch}",
+            "4: traffic[0]: does not say where its requests come from; give exactly one of trace, servegen, rate",
+        ),
+        (
+            "{rate: 5, trace: x, classes: batch}",
+            "4: traffic[0]: says trace and rate; give exactly one of trace, servegen, rate",
+        ),
+        (
+            "{rate: 5, for: 60s, classes: batsch, prompt: 1, output: 1}",
+            '4: traffic[0].classes.batsch: class "batsch" does not exist; did you mean "batch"?',
+        ),
+        (
+            "{rate: 5, for: 60s, prompt: 1, output: 1}",
+            "4: traffic[0].classes: missing; name the class of these requests, or several with their shares",
+        ),
+        (
+            "{rate: 5, classes: batch, prompt: 1, output: 1}",
+            "4: traffic[0].for: missing; say how long requests arrive, here or for all traffic in duration",
+        ),
+        (
+            "{rate: 5, for: 60s, classes: batch, output: 1}",
+            "4: traffic[0].prompt: missing; say how many tokens, such as 200:800",
+        ),
+        (
+            "{rate: 0, for: 60s, classes: batch, prompt: 1, output: 1}",
+            "4: traffic[0].rate: must be more than 0, not 0",
+        ),
+        (
+            "{rate: 5, for: 60s, classes: batch, prompt: 800:200, output: 1}",
+            (
+                "4: traffic[0].prompt.between: expected a number, or two with a colon between them and the lesser "
+                'first, such as 200:800, found "800:200"'
+            ),
+        ),
+        (
+            "{rate: 5, for: 60s, classes: batch, prompt: {median: 9, p95: 5, most: 3}, output: 1}",
+            "4: traffic[0].prompt: median, p95 and most must grow in this order",
+        ),
+        (
+            "{rate: 5, for: 60s, classes: batch, prompt: {median: 9}, output: 1}",
+            "4: traffic[0].prompt: is not complete; write two bounds, such as 200:800, or median, p95 and most",
+        ),
+        (
+            "{rate: 5, for: 60s, speed_up: 2, classes: batch, prompt: 1, output: 1}",
+            "4: traffic[0].speed_up: means nothing with rate, only with trace or servegen; remove it",
+        ),
+        (
+            "{rate: 5, for: 60s, classes: {batch: many}, prompt: 1, output: 1}",
+            '4: traffic[0].classes.batch: expected a share such as 0.7 or 70%, found "many"',
+        ),
+        (
+            "{rate: 5, for: 60s, classes: batch, tenants: {a: 1}, tenants_like: b.csv, prompt: 1, output: 1}",
+            "4: traffic[0].tenants_like: stands beside tenants; keep one of them",
+        ),
+        (
+            "{rate: 5, for: 60s, classes: batch, tenants: a b, prompt: 1, output: 1}",
+            "4: traffic[0].tenants.a b: a tenant's name is made of up to 64 letters, digits, and . _ -",
+        ),
+        (
+            "{trace: gone.csv, classes: batch}",
+            '4: traffic[0].trace: there is no file "gone.csv"; a path is relative to the scenario\'s own file',
+        ),
+    ],
+)
+def test_traffic_that_is_wrong_is_named(entry: str, problem: str) -> None:
+    assert traffic(entry)[0] == problem
+
+
+@pytest.mark.parametrize(
+    ("engines", "problem"),
+    [
+        ("[tinny]", '2: pools.main.engines[0].profile: profile "tinny" does not exist; did you mean "tiny"?'),
+        ("[]", "2: pools.main.engines: names no engine; list at least one by its profile"),
+        (
+            "[{profile: tiny, kv_tokens: 2000}]",
+            (
+                "2: pools.main.engines[0].kv_tokens: holds 2000 tokens, less than the longest context of 4096; "
+                "set context_tokens to 2000 or less beside it, or raise it"
+            ),
+        ),
+        (
+            "[{profile: tiny, chunk_tokens: 16}]",
+            (
+                "2: pools.main.engines[0].chunk_tokens: is 16, less than sequences_max 32, and every running sequence "
+                "needs its token in each step; raise it, or lower sequences_max"
+            ),
+        ),
+        (
+            "[{profile: tiny, block_tokens: 24}]",
+            (
+                "2: pools.main.engines[0].block_tokens: must divide 512, which prefixes of traces are counted in, "
+                "such as 16 or 32"
+            ),
+        ),
+        ("[{profile: tiny, count: 5000}]", "2: pools.main.engines[0].count: must be at most 1000, not 5000"),
+    ],
+)
+def test_engines_that_could_not_start_are_named(engines: str, problem: str) -> None:
+    text = small_with_traffic(POISSON).replace("[tiny, tiny]", engines)
+
+    assert problems_of(text) == [problem]
+
+
+def test_every_problem_is_told_at_once() -> None:
+    assert problems_of("pools: {main: {engines: [tinny]}}\ntraffic: [{rate: 5}]\n") == [
+        '1: pools.main.engines[0].profile: profile "tinny" does not exist; did you mean "tiny"?',
+        "1: pools.main.in_flight_max: missing; say how many requests an engine may hold at once, such as 64",
+        "2: traffic[0].for: missing; say how long requests arrive, here or for all traffic in duration",
+        "2: traffic[0].prompt: missing; say how many tokens, such as 200:800",
+        "2: traffic[0].output: missing; say how many tokens, such as 200:800",
+        "2: traffic[0].classes: missing; name the class of these requests, or several with their shares",
+    ]
+
+
+def test_an_empty_file_says_what_is_needed() -> None:
+    assert problems_of("") == [
+        "1: pools: missing; name at least one pool of engines",
+        "1: traffic: missing; list at least one source of requests",
+    ]
+
+
+def test_a_public_trace_without_the_data_says_what_to_set_and_where_it_comes_from() -> None:
+    [problem] = traffic("{trace: azure2023_conv, classes: batch}")
+
+    assert problem == (
+        '4: traffic[0].trace: public trace "azure2023_conv" is looked for in the folder traces below $HEADGATE_DATA, '
+        "which is not set; export HEADGATE_DATA=FOLDER with azure2023_conv.csv in FOLDER/traces "
+        "(it comes from github.com/Azure/AzurePublicDataset, AzureLLMInferenceTrace_conv.csv)"
+    )
+
+
+def test_a_misspelled_trace_says_which_there_is(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "azure2023_conv.csv").touch()
+    text = small_with_traffic("{trace: azure2032_conv, classes: batch}", "{servegen: m-small, classes: batch}")
+
+    assert problems_of(text, environ={"HEADGATE_DATA": str(tmp_path)}) == [
+        f'4: traffic[0].trace: there is no trace "azure2032_conv" in {tmp_path}/traces; did you mean "azure2023_conv"?',
+        (
+            f'5: traffic[1].servegen: there is no trace "servegen_m-small" in {tmp_path}/traces; '
+            "put servegen_m-small_rates.csv there (it comes from github.com/alibaba/ServeGen, "
+            "repacked as docs/reference/scenarios.md says)"
+        ),
+    ]
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigErrors) as caught:
+        load(tmp_path / "gone.yaml", {}, profiles=PROFILES, schedulers=SCHEDULERS)
+
+    assert str(caught.value).endswith(
+        "gone.yaml: does not exist; name a scenario's file; docs/reference/scenarios.md says what stands in one"
+    )
+
+
+WORDS = ("main", "main/0", "tiny", "batch", "x", "", "10s", "4", "-1", "0.5", "70%", "200:800", "true", "${E}", "${")
+NAMES = tuple(
+    name
+    for section in (
+        ScenarioFile,
+        EnginesSection,
+        CallersSection,
+        LengthsSection,
+        TrafficSection,
+        RandomFaultsSection,
+        FaultSection,
+    )
+    for name in section.__struct_encode_fields__
+)
+words = st.sampled_from(WORDS) | st.none() | st.text(max_size=5)
+trees = st.recursive(
+    words,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(NAMES + WORDS) | st.text(max_size=3), inner, max_size=5)
+    ),
+    max_leaves=30,
+)
+
+
+@given(st.dictionaries(st.sampled_from(ScenarioFile.__struct_encode_fields__), trees, max_size=12))
+@settings(max_examples=300)
+def test_any_tree_is_judged(tree: dict) -> None:
+    problems = problems_of(json.dumps(tree), environ={"E": "value"})
+
+    assert [problem for problem in problems if not problem[0].isdigit()] == []
