@@ -62,6 +62,16 @@ bench-relay *args:
 bench-engine *args:
     {{ bin }}/python -m bench.engine "$@"
 
+# One workload in the simulator and on a live gateway with four live simulated engines, side by side (docs/simulation.md).
+[positional-arguments]
+sim-live *args:
+    {{ bin }}/python -m bench.sim_live "$@"
+
+# What simple gateways make of an overload of four simulated engines, and what ours does (docs/simulation.md).
+[positional-arguments]
+sim-overload *args:
+    {{ bin }}/python -m bench.sim_overload "$@"
+
 # Bytes that nobody would send on purpose: `just fuzz [SECONDS] [TARGET ...]`, each target for so long.
 fuzz *args:
     {{ bin }}/python -m fuzz.run {{ args }}

@@ -1,10 +1,13 @@
 """Which log is played again? Run as a program this prints the fingerprints of a log and of the scheduler's answers.
 
-Usage: python -m tests.replay.log SEED EVENTS
+Usage: python -m tests.replay.log SEED EVENTS    a log made up by a seed
+       python -m tests.replay.log FILE           one that another process has pickled
 """
 
+import pickle
 import sys
 from hashlib import sha256
+from pathlib import Path
 from random import Random
 
 from headgate.core.commands import Command
@@ -38,6 +41,13 @@ def fingerprint(values: object) -> str:
     return sha256(repr(values).encode()).hexdigest()
 
 
+def _asked_for(arguments: list[str]) -> tuple[Log, list[list[Command]]]:
+    if len(arguments) == 2:
+        return write(int(arguments[0]), int(arguments[1]))
+    log: Log = pickle.loads(Path(arguments[0]).read_bytes())
+    return log, replay(log)
+
+
 if __name__ == "__main__":
-    written, answered = write(int(sys.argv[1]), int(sys.argv[2]))
+    written, answered = _asked_for(sys.argv[1:])
     sys.stdout.write(f"{fingerprint(written)} {fingerprint(answered)}\n")

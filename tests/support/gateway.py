@@ -18,6 +18,7 @@ from headgate.compose.gateway import Gateway
 from headgate.config.load import load
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
+from headgate.ports.observer import Observer
 from tests.support.ports import free_port
 from tests.support.processes import ChildProcess
 
@@ -110,7 +111,12 @@ def urls_of(config: Config) -> tuple[str, str]:
 
 @asynccontextmanager
 async def gateway_in_loop(
-    config: Config, folder: Path, *, wait_for: int | None = None, exit_code: int = 0
+    config: Config,
+    folder: Path,
+    *,
+    wait_for: int | None = None,
+    exit_code: int = 0,
+    observers: Sequence[Observer] = (),
 ) -> AsyncIterator[GatewayInLoop]:
     """A gateway in this event loop, once so many endpoints (all of them) are ready."""
     file = folder / "headgate.yaml"
@@ -119,7 +125,7 @@ async def gateway_in_loop(
     def read() -> Settings:
         return load(file, os.environ, engines=DIALECTS.keys())
 
-    gateway = Gateway(read(), read)
+    gateway = Gateway(read(), read, observers=observers)
     up = asyncio.Event()
     running = asyncio.create_task(gateway.run(lambda *_: up.set()))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:

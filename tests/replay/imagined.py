@@ -1,0 +1,82 @@
+"""Which log does the virtual host write? Four small engines, too many callers, and engines that die, hang and crawl."""
+
+from random import Random
+
+from headgate.core.scheduler import Scheduler
+from headgate.model.policy import HealthRules
+from headgate.model.units import (
+    MILLISECOND,
+    SECOND,
+    ClassName,
+    Duration,
+    EndpointId,
+    Instant,
+    ModelName,
+    PoolName,
+    TenantId,
+)
+from headgate.simulation.engine.profile import TINY
+from headgate.simulation.virtual.host import VirtualHost
+from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Hang, Scenario, Slow
+from headgate.simulation.virtual.story import Ending, Sample, Story
+from headgate.simulation.workload.arrival import Arrival, Arrivals
+from tests.replay.hosts import Recorder
+from tests.support.builders import a_class, a_model, a_policy, lasting
+
+_SPAN = Duration(24 * SECOND)
+_TENANTS = ("acme", "bolt", "corn")
+
+
+class _Nobody:
+    """An audience that does not listen."""
+
+    def ended(self, story: Story) -> None: ...
+
+    def sampled(self, sample: Sample) -> None: ...
+
+    def over(self, ending: Ending) -> None: ...
+
+
+def imagine() -> Recorder:
+    recorder = Recorder()
+    VirtualHost(_scenario(), _Nobody(), observers=(recorder,)).run()
+    return recorder
+
+
+def _scenario() -> Scenario:
+    ids = [EndpointId(f"p/e{number}") for number in range(4)]
+    return Scenario(
+        title="Trouble",
+        seed=11,
+        policy=a_policy(
+            classes=(a_class("interactive", queue_wait=1), a_class("batch", band=1, queue_wait=20)),
+            tenants=_TENANTS,
+            pools=("p",),
+            models=(a_model("m", "p"),),
+            health=HealthRules(failures_max=2, stall_ns_max=lasting(2), eject_ns=lasting(1)),
+        ),
+        model=ModelName("m"),
+        engines=tuple(EngineSpec(id=each, pool=PoolName("p"), profile=TINY, in_flight_max=3) for each in ids),
+        callers={
+            ClassName("interactive"): Callers(leave_ns=Duration(3 * SECOND // 2), retries=2),
+            ClassName("batch"): Callers(stream=False),
+        },
+        arrivals=_arrivals,
+        span_ns=_SPAN,
+        faults=(
+            Crash(ids[0], Instant(5 * SECOND), back_after_ns=Duration(3 * SECOND)),
+            Hang(ids[1], Instant(10 * SECOND), lasts_ns=Duration(5 * SECOND)),
+            Slow(ids[2], Instant(12 * SECOND), lasts_ns=Duration(8 * SECOND), speed=200),
+            Crash(ids[1], Instant(22 * SECOND), back_after_ns=Duration(SECOND)),
+        ),
+        decider=Scheduler,
+    )
+
+
+def _arrivals() -> Arrivals:
+    chance, at = Random("11 arrivals"), 100 * MILLISECOND
+    while at < _SPAN:
+        name = ClassName(chance.choice(("interactive", "interactive", "batch")))
+        tokens = chance.randint(50, 1_500), chance.randint(10, 300)
+        yield Arrival(Instant(at), *tokens, name, TenantId(chance.choice(_TENANTS)))
+        at += round(chance.expovariate(75) * SECOND)

@@ -1,0 +1,107 @@
+"""Which log does a real gateway write on a bad minute?
+
+The whole gateway serves in this loop, with its own clock, door and probes; an observer beside its meters writes the
+log. Engines fail, fall silent and break off, callers queue, wait too long and leave, and the configuration changes.
+"""
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tests.replay.hosts import Recorder
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+
+_SLOWLY = Behaviour(tokens=8, pace_s=0.03)
+
+
+async def record(folder: Path) -> Recorder:
+    recorder = Recorder()
+    async with FakeEngine() as first, FakeEngine() as second, FakeEngine() as third:
+        config = _config(first, second)
+        async with gateway_in_loop(config, folder, observers=(recorder,)) as gateway:
+            await _a_crowd(gateway, first, second)
+            await _a_failing_engine(gateway, first, second)
+            await _callers_that_leave(gateway, first, second)
+            await _a_silent_engine(gateway, first, second)
+            await _another_configuration(gateway, config, second, third)
+            await gateway.until_idle()
+    return recorder
+
+
+def _config(*engines: FakeEngine) -> Config:
+    config = a_config(
+        in_flight_max=1,
+        classes={
+            "interactive": {"band": 0, "queue_wait_max": "200ms", "first_token_max": "500ms"},
+            "batch": {"band": 1, "queue_wait_max": "20s", "first_token_max": "500ms"},
+        },
+        health={"failures_max": 2, "eject": "200ms"},
+    )
+    config["pools"]["small"]["endpoints"] = [
+        {"name": f"e{number}", "url": engine.url} for number, engine in enumerate(engines)
+    ]
+    return config
+
+
+async def _ask(gateway: GatewayInLoop, *, tier: str = "auto", patience_s: float | None = None, **fields: Any) -> None:
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with asyncio.timeout(patience_s):
+            async with gateway.post(chat(service_tier=tier, **fields)) as answer:
+                await answer.read()
+
+
+async def _a_crowd(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
+    """More than there are places for: some wait, the impatient class expires, one asks for what is not there."""
+    for engine in engines:
+        engine.behaviour = _SLOWLY
+    async with asyncio.TaskGroup() as callers:
+        for number in range(8):
+            callers.create_task(_ask(gateway, stream=number % 3 != 0))
+        for _ in range(4):
+            callers.create_task(_ask(gateway, stream=True, tier="flex"))
+        callers.create_task(_ask(gateway, model="unknown"))
+
+
+async def _a_failing_engine(gateway: GatewayInLoop, bad: FakeEngine, good: FakeEngine) -> None:
+    """Attempts fail in every way until the engine is ejected; later it is tried again."""
+    ways = (Behaviour(status=500), Behaviour(cut_after=0), Behaviour(cut_after=2), Behaviour(status=400))
+    bad.behaviour, good.behaviour = ways[0], _SLOWLY
+    bad.script.extend(ways)
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(6):
+            callers.create_task(_ask(gateway, stream=True, tier="flex"))
+    bad.behaviour = Behaviour()
+    await gateway.until(lambda status: all(each["state"] in ("ready", "trial") for each in status["endpoints"]))
+    await asyncio.gather(*(_ask(gateway, stream=True, tier="flex") for _ in range(4)))
+
+
+async def _callers_that_leave(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
+    """Some while they wait, some in the middle of their answer."""
+    for engine in engines:
+        engine.behaviour = Behaviour(tokens=20, pace_s=0.05)
+    async with asyncio.TaskGroup() as callers:
+        for patience_s in (0.2, 0.3, 0.1, 0.15, 0.5):
+            callers.create_task(_ask(gateway, stream=True, tier="flex", patience_s=patience_s))
+    await gateway.until_idle()
+
+
+async def _a_silent_engine(gateway: GatewayInLoop, silent: FakeEngine, good: FakeEngine) -> None:
+    silent.behaviour = good.behaviour = Behaviour()
+    silent.script.append(Behaviour(hang_before_head=True))
+    await asyncio.gather(*(_ask(gateway, stream=True, tier="flex") for _ in range(3)))
+
+
+async def _another_configuration(gateway: GatewayInLoop, config: Config, second: FakeEngine, third: FakeEngine) -> None:
+    """While requests wait and run: one endpoint leaves, behind the other's name stands another engine."""
+    second.behaviour = _SLOWLY
+    async with asyncio.TaskGroup() as callers:
+        for _ in range(4):
+            callers.create_task(_ask(gateway, stream=True, tier="flex"))
+        await asyncio.sleep(0.05)
+        config["pools"]["small"]["endpoints"] = [{"name": "e1", "url": third.url}]
+        await gateway.rewrite(config)
+    await _ask(gateway)
