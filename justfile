@@ -72,6 +72,11 @@ sim-live *args:
 sim-overload *args:
     {{ bin }}/python -m bench.sim_overload "$@"
 
+# The simulated engine against four recorded vLLM runs: fitted on the first 100 requests, tested on the last 200.
+[positional-arguments]
+sim-validate *args:
+    {{ bin }}/python -m bench.sim_validate "$@"
+
 # Bytes that nobody would send on purpose: `just fuzz [SECONDS] [TARGET ...]`, each target for so long.
 fuzz *args:
     {{ bin }}/python -m fuzz.run {{ args }}

@@ -1,1 +1,4 @@
-"""What do the gateway's figures come from? Two benchmarks and their instruments; see docs/performance.md."""
+"""What do our figures come from? Benchmarks, experiments in the simulator, and their instruments.
+
+docs/performance.md has the gateway's, docs/simulation.md the simulator's.
+"""

@@ -81,6 +81,8 @@ class PlainEngine:
         self.waiting: list[Plain] = []
         self.running: list[Plain] = []
         self.leaving: list[Plain] = []
+        self.parting: list[Plain] = []
+        self.seen_at = Instant(0)
         self.happened: list[Happening] = []
         self.arrivals = 0
         self.steps = 0
@@ -91,12 +93,15 @@ class PlainEngine:
         work = 0
         while entries or self.busy:
             if self.busy:
-                work += self.begin(instant(work))
+                start = instant(work)
+                work += self.begin(start)
                 while entries and entries[0].at < instant(work):
                     self.during(entries.pop(0))
                 self.end(instant(work))
+                self.seen_at = start
             while entries and (entries[0].at == instant(work) or not self.busy):
-                work = work if self.busy else entries[0].at * 1000
+                if not self.busy:
+                    work, self.seen_at = entries[0].at * 1000, entries[0].at
                 self.between(entries.pop(0))
         return self.happened
 
@@ -129,11 +134,28 @@ class PlainEngine:
                 self.running.remove(each)
                 self.give_back(each)
         self.leaving = []
+        if not self.busy:
+            self.part()
+
+    def part(self) -> None:
+        for each in self.parting:
+            self.give_back(each)
+        self.parting = []
 
     # ------------------------------------------------------------------------------------------------------ one step
 
     def begin(self, now: Instant) -> int:
         """Composes a step; what it takes, in picoseconds."""
+        scheduled = self.compose(now)
+        if self.profile.asynchronous and not scheduled:
+            self.part()
+            self.seen_at = now
+            scheduled = self.compose(now)
+        self.part()
+        return self.duration([(each, scheduled[id(each)]) for each in self.running if id(each) in scheduled])
+
+    def compose(self, now: Instant) -> dict[int, int]:
+        """Who gets how many tokens."""
         profile = self.profile
         budget = profile.chunk_tokens
         scheduled: dict[int, int] = {}
@@ -149,14 +171,16 @@ class PlainEngine:
                 victim = max(self.running, key=lambda plain: plain.rank)
                 budget += scheduled.pop(id(victim), 0)
                 self.preempt(victim, now)
-        while not preempted and budget > 0 and self.waiting and len(self.running) < profile.sequences_max:
+        places = profile.sequences_max - len(self.parting)
+        while not preempted and budget > 0 and self.waiting and len(self.running) < places:
             head = min(self.waiting, key=lambda plain: plain.rank)
-            if not self.admit(head, now):
+            unseen = profile.asynchronous and head.arrived_at > self.seen_at
+            if unseen or not self.admit(head, now):
                 break
             chunk = scheduled[id(head)] = min(head.tokens - head.computed, budget)
             assert self.extend(head, head.computed + chunk)
             budget -= chunk
-        return self.duration([(each, scheduled[id(each)]) for each in self.running if id(each) in scheduled])
+        return scheduled
 
     def duration(self, batch: list[tuple[Plain, int]]) -> int:
         profile = self.profile
@@ -187,7 +211,9 @@ class PlainEngine:
                     self.happened.append(FirstToken(each.request.request_id, now))
             if each.generated >= each.request.output_tokens:
                 self.running.remove(each)
-                self.give_back(each)
+                self.parting.append(each)
+                if not self.profile.asynchronous:
+                    self.part()
                 if not each.cancelled:
                     self.happened.append(self.finished(each, now))
         self.drop_cancelled()

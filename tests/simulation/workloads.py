@@ -53,6 +53,7 @@ PROFILES = st.builds(
     watermark_blocks=st.integers(0, 2),
     by_priority=st.booleans(),
     prefix_cache=st.booleans(),
+    asynchronous=st.booleans(),
 )
 
 

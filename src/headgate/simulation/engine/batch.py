@@ -58,7 +58,10 @@ class DecodeBatch:
         """Those whose last step has been made."""
         found: list[Sequence] = []
         while self.size > len(found) and self._first()[0] < self.step:
-            found.append(heappop(self._ends)[2])
+            sequence = heappop(self._ends)[2]
+            # One that was preempted and started again without a step between stands here twice.
+            if sequence not in found:
+                found.append(sequence)
         return found
 
     def blocks_needed(self, steps: int, *, after: int = 0) -> int:

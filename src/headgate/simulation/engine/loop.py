@@ -13,6 +13,10 @@ the instants, tokens and state are exactly those of going step by step.
 A step takes in what came up to the instant it starts. It is fixed when somebody asks beyond that instant, so several
 requests that come at one instant start together. A sequence that is cancelled while it runs leaves when its step ends.
 
+An engine that schedules asynchronously composes a step when the one before it starts. So a step takes in only what had
+come by then, and whoever ends with the step before still has a place and blocks while it is composed. When all that ran
+has ended there is nothing to compose ahead, and the next step is composed when it starts.
+
 What is not as in vLLM: a sequence preempted by priority does not cost others their turn in that step; all gauges are
 those of this instant, where vLLM's are written after a step.
 """
@@ -54,6 +58,12 @@ class SimulatedEngine:
         self._partial: Sequence | None = None
         self._leaving: list[Sequence] = []
         """Cancelled while they run."""
+        self._parting: list[Sequence] = []
+        """Have ended, but the next step is composed without knowing it."""
+        self._seen_at = Instant(0)
+        """What came later is not seen by the next step, if that is composed ahead."""
+        self._step_at = Instant(0)
+        """When the first step of the plan started."""
         self._plan: Plan | None = None
         self._start = 0
         """The work at which the next step starts, if there is one to make."""
@@ -74,6 +84,7 @@ class SimulatedEngine:
         self._run_to(now)
         if not self._known:
             self._start, self._start_at = self._pace.work(now), now
+            self._seen_at = now
         if len(self._running) < self.profile.sequences_max and (self._waiting.length == 0 or self.profile.by_priority):
             self._end_leap_soon()
         self._arrivals += 1
@@ -201,6 +212,25 @@ class SimulatedEngine:
     def _begin(self) -> None:
         """Makes the next step, or the leap that starts with it."""
         preemptions = self._preemptions
+        pieces, prefill_ps = self._compose()
+        batch = self._batch
+        if not pieces and not batch.size and self.profile.asynchronous:
+            self._part()
+            self._seen_at = self._start_at
+            pieces, prefill_ps = self._compose()
+        first_ps = self.profile.decode_ps(batch.size, kv_tokens=batch.tokens) + prefill_ps
+        single = bool(pieces) or self._preemptions > preemptions or self._by_step or self._next_sees_more()
+        steps = 1 if single else batch.steps_to_end()
+        if steps > 1:
+            steps = 1 + batch.steps_with(self._kv.pool.free, steps - 1, after=1)
+        growth_ps = self.profile.kv_token_ps * batch.size
+        self._plan = Plan(self._start, first_ps=first_ps, growth_ps=growth_ps, steps=steps, pieces=pieces)
+        self._step_at = self._start_at
+        self._part()
+
+    def _compose(self) -> tuple[list[Sequence], int]:
+        """Gives the next step's tokens to sequences; those that get a chunk of their prompt, and what that takes."""
+        preemptions = self._preemptions
         self._make_room()
         batch = self._batch
         budget = self.profile.chunk_tokens - batch.size
@@ -219,18 +249,19 @@ class SimulatedEngine:
             pieces.append(admitted)
             prefill_ps += self._charge(admitted, chunk)
             budget -= chunk
-        first_ps = self.profile.decode_ps(batch.size, kv_tokens=batch.tokens) + prefill_ps
-        single = bool(pieces) or not room or self._by_step
-        steps = 1 if single else batch.steps_to_end()
-        if steps > 1:
-            steps = 1 + batch.steps_with(self._kv.pool.free, steps - 1, after=1)
-        growth_ps = self.profile.kv_token_ps * batch.size
-        self._plan = Plan(self._start, first_ps=first_ps, growth_ps=growth_ps, steps=steps, pieces=pieces)
+        return pieces, prefill_ps
+
+    def _next_sees_more(self) -> bool:
+        """Whether the step after the one that was just composed may be another for what that one could not know."""
+        head = self._waiting.first() if self.profile.asynchronous else None
+        return bool(self._parting) or (head is not None and head.arrived_at > self._seen_at)
 
     def _end(self, plan: Plan) -> None:
         """The plan's last step is over: tokens come out, sequences come and go."""
         self._make_steps(plan, plan.steps)
         self._plan = None
+        last_start = plan.start + plan.length(plan.steps - 1)
+        self._seen_at = self._step_at if plan.steps == 1 else self._pace.instant(last_start)
         self._start, self._start_at = plan.end, self._pace.instant(plan.end)
         finished_prompts = [each for each in plan.pieces if each.computed == each.goal]
         if self._by_step:
@@ -283,13 +314,16 @@ class SimulatedEngine:
         else:
             self._make_steps(plan, ended)
             plan.skip(ended)
+            self._step_at = self._pace.instant(plan.start)
 
     # ----------------------------------------------------------------------------------------- the life of a sequence
 
     def _admit(self, budget: int) -> int:
         """Starts the first in the queue if it fits; the size of its first chunk."""
         sequence = self._waiting.first()
-        if sequence is None or len(self._running) >= self.profile.sequences_max:
+        if sequence is None or len(self._running) + len(self._parting) >= self.profile.sequences_max:
+            return 0
+        if self.profile.asynchronous and sequence.arrived_at > self._seen_at:
             return 0
         sequence.goal = sequence.request.prompt_tokens + sequence.generated
         if not self._kv.find(sequence):
@@ -385,7 +419,9 @@ class SimulatedEngine:
         request = sequence.request
         del self._running[request.request_id]
         sequence.worked_ps += self._fixed - sequence.fixed_from
-        self._kv.give_back(sequence, self.profile.blocks(sequence.computed))
+        self._parting.append(sequence)
+        if not self.profile.asynchronous:
+            self._part()
         self._forget(sequence)
         if sequence.cancelled:
             return
@@ -406,6 +442,12 @@ class SimulatedEngine:
             )
         )
 
+    def _part(self) -> None:
+        """Takes the blocks of those who have ended."""
+        for sequence in self._parting:
+            self._kv.give_back(sequence, self.profile.blocks(sequence.computed))
+        self._parting.clear()
+
     def _drop(self, sequence: Sequence) -> None:
         """Ends a cancelled sequence between two steps."""
         if sequence.place is not Place.GONE:
@@ -415,3 +457,5 @@ class SimulatedEngine:
     def _forget(self, sequence: Sequence) -> None:
         sequence.place = Place.GONE
         self._known.pop(sequence.request.request_id, None)
+        if not self._known:
+            self._part()

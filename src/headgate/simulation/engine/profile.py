@@ -40,6 +40,8 @@ class EngineProfile:
     by_priority: bool = False
     """Lower priorities first, instead of first come, first served."""
     prefix_cache: bool = True
+    asynchronous: bool = False
+    """A step is composed when the one before it starts, as vLLM 0.19 does unless told otherwise."""
 
     def __post_init__(self) -> None:
         assert self.chunk_tokens >= self.sequences_max, "every running sequence must get its token in each step"
