@@ -77,6 +77,11 @@ sim-overload *args:
 sim-validate *args:
     {{ bin }}/python -m bench.sim_validate "$@"
 
+# How long a simulated day of a million requests takes, and where the time goes.
+[positional-arguments]
+sim-day *args:
+    {{ bin }}/python -m bench.sim_day "$@"
+
 # Bytes that nobody would send on purpose: `just fuzz [SECONDS] [TARGET ...]`, each target for so long.
 fuzz *args:
     {{ bin }}/python -m fuzz.run {{ args }}

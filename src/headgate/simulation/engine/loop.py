@@ -179,10 +179,7 @@ class SimulatedEngine:
         ]
 
     def spent(self, request_id: RequestId) -> Spent | None:
-        """What has been done for a request by now; None if it is not here.
-
-        Of the step that goes on, a chunk of its prompt is in it; a token that decoding will give is not.
-        """
+        """What has been done for a request by now, the step that goes on excluded; None if it is not here."""
         sequence = self._known.get(request_id)
         if sequence is None:
             return None
@@ -192,6 +189,8 @@ class SimulatedEngine:
             worked_ps += self._fixed - sequence.fixed_from
         if sequence.place is Place.DECODING:
             worked_ps += self._decoded_ps(sequence)
+        if self._plan is not None and sequence in self._plan.pieces:
+            return Spent(sequence.prefilled - sequence.chunk, worked_ps - sequence.chunk_ps)
         return Spent(sequence.prefilled, worked_ps)
 
     # ----------------------------------------------------------------------------------------------------- the loop
@@ -347,6 +346,7 @@ class SimulatedEngine:
     def _charge(self, sequence: Sequence, chunk: int) -> int:
         """What the chunk that a sequence has just been given adds to the step."""
         own_ps = self.profile.prefill_ps(chunk, done=sequence.computed - chunk)
+        sequence.chunk, sequence.chunk_ps = chunk, own_ps
         sequence.prefilled += chunk
         sequence.worked_ps += own_ps
         return own_ps

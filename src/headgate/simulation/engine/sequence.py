@@ -95,6 +95,8 @@ class Sequence:
         "begun_at",
         "cached_tokens",
         "cancelled",
+        "chunk",
+        "chunk_ps",
         "computed",
         "first_token_at",
         "fixed_from",
@@ -135,6 +137,9 @@ class Sequence:
         """How many have been computed in all, those computed anew included."""
         self.worked_ps = 0
         """Its part of the steps it was in, up to where it last left them."""
+        self.chunk = 0
+        """The last chunk of its prompt, and what that takes."""
+        self.chunk_ps = 0
         self.fixed_from = 0
         """The engine's count of even shares when it joined the running ones."""
         self.ahead = 0

@@ -112,6 +112,7 @@ class Crowd:
         arrival, story = caller.arrival, caller.story
         story.tries += 1
         story.first_token_at = None
+        story.output_tokens = 0
         request_id = RequestId(f"r{story.number}" if story.tries == 1 else f"r{story.number}.{story.tries}")
         caller.asks, caller.began, caller.in_flight = request_id, False, False
         self._asking[request_id] = caller

@@ -1,14 +1,16 @@
 """What does a gateway meet at the other end of its connections? One simulated engine, up or down, and what it holds."""
 
 from headgate.core.commands import Abort, Dispatch
+from headgate.model.caps import Caps
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
 from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest
+from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.crowd import Caller
-from headgate.simulation.virtual.scenario import EngineSpec
+from headgate.simulation.virtual.scenario import EngineSpec, Slow
 from headgate.simulation.virtual.story import EndpointSample, EngineAccount
-from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS
+from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 
 _DOWN = EndpointSample(0, 0, 0.0)
 
@@ -21,13 +23,25 @@ def engine_id(order: Dispatch | Abort) -> RequestId:
 class OpenAttempt:
     """One attempt under way, as the relay sees it."""
 
-    __slots__ = ("caller", "dispatch", "engine_id", "first_seen", "heard_at", "reported", "started_at", "stream")
+    __slots__ = (
+        "caller",
+        "dispatch",
+        "engine_id",
+        "first_seen",
+        "heard_at",
+        "output_tokens",
+        "prompt_tokens",
+        "reported",
+        "started_at",
+        "stream",
+    )
 
     def __init__(self, dispatch: Dispatch, caller: Caller, now: Instant) -> None:
         self.dispatch = dispatch
         self.caller = caller
         self.engine_id = engine_id(dispatch)
         self.stream = caller.manners.stream
+        self.prompt_tokens, self.output_tokens = _capped(caller.arrival, dispatch.caps)
         self.started_at = now
         self.heard_at = now
         self.first_seen = False
@@ -36,30 +50,35 @@ class OpenAttempt:
 
 
 class VirtualEndpoint:
-    def __init__(self, spec: EngineSpec) -> None:
+    def __init__(self, spec: EngineSpec, rank: int) -> None:
         self.spec = spec
+        self.rank = rank
+        """Its number in the scenario."""
         self.engine = SimulatedEngine(spec.profile)
         self.attempts: dict[RequestId, OpenAttempt] = {}
         """By the engine's own name for each."""
         self.up = False
-        self.believed_ready = False
-        """What the last probe made of it."""
+        self.pause_ns = 0
+        """Between the last two looks at it while it starts."""
+        self.slowed_by: Slow | None = None
+        """The last fault that made this engine slow."""
         self.due: Instant | None = None
         """When something happens next, as far as has been asked."""
         self._up_since = Instant(0)
         self._up_ns = 0
-        self._before: list[SimulatedEngine] = []
-        """The engines that crashed; what they did counts."""
+        self._before: list[EngineState] = []
+        """How the engines that crashed stood then; what they did counts."""
 
-    def fits(self, caller: Caller, output_tokens: int) -> bool:
-        tokens = caller.arrival.prompt_tokens + output_tokens
+    def fits(self, attempt: OpenAttempt) -> bool:
+        tokens = attempt.prompt_tokens + attempt.output_tokens
         return tokens <= self.spec.profile.context_tokens and self.spec.profile.fits(tokens)
 
-    def take(self, attempt: OpenAttempt, output_tokens: int, now: Instant) -> None:
-        arrival = attempt.caller.arrival
+    def take(self, attempt: OpenAttempt, now: Instant) -> None:
         self.attempts[attempt.engine_id] = attempt
-        prefix = _names(arrival.prefix, arrival.prompt_tokens, self.spec.profile) if arrival.prefix else ()
-        self.engine.add(EngineRequest(attempt.engine_id, arrival.prompt_tokens, output_tokens, prefix), now)
+        names = attempt.caller.arrival.prefix
+        prefix = _names(names, attempt.prompt_tokens, self.spec.profile) if names else ()
+        request = EngineRequest(attempt.engine_id, attempt.prompt_tokens, attempt.output_tokens, prefix)
+        self.engine.add(request, now)
 
     def release(self, attempt: OpenAttempt, now: Instant) -> None:
         """Stops an attempt, and notes in its story what was done for it. The engine is at this instant."""
@@ -71,7 +90,8 @@ class VirtualEndpoint:
         story.prompt_tokens_computed += spent.prefilled_tokens
         story.output_tokens_computed += generated
         story.engine_ps += spent.worked_ps
-        story.output_tokens = generated
+        if attempt.first_seen:
+            story.output_tokens = generated
         self.engine.cancel(attempt.engine_id, now)
 
     def start(self, now: Instant) -> None:
@@ -82,9 +102,9 @@ class VirtualEndpoint:
         """All that it holds is lost; who held a connection is told by the host."""
         self._up_ns += now - self._up_since
         self.up = False
-        self._before.append(self.engine)
+        self._before.append(self.engine.state())
         self.engine = SimulatedEngine(self.spec.profile)
-        self.due = None
+        self.due = self.slowed_by = None
 
     def sample(self) -> EndpointSample:
         if not self.up:
@@ -93,7 +113,7 @@ class VirtualEndpoint:
         return EndpointSample(state.running, state.waiting, state.kv_used_fraction)
 
     def account(self, now: Instant) -> EngineAccount:
-        states = [each.state() for each in (*self._before, self.engine)]
+        states = (*self._before, self.engine.state())
         return EngineAccount(
             self.spec.id,
             self.spec.pool,
@@ -107,6 +127,16 @@ class VirtualEndpoint:
             prefix_hit_tokens=sum(each.prefix_hit_tokens for each in states),
             preemptions=sum(each.preemptions for each in states),
         )
+
+
+def _capped(arrival: Arrival, caps: Caps) -> tuple[int, int]:
+    """What is asked of the engine: a class may shorten prompts and answers."""
+    prompt_tokens, output_tokens = arrival.prompt_tokens, arrival.output_tokens
+    if caps.trims_prompt and caps.prompt_tokens is not None:
+        prompt_tokens = min(prompt_tokens, caps.prompt_tokens)
+    if caps.output_tokens is not None:
+        output_tokens = min(output_tokens, caps.output_tokens)
+    return prompt_tokens, output_tokens
 
 
 def _names(prefix: tuple[int, ...], prompt_tokens: int, profile: EngineProfile) -> tuple[int, ...]:

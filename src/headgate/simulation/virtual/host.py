@@ -5,11 +5,11 @@ something happens to the next. Within an instant all that is due is done first, 
 the engines asked when they go on: a step takes in all that came up to the instant at which it starts.
 
 What a live gateway does around its scheduler is done here in the same way: limits of attempts are looked at and
-progress is reported in sweeps, an engine that dies breaks its connections at once and is found to be gone, or back, by
-the next probe. What is not here: the gateway's own milliseconds, and the network's.
+progress is reported in sweeps; an engine that starts is looked at ever less often until it answers; one that dies
+breaks its connections at once, and as in life nobody says that it is gone: attempts that fail there show it. What is
+not here: the gateway's own milliseconds, and the network's.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
@@ -19,8 +19,6 @@ from headgate.core.events import (
     AttemptProgress,
     EndpointJoined,
     EndpointReadied,
-    EndpointUnreadied,
-    Event,
     FirstToken,
     PolicyChanged,
     Progressed,
@@ -33,13 +31,16 @@ from headgate.ports.observer import Observer
 from headgate.simulation.engine import sequence
 from headgate.simulation.engine.pace import NOMINAL
 from headgate.simulation.virtual.crowd import Crowd
+from headgate.simulation.virtual.desk import Desk
 from headgate.simulation.virtual.endpoint import OpenAttempt, VirtualEndpoint, engine_id
 from headgate.simulation.virtual.scenario import Crash, Fault, Hang, Scenario, Scraper, Slow
 from headgate.simulation.virtual.story import Audience, Ending, Sample
-from headgate.simulation.virtual.timeline import Timeline
+from headgate.simulation.virtual.timeline import LOOKS, Timeline
 
-STRAGGLERS_NS_MAX = Duration(24 * 60 * MINUTE)
+STRAGGLERS_NS_MAX = Duration(30 * 24 * 60 * MINUTE)
 """How long after the last arrival everything must be over; else somebody waits for ever."""
+FIRST_PAUSE_NS = Duration(500 * MILLISECOND)
+"""Between the first two looks at an engine that is starting; each further pause is twice the one before."""
 
 
 class VirtualHost:
@@ -48,13 +49,10 @@ class VirtualHost:
     ) -> None:
         self._scenario = scenario
         self._audience = audience
-        self._observers = tuple(observers)
-        self._decider = scenario.decider()
+        self._desk = Desk(scenario.decider(), self._perform, observers)
         self._timeline = Timeline()
         self._now = Instant(0)
-        self._told: deque[Event] = deque()
-        self._events = 0
-        self._endpoints = {spec.id: VirtualEndpoint(spec) for spec in scenario.engines}
+        self._endpoints = {spec.id: VirtualEndpoint(spec, rank) for rank, spec in enumerate(scenario.engines)}
         self._asleep: dict[EndpointId, VirtualEndpoint] = {}
         """Those that must be asked anew when they go on; an ordered set."""
         self._crowd = Crowd(
@@ -63,10 +61,10 @@ class VirtualHost:
             callers=scenario.callers,
             model=scenario.model,
             seed=scenario.seed,
-            tell=self._tell,
+            tell=self._desk.tell,
             ended=audience.ended,
         )
-        self._sample_every = Duration(max(MILLISECOND, scenario.span_ns // samples))
+        self._samples = samples
         self._progress: Callable[[Instant, int], None] | None = None
 
     def run(self, progress: Callable[[Instant, int], None] | None = None) -> None:
@@ -76,16 +74,16 @@ class VirtualHost:
         last = after(Instant(self._scenario.span_ns), STRAGGLERS_NS_MAX)
         while self._crowd.unfinished:
             self._do_all_of_an_instant()
-            assert self._now < last, "requests are still open a day after the last arrival"
+            assert self._now < last, "requests are still open a month after the last arrival"
         assert not any(each.attempts for each in self._endpoints.values()), "an attempt outlived its request"
         accounts = tuple(each.account(self._now) for each in self._endpoints.values())
-        self._audience.over(Ending(self._now, self._events, accounts))
+        self._audience.over(Ending(self._now, self._desk.events, accounts))
 
     # ----------------------------------------------------------------------------------------------------------- time
 
     def _open(self) -> None:
         scenario, timeline = self._scenario, self._timeline
-        self._tell(PolicyChanged(scenario.policy, f"scenario {scenario.seed}"))
+        self._desk.tell(PolicyChanged(scenario.policy, f"scenario {scenario.seed}"))
         for endpoint in self._endpoints.values():
             if endpoint.spec.starts_at > self._now:
                 timeline.at(endpoint.spec.starts_at, self._join, endpoint)
@@ -93,23 +91,23 @@ class VirtualHost:
                 self._join(endpoint)
         for fault in scenario.faults:
             timeline.at(fault.at, self._befall, fault)
-        timeline.at(Instant(self._sample_every), self._sample, self._sample_every)
+        timeline.at(Instant(self._until_sample()), self._sample, None, rank=LOOKS)
         timeline.at(Instant(scenario.progress_every_ns), self._sweep, scenario.progress_every_ns)
-        if isinstance(self._decider, Scraper):
-            timeline.at(Instant(0), self._scrape, self._decider)
+        if isinstance(self._desk.decider, Scraper):
+            timeline.at(Instant(0), self._scrape, self._desk.decider)
         # Who comes at the very start finds the engines that were there before.
         self._crowd.expect_next()
         self._decide()
 
     def _do_all_of_an_instant(self) -> None:
-        timeline = self._timeline
-        wakeup, moment = self._decider.next_wakeup(), timeline.next()
+        timeline, decider = self._timeline, self._desk.decider
+        wakeup, moment = decider.next_wakeup(), timeline.next()
         assert moment is not None, "sweeps never end"
         if wakeup is not None and wakeup <= moment:
             self._now = max(self._now, wakeup)
-            self._tell(TimerFired())
+            self._desk.tell(TimerFired())
             self._decide()
-            again = self._decider.next_wakeup()
+            again = decider.next_wakeup()
             assert again is None or again > self._now, "the decider wants to be woken at a moment that has passed"
         else:
             self._now = moment
@@ -120,24 +118,13 @@ class VirtualHost:
         for endpoint in asleep.values():
             due = endpoint.engine.next_instant()
             if due is not None and due != endpoint.due:
-                timeline.at(due, self._wake, endpoint)
+                timeline.at(due, self._wake, endpoint, rank=endpoint.rank)
             endpoint.due = due
 
     # ------------------------------------------------------------------------------------------------------ decisions
 
-    def _tell(self, event: Event) -> None:
-        self._told.append(event)
-
     def _decide(self) -> None:
-        told, now = self._told, self._now
-        while told:
-            event = told.popleft()
-            self._events += 1
-            commands = self._decider.handle(event, now)
-            for observer in self._observers:
-                observer.saw(event, commands, now)
-            for command in commands:
-                self._perform(command)
+        self._desk.decide(self._now)
 
     def _perform(self, command: Command) -> None:
         match command:
@@ -156,15 +143,12 @@ class VirtualHost:
         assert caller is not None, f"{dispatch.request_id} was sent after its end"
         self._crowd.sent(caller)
         attempt = OpenAttempt(dispatch, caller, self._now)
-        output_tokens = caller.arrival.output_tokens
-        if dispatch.caps.output_tokens is not None:
-            output_tokens = min(output_tokens, dispatch.caps.output_tokens)
         if not endpoint.up:
             self._end_attempt(attempt, AttemptEnding.FAILED, "connection refused")
-        elif not endpoint.fits(caller, output_tokens):
+        elif not endpoint.fits(attempt):
             self._end_attempt(attempt, AttemptEnding.REFUSED, "the prompt and its answer are longer than the context")
         else:
-            endpoint.take(attempt, output_tokens, self._now)
+            endpoint.take(attempt, self._now)
             self._asleep[dispatch.endpoint_id] = endpoint
 
     def _abort(self, abort: Abort) -> None:
@@ -183,7 +167,7 @@ class VirtualHost:
         self, attempt: OpenAttempt, ending: AttemptEnding, detail: str = "", usage: Usage | None = None
     ) -> None:
         self._crowd.came_back(attempt.caller)
-        self._tell(AttemptEnded(attempt.dispatch.request_id, attempt.dispatch.attempt, ending, detail, usage))
+        self._desk.tell(AttemptEnded(attempt.dispatch.request_id, attempt.dispatch.attempt, ending, detail, usage))
 
     # ------------------------------------------------------------------------------------------------- what engines do
 
@@ -210,7 +194,7 @@ class VirtualHost:
         attempt.first_seen = True
         attempt.heard_at = self._now
         self._crowd.began(attempt.caller, self._now)
-        self._tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
+        self._desk.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
     def _finish(self, attempt: OpenAttempt, finished: sequence.Finished) -> None:
         if not attempt.first_seen:
@@ -235,7 +219,7 @@ class VirtualHost:
                 self._decide()
                 self._look_at(endpoint, progress)
         if progress:
-            self._tell(Progressed(tuple(progress)))
+            self._desk.tell(Progressed(tuple(progress)))
 
     def _look_at(self, endpoint: VirtualEndpoint, progress: list[AttemptProgress]) -> None:
         now, attempts = self._now, endpoint.attempts
@@ -252,47 +236,47 @@ class VirtualHost:
 
     def _join(self, endpoint: VirtualEndpoint) -> None:
         spec = endpoint.spec
-        self._tell(EndpointJoined(Endpoint(spec.id, spec.pool, spec.in_flight_max)))
+        self._desk.tell(EndpointJoined(Endpoint(spec.id, spec.pool, spec.in_flight_max)))
         if spec.cold_start_ns:
             self._timeline.at(after(self._now, spec.cold_start_ns), self._come_up, endpoint)
         else:
             self._come_up(endpoint)
+        self._look_for(endpoint)
 
     def _come_up(self, endpoint: VirtualEndpoint) -> None:
         endpoint.start(self._now)
-        self._expect_probe(endpoint)
 
-    def _expect_probe(self, endpoint: VirtualEndpoint) -> None:
-        """Probes come at even distances; only the next one after a change finds anything."""
-        every = self._scenario.probe_every_ns
-        self._timeline.at(Instant(-(-self._now // every) * every), self._probe, endpoint)
-
-    def _probe(self, endpoint: VirtualEndpoint) -> None:
-        if endpoint.up == endpoint.believed_ready:
-            return
-        endpoint.believed_ready = endpoint.up
-        endpoint_id = endpoint.spec.id
-        self._tell(EndpointReadied(endpoint_id) if endpoint.up else EndpointUnreadied(endpoint_id))
+    def _look_for(self, endpoint: VirtualEndpoint) -> None:
+        """Looks whether an engine that is starting answers."""
+        if endpoint.up:
+            self._desk.tell(EndpointReadied(endpoint.spec.id))
+        else:
+            endpoint.pause_ns = min(2 * endpoint.pause_ns or FIRST_PAUSE_NS, self._scenario.probe_every_ns)
+            self._timeline.at(Instant(self._now + endpoint.pause_ns), self._look_for, endpoint)
 
     def _scrape(self, decider: Scraper) -> None:
-        self._timeline.at(after(self._now, self._scenario.probe_every_ns), self._scrape, decider)
+        self._timeline.at(after(self._now, self._scenario.scrape_every_ns), self._scrape, decider)
         for endpoint in self._endpoints.values():
             if endpoint.up:
                 self._advance(endpoint)
                 self._decide()
                 decider.scraped(endpoint.spec.id, endpoint.engine.state(), self._now)
-        self._tell(TimerFired())
+        self._desk.tell(TimerFired())
 
-    def _sample(self, every: Duration) -> None:
+    def _sample(self, _: None) -> None:
+        """Only looks: all that this instant brings has been done."""
         for endpoint in self._endpoints.values():
-            if endpoint.up:
-                self._advance(endpoint)
-                self._decide()
+            told = endpoint.engine.advance(self._now)
+            assert all(isinstance(each, sequence.Preempted) for each in told), "an engine was not asked in time"
         endpoints = tuple(each.sample() for each in self._endpoints.values())
         self._audience.sampled(Sample(self._now, dict(self._crowd.queued), endpoints))
         if self._progress is not None:
             self._progress(self._now, self._crowd.gone)
-        self._timeline.at(after(self._now, every), self._sample, every)
+        self._timeline.at(after(self._now, self._until_sample()), self._sample, None, rank=LOOKS)
+
+    def _until_sample(self) -> Duration:
+        """Even distances as long as requests arrive, then ever greater ones."""
+        return Duration(max(MILLISECOND, self._scenario.span_ns // self._samples, self._now // self._samples))
 
     # --------------------------------------------------------------------------------------------------------- faults
 
@@ -301,7 +285,6 @@ class VirtualHost:
         if not endpoint.up:
             return
         self._advance(endpoint)
-        self._decide()
         match fault:
             case Crash():
                 self._crash(endpoint, fault)
@@ -309,19 +292,21 @@ class VirtualHost:
                 endpoint.engine.stall(self._now, after(self._now, fault.lasts_ns))
             case Slow():
                 endpoint.engine.change_speed(self._now, fault.speed)
-                self._timeline.at(after(self._now, fault.lasts_ns), self._recover, endpoint)
+                endpoint.slowed_by = fault
+                self._timeline.at(after(self._now, fault.lasts_ns), self._recover, fault)
 
     def _crash(self, endpoint: VirtualEndpoint, fault: Crash) -> None:
         for attempt in tuple(endpoint.attempts.values()):
             self._stop(endpoint, attempt, AttemptEnding.FAILED, "the connection was broken")
         endpoint.crash(self._now)
-        self._expect_probe(endpoint)
         self._timeline.at(after(self._now, fault.back_after_ns), self._come_up, endpoint)
 
-    def _recover(self, endpoint: VirtualEndpoint) -> None:
-        self._advance(endpoint)
-        self._decide()
-        endpoint.engine.change_speed(self._now, NOMINAL)
+    def _recover(self, fault: Slow) -> None:
+        endpoint = self._endpoints[fault.endpoint_id]
+        # A later one goes on, and a new engine never was slow.
+        if endpoint.slowed_by is fault:
+            self._advance(endpoint)
+            endpoint.engine.change_speed(self._now, NOMINAL)
 
 
 def _overdue(attempt: OpenAttempt, now: Instant) -> str:

@@ -1,7 +1,7 @@
-"""What does the virtual host decide when it is told a log that any host wrote?
+"""What does the virtual host answer to a log that another host has written?
 
-Time is what the log says: it stands at each entry's instant while that is decided, and nothing happens between. Whether
-a moment that the scheduler named had come is the log's to say as well, for the host that wrote it noted each ring.
+The log says what happened and when, so nothing is simulated: each event goes over the desk at its own instant, and the
+commands are kept instead of being performed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,17 +10,20 @@ from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.model.units import Instant
 from headgate.ports.observer import Observer
+from headgate.simulation.virtual.desk import Desk
 from headgate.simulation.virtual.scenario import Decider
 
 
 def play(
     log: Iterable[tuple[Event, Instant]], decider: Decider, *, observers: Sequence[Observer] = ()
 ) -> list[list[Command]]:
-    """The answer to each entry, in order."""
+    """The commands that the decider answers to each entry, in order."""
+    commands: list[Command] = []
+    desk = Desk(decider, commands.append, observers)
     answers: list[list[Command]] = []
     for event, now in log:
-        commands = decider.handle(event, now)
-        for observer in observers:
-            observer.saw(event, commands, now)
-        answers.append(commands)
+        desk.tell(event)
+        desk.decide(now)
+        answers.append(list(commands))
+        commands.clear()
     return answers

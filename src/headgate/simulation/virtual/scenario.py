@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.model.policy import Policy
-from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName
+from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName
 from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.workload.arrival import Arrivals
@@ -101,7 +101,9 @@ class Scenario:
     """How long requests arrive; rates are counted over it."""
     faults: tuple[Fault, ...] = ()
     decider: Callable[[], Decider]
-    probe_every_ns: Duration = Duration(1_000_000_000)
-    """How often the gateway looks whether an engine is there, and asks it for its state."""
-    progress_every_ns: Duration = Duration(1_000_000_000)
-    """How often the gateway reports what streams have produced."""
+    probe_every_ns: Duration = Duration(5 * SECOND)
+    """The longest pause between two looks at an engine that is starting. As in life, like the next."""
+    progress_every_ns: Duration = Duration(250 * MILLISECOND)
+    """How often the gateway reports what streams have produced, and looks at their limits."""
+    scrape_every_ns: Duration = Duration(150 * MILLISECOND)
+    """How often a decider that wants it is told what engines say of themselves."""
