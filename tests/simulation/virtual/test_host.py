@@ -82,9 +82,11 @@ def test_who_leaves_while_an_engine_computes_is_told_what_was_spent_on_it() -> N
 
     [left] = seen.stories
     assert (left.outcome, left.output_tokens, left.output_tokens_computed) == (Outcome.CANCELLED, 0, 0)
-    # The second of three chunks is under way, and does not count.
-    assert left.prompt_tokens_computed == 512
-    assert left.engine_ps == pytest.approx(0.522 * 10**12, rel=1e-4)
+    # The second of three chunks is under way, and will be computed for nothing.
+    assert left.prompt_tokens_computed == 1024
+    assert left.engine_ps == pytest.approx(1.034 * 10**12, rel=1e-4)
+    assert seen.ending is not None
+    assert seen.ending.engines[0].worked_ps > left.engine_ps
     assert [event.ending for event, _ in seen.events(AttemptEnded)] == [AttemptEnding.ABORTED]  # type: ignore[attr-defined]
 
 

@@ -178,8 +178,11 @@ class SimulatedEngine:
             for request_id, each in self._running.items()
         ]
 
-    def spent(self, request_id: RequestId) -> Spent | None:
-        """What has been done for a request by now, the step that goes on excluded; None if it is not here."""
+    def spent(self, request_id: RequestId, *, step_ends: bool = True) -> Spent | None:
+        """What has been done for a request by now; None if it is not here.
+
+        Of the step that goes on a chunk of its prompt counts, unless that step will never end; a token does not.
+        """
         sequence = self._known.get(request_id)
         if sequence is None:
             return None
@@ -189,7 +192,7 @@ class SimulatedEngine:
             worked_ps += self._fixed - sequence.fixed_from
         if sequence.place is Place.DECODING:
             worked_ps += self._decoded_ps(sequence)
-        if self._plan is not None and sequence in self._plan.pieces:
+        if not step_ends and self._plan is not None and sequence in self._plan.pieces:
             return Spent(sequence.prefilled - sequence.chunk, worked_ps - sequence.chunk_ps)
         return Spent(sequence.prefilled, worked_ps)
 

@@ -80,11 +80,12 @@ class VirtualEndpoint:
         request = EngineRequest(attempt.engine_id, attempt.prompt_tokens, attempt.output_tokens, prefix)
         self.engine.add(request, now)
 
-    def release(self, attempt: OpenAttempt, now: Instant) -> None:
+    def release(self, attempt: OpenAttempt, now: Instant, *, crashes: bool) -> None:
         """Stops an attempt, and notes in its story what was done for it. The engine is at this instant."""
         del self.attempts[attempt.engine_id]
         story = attempt.caller.story
-        spent, generated = self.engine.spent(attempt.engine_id), self.engine.generated(attempt.engine_id)
+        spent = self.engine.spent(attempt.engine_id, step_ends=not crashes)
+        generated = self.engine.generated(attempt.engine_id)
         assert spent is not None, f"{attempt.engine_id} is not at its engine"
         assert generated is not None
         story.prompt_tokens_computed += spent.prefilled_tokens
@@ -105,6 +106,11 @@ class VirtualEndpoint:
         self._before.append(self.engine.state())
         self.engine = SimulatedEngine(self.spec.profile)
         self.due = self.slowed_by = None
+
+    def finish_step(self) -> None:
+        """Nobody is there any more, but the engine ends its step."""
+        if self.up and (due := self.engine.next_instant()) is not None:
+            self.engine.advance(due)
 
     def sample(self) -> EndpointSample:
         if not self.up:

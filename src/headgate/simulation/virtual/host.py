@@ -76,6 +76,8 @@ class VirtualHost:
             self._do_all_of_an_instant()
             assert self._now < last, "requests are still open a month after the last arrival"
         assert not any(each.attempts for each in self._endpoints.values()), "an attempt outlived its request"
+        for endpoint in self._endpoints.values():
+            endpoint.finish_step()
         accounts = tuple(each.account(self._now) for each in self._endpoints.values())
         self._audience.over(Ending(self._now, self._desk.events, accounts))
 
@@ -158,8 +160,10 @@ class VirtualHost:
         if attempt is not None:
             self._stop(endpoint, attempt, AttemptEnding.ABORTED, abort.reason)
 
-    def _stop(self, endpoint: VirtualEndpoint, attempt: OpenAttempt, ending: AttemptEnding, why: str) -> None:
-        endpoint.release(attempt, self._now)
+    def _stop(
+        self, endpoint: VirtualEndpoint, attempt: OpenAttempt, ending: AttemptEnding, why: str, *, crashes: bool = False
+    ) -> None:
+        endpoint.release(attempt, self._now, crashes=crashes)
         self._asleep[endpoint.spec.id] = endpoint
         self._end_attempt(attempt, ending, why)
 
@@ -297,7 +301,7 @@ class VirtualHost:
 
     def _crash(self, endpoint: VirtualEndpoint, fault: Crash) -> None:
         for attempt in tuple(endpoint.attempts.values()):
-            self._stop(endpoint, attempt, AttemptEnding.FAILED, "the connection was broken")
+            self._stop(endpoint, attempt, AttemptEnding.FAILED, "the connection was broken", crashes=True)
         endpoint.crash(self._now)
         self._timeline.at(after(self._now, fault.back_after_ns), self._come_up, endpoint)
 
