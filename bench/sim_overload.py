@@ -46,7 +46,7 @@ class Contender:
     """Given a cap."""
     tuned: bool = False
     """Whether an oracle chooses the cap."""
-    probe_every_ns: Duration | None = None
+    scrape_every_ns: Duration | None = None
 
 
 CONTENDERS = {
@@ -54,7 +54,7 @@ CONTENDERS = {
     "least-outstanding": Contender(lambda _: LeastOutstanding()),
     "saturation-gate": Contender(lambda _: SaturationGate()),
     "saturation-gate-blind": Contender(
-        lambda _: SaturationGate(counts_sent=False), probe_every_ns=Duration(50 * MILLISECOND)
+        lambda _: SaturationGate(counts_sent=False), scrape_every_ns=Duration(50 * MILLISECOND)
     ),
     "static-cap": Contender(StaticCap, tuned=True),
     "static-cap-queue": Contender(lambda cap: StaticCap(cap, waiting_max=100_000), tuned=True),
@@ -96,8 +96,8 @@ class Result:
 def performed(run: Run) -> Result:
     contender = CONTENDERS[run.policy]
     overload = run.overload
-    if contender.probe_every_ns is not None:
-        overload = replace(overload, probe_every_ns=contender.probe_every_ns)
+    if contender.scrape_every_ns is not None:
+        overload = replace(overload, scrape_every_ns=contender.scrape_every_ns)
     scenario = overload.scenario(lambda: contender.make(run.cap), in_flight_max=run.cap)
     report = Report(scenario)
     started = time.perf_counter()

@@ -76,7 +76,7 @@ class Overload:
     """None is the table's."""
     first_s: float | None = None
     """Only so many seconds of it."""
-    probe_every_ns: Duration = Duration(150 * MILLISECOND)
+    scrape_every_ns: Duration = Duration(150 * MILLISECOND)
     queue_wait_s: tuple[float, float] = (1.5, 55.0)
     """How long interactive and code, and batch, may wait where a scheduler minds: most of the time to first token."""
 
@@ -125,7 +125,7 @@ class Overload:
             arrivals=lambda: takewhile(lambda each: each.at <= end, arrivals(traffic, seed=self.seed)),
             span_ns=end,
             decider=decider,
-            probe_every_ns=self.probe_every_ns,
+            scrape_every_ns=self.scrape_every_ns,
         )
 
     def _policy(self, tenants: Iterable[str]) -> Policy:

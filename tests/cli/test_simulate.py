@@ -3,14 +3,19 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headgate.cli.simulation_progress import Progress, clock_time, describe
+from headgate.compose.simulation import SCHEDULERS, warnings_of_many
+from headgate.config.scenarios.load import parse
 from headgate.model.units import SECOND
+from headgate.simulation.engine.profile import PROFILES
 from tests.cli.conftest import Headgate
 from tests.house.small_tree import BIN, PROJECT
 
@@ -21,6 +26,7 @@ SHORT = {"day": "2m", "long-prompts": "1m", "overload-rtxpro6000": "30s", "overl
 SMALL = """
 pools:
   main: {engines: [tiny], in_flight_max: 8}
+classes: {interactive: {}, batch: {queue_wait_max: 4s}}
 callers:
   batch: {ttft: 5s}
 traffic:
@@ -90,8 +96,18 @@ def test_the_hash_seed_changes_nothing(scenario: Path) -> None:
 def test_a_page_is_written(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     said = headgate("simulate", str(scenario), "--html", "report.html", "--quiet")
 
-    assert said.code == 0
+    assert (said.code, said.err) == (0, "wrote report.html\n")
     assert "<svg" in (tmp_path / "report.html").read_text()
+
+
+def test_a_report_that_cannot_be_written_is_told_in_one_line(scenario: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run(
+            [BIN / "headgate", "simulate", scenario, "--quiet"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+
+    assert said.returncode == 1
+    assert said.stderr == b"headgate simulate: the report cannot be written: No space left on device\n"
 
 
 def test_a_page_without_a_folder_is_said_before_the_run(headgate: Headgate, scenario: Path) -> None:
@@ -101,11 +117,110 @@ def test_a_page_without_a_folder_is_said_before_the_run(headgate: Headgate, scen
     assert said.err == "headgate simulate: gone/report.html: there is no folder gone; make it first\n"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("json_", [(), ("--json",)])
+def test_a_page_that_cannot_be_written_loses_nothing_else(
+    headgate: Headgate, scenario: Path, json_: tuple[str, ...]
+) -> None:
+    plain = headgate("simulate", str(scenario), "--quiet", *json_)
+    said = headgate("simulate", str(scenario), "--quiet", "--html", "/dev/full", *json_)
+
+    assert (said.code, said.out) == (2, plain.out)
+    assert said.err == "headgate simulate: /dev/full: the page cannot be written: No space left on device\n"
+
+
+def test_a_page_that_is_a_folder_is_said_before_the_run(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+    (tmp_path / "pages").mkdir()
+
+    said = headgate("simulate", str(scenario), "--html", "pages")
+
+    assert (said.code, said.out, said.err) == (2, "", "headgate simulate: pages is a folder; name a file\n")
+
+
+def test_a_fault_that_meets_nobody_is_a_warning_and_not_in_the_table(headgate: Headgate, scenario: Path) -> None:
+    scenario.write_text(SMALL + "faults: [{crash: main, at: 10h, back_after: 1s}]\n")
+
+    said = headgate("simulate", str(scenario), "--quiet")
+
+    assert said.code == 0
+    assert said.err == "warning: crash of main/0 at 36000 s: requests arrive only until 20 s; lower at\n"
+    assert "warning" not in said.out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize(
+    ("name", "scheduler", "goodput_per_s", "interactive"),
+    [
+        ("overload-rtxpro6000", "headgate", 42.9, 0.985),
+        ("overload-h200", "headgate", 105.6, 0.997),
+        ("overload-h200", "saturation-gate", 79, 0.98),
+    ],
+)
+def test_the_overload_comes_out_as_docs_simulation_says(
+    headgate: Headgate, data: None, *, name: str, scheduler: str, goodput_per_s: float, interactive: float
+) -> None:
+    file = SCENARIOS / f"{name}.yaml"
+    told = json.loads(headgate("simulate", str(file), "--seed", "1", "--scheduler", scheduler, "--json", "--quiet").out)
+
+    assert told["total"]["goodput_per_s"] == pytest.approx(goodput_per_s, rel=0.03)
+    assert told["classes"]["interactive"]["attainment"] == pytest.approx(interactive, abs=0.015)
+
+
 def test_duration_and_scheduler_of_the_command_line_go_first(headgate: Headgate, scenario: Path) -> None:
     said = headgate("simulate", str(scenario), "--duration", "5s", "--scheduler", "round-robin", "--quiet")
 
     assert "scheduler round-robin" in said.out
     assert " requests in 5 s" in said.out
+
+
+@pytest.mark.parametrize("option", ["--seed", "--cap"])
+def test_a_number_is_a_whole_one(headgate: Headgate, scenario: Path, option: str) -> None:
+    said = headgate("simulate", str(scenario), option, "abc")
+
+    assert (said.code, said.out) == (2, "")
+    assert f'argument {option}: expected a whole number, such as 7, not "abc"' in said.err
+
+
+@pytest.mark.parametrize(
+    ("rate", "duration", "warned"),
+    [
+        ("1000000", "10m", "about 600 million requests; this takes about 50 hours"),
+        ("10000", "10m", "about 6 million requests; this takes about 30 minutes"),
+        ("10000", "8m", None),
+    ],
+)
+def test_very_many_requests_are_told_before_they_begin(
+    tmp_path: Path, rate: str, duration: str, warned: str | None
+) -> None:
+    text = SMALL.replace("rate: 5, for: 20s", f"rate: {rate}, for: 10h, shift: 1h") + "duration: 1h\n"
+    settings = parse(text, tmp_path / "many.yaml", {}, profiles=PROFILES, schedulers=SCHEDULERS)
+    settings = replace(settings, duration_ns=60 * 60 * SECOND + int(duration[:-1]) * 60 * SECOND)
+
+    told = warnings_of_many(settings)
+
+    assert told == (() if warned is None else (f"{warned}; lower rate, for or duration",))
+
+
+def test_the_loop_that_finds_how_many_engines_are_needed_works(tmp_path: Path) -> None:
+    page = (PROJECT / "docs/reference/scenarios.md").read_text()
+    [loop] = re.findall(r"```bash\n(for n in .*?)```", page, re.DOTALL)
+    fleet = (SCENARIOS / "quickstart.yaml").read_text()
+    (tmp_path / "fleet.yaml").write_text(
+        fleet.replace("count: 2", 'count: "${N}"')
+        .replace("duration: 3m", "duration: 10s")
+        .replace("rate: 24", "rate: 80")
+    )
+
+    said = subprocess.run(
+        ["bash", "-c", loop], cwd=tmp_path, env={"PATH": f"{BIN}:{os.environ['PATH']}"}, capture_output=True, check=True
+    )
+
+    found = [line.split() for line in said.stdout.decode().splitlines()]
+    assert said.stderr == b""
+    assert [(line[0], line[2]) for line in found] == [(n, each) for n in "2345" for each in ("interactive", "batch")]
+    few, *_, many = (float(line[3].rstrip("%")) for line in found if line[2] == "interactive")
+    assert few < many
 
 
 def test_a_cap_goes_with_the_scheduler_that_has_one(headgate: Headgate, scenario: Path) -> None:
@@ -156,6 +271,38 @@ def test_a_trace_may_bring_its_classes_and_tenants(headgate: Headgate, scenario:
     assert told["total"]["good"] == 2
 
 
+def test_a_trace_without_tenants_is_everyones(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("at_s,prompt_tokens,output_tokens\n0,20,5\n1,20,5\n")
+    scenario.write_text(SMALL.partition("traffic")[0] + "traffic: [{trace: mine.csv, classes: batch}]\n")
+
+    told = json.loads(headgate("simulate", str(scenario), "--json").out)
+
+    assert list(told["tenants"]) == ["everyone"]
+    assert told["total"]["good"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("at_s,prompt_tokens,output_tokens\n0,20,5\n", "no class"),
+        ("at_s,prompt_tokens,output_tokens,class\n0,20,5,batch\n0,20,5,\n", "a class for some rows only"),
+    ],
+)
+def test_a_trace_without_classes_says_where_to_add_them(
+    headgate: Headgate, scenario: Path, tmp_path: Path, text: str, names: str
+) -> None:
+    (tmp_path / "mine.csv").write_text(text)
+    scenario.write_text(SMALL.partition("traffic")[0].lstrip() + "traffic: [{trace: mine.csv}]\n")
+
+    said = headgate("simulate", "small.yaml")
+
+    assert (said.code, said.out) == (2, "")
+    place = "small.yaml:6: traffic[0]"
+    assert said.err == (
+        f"headgate simulate: {place}: mine.csv names {names}; add classes: NAME (there is batch, interactive)\n"
+    )
+
+
 def test_a_class_of_a_trace_that_the_scenario_does_not_have_is_named(
     headgate: Headgate, scenario: Path, tmp_path: Path
 ) -> None:
@@ -175,7 +322,8 @@ def test_nobody_asking_is_a_problem(headgate: Headgate, scenario: Path, tmp_path
     said = headgate("simulate", str(scenario))
 
     assert said.code == 2
-    assert "no request arrives" in said.err
+    assert said.out == ""
+    assert "no request arrives: mine.csv has none from start on" in said.err
 
 
 def test_ctrl_c_stops_and_says_so(scenario: Path) -> None:
@@ -212,7 +360,7 @@ def test_a_terminal_shows_one_line_with_a_bar() -> None:
     progress.clear()
 
     assert shown.written == [
-        "\r\x1b[K[#####...............] 0:25 of 1:40, 1,234 requests ended, 12 times real time, about 0:06 left",
+        "\r\x1b[K[##........] about 0:06 left, 0:25 of 1:40, 1,234 requests ended, 12 times real time",
         "\r\x1b[K",
     ]
 
@@ -225,11 +373,33 @@ def test_a_log_gets_a_line_every_five_seconds() -> None:
         progress(tenths * SECOND // 2, tenths)
     progress.clear()
 
-    assert [line.partition(",")[0] for line in shown.written] == ["0:25 of 1:40", "0:50 of 1:40"]
+    assert [line.split(", ")[:2] for line in shown.written] == [
+        ["about 0:15 left", "0:25 of 1:40"],
+        ["about 0:10 left", "0:50 of 1:40"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (80, "[#####.....] about 1:00:00 left, 12:00:00 of 24:00:00, 1,234,567 requests ended"),
+        (60, "[#####.....] about 1:00:00 left, 12:00:00 of 24:00:00"),
+        (40, "[#####.....] about 1:00:00 left"),
+        (20, "about 1:00:00 left"),
+    ],
+)
+def test_a_narrow_terminal_shows_whole_parts_and_what_is_left_first(width: int, line: str) -> None:
+    shown = Terminal()
+    progress = Progress(86_400 * SECOND, shown.written.append, lambda: shown.seconds, terminal=True, width=width)
+    shown.seconds = 3600.0
+
+    progress(43_200 * SECOND, 1_234_567)
+
+    assert shown.written == ["\r\x1b[K" + line]
 
 
 def test_after_the_last_arrival_only_answers_are_waited_for() -> None:
-    assert describe(101 * SECOND, 100 * SECOND, 7, 1.0).endswith("last answers")
+    assert describe(101 * SECOND, 100 * SECOND, 7, 1.0)[0] == "last answers"
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(4, "0:04"), (245, "4:05"), (3845, "1:04:05"), (90_000, "25:00:00")])

@@ -127,7 +127,7 @@ def test_a_range_is_one_number_or_two(text: str, bounds: tuple[int, int]) -> Non
     ("reader", "text"),
     [
         (decimal_number, "1e3"),
-        (decimal_number, "-1"),
+        (decimal_number, "--1"),
         (decimal_number, "nan"),
         (decimal_number, "1%"),
         (share, "%"),

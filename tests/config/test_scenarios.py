@@ -105,7 +105,11 @@ def test_engines_are_numbered_through_their_pool_and_may_differ_from_their_profi
 
 def test_callers_say_what_they_want() -> None:
     settings = scenario_of(
-        small("callers: {batch: {ttft: 2s, tpot: 100ms, e2e: 1m, leave_after: 10s, retries: 2, stream: false}}")
+        small(
+            "callers:",
+            "  batch: {ttft: 2s, tpot: 100ms, e2e: 1m, leave_after: 10s, retries: 2}",
+            "  long: {e2e: 1m, stream: false}",
+        )
     )
 
     assert settings.callers["batch"] == CallerSettings(
@@ -114,8 +118,18 @@ def test_callers_say_what_they_want() -> None:
         e2e_ns=MINUTE,
         leave_ns=10 * SECOND,
         retries=2,
-        stream=False,
+        stream=True,
     )
+    assert settings.callers["long"] == CallerSettings(
+        ttft_ns=None, tpot_ns=None, e2e_ns=MINUTE, leave_ns=None, retries=0, stream=False
+    )
+
+
+def test_the_gateway_looks_as_often_as_said() -> None:
+    settings = scenario_of(small("probe_every: 2s", "scrape_every: 50ms", "progress_every: 1s"))
+
+    assert (settings.probe_every_ns, settings.scrape_every_ns) == (2 * SECOND, SECOND // 20)
+    assert settings.progress_every_ns == SECOND
 
 
 def test_a_scheduler_may_have_a_cap() -> None:
@@ -194,6 +208,7 @@ def test_a_trace_may_be_cut_moved_thinned_and_hurried(tmp_path: Path) -> None:
 
     assert settings.traffic == (
         TraceSettings(
+            place=f"{tmp_path / 'small.yaml'}:4: traffic[0]",
             path=tmp_path / "mine.csv",
             classes=None,
             tenants=(("a", 1.0),),
@@ -245,6 +260,23 @@ def test_faults_name_engines_or_whole_pools() -> None:
             crashes=2, hangs=0, slows=1, lasts_ns_min=SECOND, lasts_ns_max=2 * SECOND, speed_min=0.1, speed_max=0.2
         ),
     )
+
+
+@pytest.mark.parametrize(
+    ("at", "warnings"),
+    [
+        (
+            "69s",
+            ["small.yaml:6: faults[0].crash[0]: does nothing to main/2 and 1 more, which is up from 70 s on; raise at"],
+        ),
+        ("70s", []),
+    ],
+)
+def test_a_fault_before_its_engine_is_up_is_a_warning(at: str, warnings: list[str]) -> None:
+    later = "{profile: tiny, count: 2, starts_at: 60s, cold_start: 10s}"
+    text = small("faults:", f"  - {{crash: main, at: {at}, back_after: 1s}}").replace("tiny]", f"tiny, {later}]")
+
+    assert [each.removeprefix("scenarios/") for each in scenario_of(text).warnings] == warnings
 
 
 def test_the_name_of_the_file_is_the_title_where_there_is_none() -> None:

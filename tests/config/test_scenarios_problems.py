@@ -19,7 +19,7 @@ from headgate.config.scenarios.schema import (
     TrafficSection,
 )
 from headgate.simulation.engine.profile import PROFILES
-from tests.config.scenario_builders import SCHEDULERS, problems_of, small_with_traffic
+from tests.config.scenario_builders import SCHEDULERS, problems_of, scenario_of, small_with_traffic
 
 POISSON = "{rate: 5, for: 60s, classes: batch, prompt: 100, output: 10}"
 
@@ -79,6 +79,18 @@ def traffic(entry: str, *lines: str) -> list[str]:
             "faults: [{random: {}}]",
             "5: faults[0].random: draws no fault; say how many of crash, hang or slow",
         ),
+        (
+            "faults: [{random: {slow: 1001}}]",
+            "5: faults[0].random.slow: must be at most 1000, not 1001",
+        ),
+        (
+            "callers: {batch: {ttft: 1s, stream: false}}",
+            "5: callers.batch.ttft: means nothing where answers come whole (stream: false); set e2e instead",
+        ),
+        (
+            "callers: {batch: {e2e: 1s, tpot: 1s, stream: false}}",
+            "5: callers.batch.tpot: means nothing where answers come whole (stream: false); set e2e instead",
+        ),
     ],
 )
 def test_a_setting_that_is_wrong_is_named(line: str, problem: str) -> None:
@@ -115,6 +127,10 @@ def test_a_setting_that_is_wrong_is_named(line: str, problem: str) -> None:
         (
             "{rate: 0, for: 60s, classes: batch, prompt: 1, output: 1}",
             "4: traffic[0].rate: must be more than 0, not 0",
+        ),
+        (
+            "{rate: -10, for: 60s, classes: batch, prompt: 1, output: 1}",
+            "4: traffic[0].rate: must be more than 0, not -10",
         ),
         (
             "{rate: 5, for: 60s, classes: batch, prompt: 800:200, output: 1}",
@@ -192,6 +208,61 @@ def test_engines_that_could_not_start_are_named(engines: str, problem: str) -> N
     assert problems_of(text) == [problem]
 
 
+@pytest.mark.parametrize(
+    ("engines", "problem"),
+    [
+        ("[{profile: tiny, count: -3}]", "2: pools.main.engines[0].count: must be at least 1, not -3"),
+        ("{}", "2: pools.main.engines: expected a list, found a mapping"),
+    ],
+)
+def test_engines_that_could_not_be_counted_are_not_missed_by_faults(engines: str, problem: str) -> None:
+    text = small_with_traffic(POISSON, "faults: [{crash: main/1, at: 1s, back_after: 1s}]")
+
+    assert problems_of(text.replace("[tiny, tiny]", engines)) == [problem]
+
+
+@pytest.mark.parametrize("braces", ["[{profile: tiny, count: ${N}}]", "[${N}]"])
+def test_a_variable_in_braces_is_to_be_quoted(braces: str) -> None:
+    [problem] = problems_of(small_with_traffic(POISSON).replace("[tiny, tiny]", braces), environ={"N": "2"})
+
+    assert problem.startswith("2: is not YAML: ")
+    assert problem.endswith('; inside braces and brackets a variable stands in quotes: "${N}"')
+
+
+def test_a_quoted_variable_is_not_blamed_for_another_mistake() -> None:
+    [problem] = problems_of(
+        small_with_traffic(POISSON).replace("[tiny, tiny]", '[{count: "${N}" tiny}]'), environ={"N": "2"}
+    )
+
+    assert problem.startswith("2: is not YAML: while parsing a flow mapping")
+    assert "quotes" not in problem
+
+
+@pytest.mark.parametrize(
+    ("lines", "warned"),
+    [
+        ("callers: {interactive: {ttft: 2s}}", True),
+        ("classes: {interactive: {queue_wait_max: 4001ms}}\ncallers: {interactive: {ttft: 2s}}", True),
+        ("classes: {interactive: {queue_wait_max: 4s}}\ncallers: {interactive: {ttft: 2s}}", False),
+        ("callers: {interactive: {e2e: 2s}}", False),
+        ("callers: {interactive: {e2e: 2s, stream: false}}", False),
+        ("callers: {interactive: {ttft: 2s}}\nscheduler: static-cap", False),
+    ],
+)
+def test_waiting_far_longer_than_the_target_is_a_warning(tmp_path: Path, lines: str, *, warned: bool) -> None:
+    entry = POISSON.replace("batch", "interactive")
+
+    warnings = scenario_of(small_with_traffic(entry, lines), tmp_path).warnings
+
+    assert len(warnings) == warned
+    assert all("callers.interactive.ttft: the class lets requests wait for" in each for each in warnings)
+    assert all("set queue_wait_max of classes.interactive below ttft, 2s" in each for each in warnings)
+
+
+def test_too_many_faults_are_not_called_none_besides() -> None:
+    assert len(traffic(POISSON, "faults: [{random: {crash: 2000}}]")) == 1
+
+
 def test_every_problem_is_told_at_once() -> None:
     assert problems_of("pools: {main: {engines: [tinny]}}\ntraffic: [{rate: 5}]\n") == [
         '1: pools.main.engines[0].profile: profile "tinny" does not exist; did you mean "tiny"?',
@@ -220,6 +291,65 @@ def test_a_public_trace_without_the_data_says_what_to_set_and_where_it_comes_fro
     )
 
 
+def test_a_public_trace_is_named_with_its_own_ending() -> None:
+    [mooncake] = traffic("{trace: mooncake_synthetic, classes: batch}")
+    [servegen] = traffic("{servegen: m-mid, classes: batch}")
+
+    assert "FOLDER with mooncake_synthetic.jsonl in FOLDER/traces (it" in mooncake
+    assert "with both servegen_m-mid_rates.csv and servegen_m-mid_lengths.jsonl in FOLDER/traces (it" in servegen
+
+
+def test_one_of_servegens_two_files_is_not_enough(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "servegen_m_rates.csv").touch()
+
+    [problem] = problems_of(
+        small_with_traffic("{servegen: m, classes: batch}"), environ={"HEADGATE_DATA": str(tmp_path)}
+    )
+
+    assert "put both servegen_m_rates.csv and servegen_m_lengths.jsonl there" in problem
+
+
+@pytest.mark.parametrize(
+    ("entry", "files"),
+    [
+        ("{trace: azure2023_conv, classes: batch}", ["azure2023_conv.csv"]),
+        ("{servegen: m, classes: batch}", ["servegen_m_rates.csv", "servegen_m_lengths.jsonl"]),
+    ],
+)
+def test_the_folder_of_traces_itself_is_one_too_deep(tmp_path: Path, entry: str, files: list[str]) -> None:
+    (tmp_path / "traces").mkdir()
+    for each in files:
+        (tmp_path / "traces" / each).touch()
+
+    [problem] = problems_of(small_with_traffic(entry), environ={"HEADGATE_DATA": f"{tmp_path}/traces"})
+
+    assert problem.endswith(
+        f"is in $HEADGATE_DATA itself, not in {tmp_path}/traces/traces; export HEADGATE_DATA={tmp_path}"
+    )
+
+
+@pytest.mark.parametrize("environ", [{}, {"HEADGATE_DATA": "nowhere"}])
+def test_a_bare_name_beside_a_file_of_that_name_is_a_slip(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "mine.csv").touch()
+    (tmp_path / "plain").touch()
+    text = small_with_traffic("{trace: mine, classes: batch}", "{trace: plain, classes: batch}")
+
+    assert problems_of(text, tmp_path, environ) == [
+        '4: traffic[0].trace: there is no public trace "mine"; did you mean mine.csv?',
+        '5: traffic[1].trace: there is no public trace "plain"; did you mean ./plain?',
+    ]
+
+
+@pytest.mark.parametrize("name", ["pile", "./pile"])
+def test_a_trace_that_is_a_folder_is_called_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / "pile").mkdir()
+
+    [problem] = problems_of(small_with_traffic(f"{{trace: {name}, classes: batch}}"), tmp_path)
+
+    assert problem == f'4: traffic[0].trace: "{tmp_path}/pile" is a folder; name a file in it'
+
+
 def test_a_misspelled_trace_says_which_there_is(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "azure2023_conv.csv").touch()
@@ -229,8 +359,8 @@ def test_a_misspelled_trace_says_which_there_is(tmp_path: Path) -> None:
         f'4: traffic[0].trace: there is no trace "azure2032_conv" in {tmp_path}/traces; did you mean "azure2023_conv"?',
         (
             f'5: traffic[1].servegen: there is no trace "servegen_m-small" in {tmp_path}/traces; '
-            "put servegen_m-small_rates.csv there (it comes from github.com/alibaba/ServeGen, "
-            "repacked as docs/reference/scenarios.md says)"
+            "put both servegen_m-small_rates.csv and servegen_m-small_lengths.jsonl there "
+            "(it comes from github.com/alibaba/ServeGen, repacked as docs/reference/scenarios.md says)"
         ),
     ]
 
@@ -240,8 +370,27 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
         load(tmp_path / "gone.yaml", {}, profiles=PROFILES, schedulers=SCHEDULERS)
 
     assert str(caught.value).endswith(
-        "gone.yaml: does not exist; name a scenario's file; docs/reference/scenarios.md says what stands in one"
+        "gone.yaml: does not exist; scenarios to begin with are in the folder scenarios/ of Headgate's source "
+        "checkout; docs/reference/scenarios.md there says what stands in one"
     )
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        (0, "is a folder; name a scenario's file"),
+        (2, "is a folder; name a file in it: s00.yaml, s01.yaml"),
+        (12, f"is a folder; name a file in it: {', '.join(f's{number:02}.yaml' for number in range(10))} and 2 more"),
+    ],
+)
+def test_a_folder_says_which_scenarios_are_in_it(tmp_path: Path, files: int, said: str) -> None:
+    for number in range(files):
+        (tmp_path / f"s{number:02}.yaml").touch()
+
+    with pytest.raises(ConfigErrors) as caught:
+        load(tmp_path, {}, profiles=PROFILES, schedulers=SCHEDULERS)
+
+    assert str(caught.value) == f"{tmp_path}: {said}"
 
 
 WORDS = ("main", "main/0", "tiny", "batch", "x", "", "10s", "4", "-1", "0.5", "70%", "200:800", "true", "${E}", "${")

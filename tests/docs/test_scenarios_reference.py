@@ -1,6 +1,7 @@
 """Does the reference of scenarios name every setting with its true default, and no other?"""
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from headgate.config.scenarios.schema import (
 from headgate.config.scenarios.traces import SOURCES
 from headgate.config.schema import Section
 from headgate.simulation.engine.profile import PROFILES
+from headgate.simulation.virtual.scenario import Scenario
 from tests.docs.test_configuration_reference import reads_of, rows_under, shown
 from tests.house.small_tree import PROJECT
 
@@ -71,6 +73,13 @@ def test_every_section_of_the_schema_is_on_the_page() -> None:
     ours = {each for each in Section.__subclasses__() if each.__module__ == ScenarioFile.__module__}
 
     assert set(SECTIONS.values()) == ours
+
+
+@pytest.mark.parametrize("setting", ["probe_every", "scrape_every", "progress_every"])
+def test_what_a_scenario_leaves_out_is_as_the_simulation_has_it(setting: str) -> None:
+    default = fields_of(ScenarioFile)[setting].default
+
+    assert default == {each.name: each.default for each in fields(Scenario)}[f"{setting}_ns"]
 
 
 def test_every_scheduler_is_named_and_offered_on_the_command_line() -> None:

@@ -1,14 +1,17 @@
 """Does a scenario's file become the simulation that it means?"""
 
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 
-from headgate.compose.simulation import SCHEDULERS, scenario
+from headgate.compose.simulation import SCHEDULERS, scenario, warnings
 from headgate.config.scenarios.load import parse
 from headgate.model.units import SECOND
 from headgate.simulation.engine.profile import PROFILES
+from headgate.simulation.virtual.faults import place_of
 from headgate.simulation.virtual.scenario import Crash, Scenario, Slow
+from headgate.simulation.workload.problem import Problem
 
 FILE = """
 pools:
@@ -64,6 +67,90 @@ def test_faults_that_are_drawn_depend_on_the_seed_and_those_that_are_written_do_
     assert isinstance(crash, Crash)
     assert crash.at <= 40 * SECOND
     assert crash != other
+
+
+def test_faults_that_are_drawn_keep_out_of_the_way_of_all_others() -> None:
+    short = "for_min: 1s, for_max: 2s"
+    drawn, written = (f"{{random: {{slow: 3, crash: 1, {short}}}}}", "{crash: main/0, at: 1s, back_after: 39s}")
+    faults = f"faults: [{drawn}, {written}, {drawn}]"
+    for seed in range(20):
+        places = [place_of(each) for each in made(faults, seed=seed).faults]
+
+        assert len(places) == 9
+        for one, other in combinations(places, 2):
+            apart = one.at + one.lasts_ns < other.at or other.at + other.lasts_ns < one.at
+            assert apart or one.endpoint_id != other.endpoint_id
+
+
+def test_faults_are_not_drawn_before_their_engine_is_up() -> None:
+    later = FILE.replace("[tiny", "[{profile: tiny, count: 3, starts_at: 20s, cold_start: 10s}")
+    settings = parse(
+        later + "faults: [{random: {hang: 4, for_max: 5s}}]",
+        Path("a.yaml"),
+        {},
+        profiles=PROFILES,
+        schedulers=SCHEDULERS,
+    )
+    faults = [each for seed in range(20) for each in scenario(settings, seed).faults]
+
+    assert len(faults) == 80
+    assert all(each.at > 30 * SECOND or each.endpoint_id == "main/3" for each in faults)
+
+
+def test_faults_after_the_traffic_are_a_warning() -> None:
+    late = "faults: [{crash: main, at: 1h, back_after: 1s}, {hang: main/1, at: 40s, for: 1s}, {random: {slow: 9}}]"
+
+    assert warnings(made(late)) == (
+        "crash of main/0 and 1 more at 3600 s: requests arrive only until 40 s; lower at",
+        "hang of main/1 at 40 s: requests arrive only until 40 s; lower at",
+    )
+    assert warnings(made(late, "duration: 2s"))[1].endswith("until 2 s; lower at")
+    assert warnings(made("faults: [{hang: main/1, at: 39s, for: 1h}]")) == ()
+
+
+def test_engines_compose_their_steps_ahead_where_the_file_says_so() -> None:
+    text = FILE.replace("[tiny", "[{profile: tiny, asynchronous: true}")
+    settings = parse(text, Path("a.yaml"), {}, profiles=PROFILES, schedulers=SCHEDULERS)
+
+    assert [each.profile.asynchronous for each in scenario(settings, 0).engines] == [True, False]
+
+
+def test_the_gateway_looks_as_often_as_the_file_says() -> None:
+    often = made("probe_every: 2s", "scrape_every: 20ms", "progress_every: 1s")
+
+    assert (often.probe_every_ns, often.scrape_every_ns) == (2 * SECOND, SECOND // 50)
+    assert often.progress_every_ns == SECOND
+
+
+NOBODY = "pools: {main: {engines: [tiny], in_flight_max: 8}}\ntraffic: [{classes: batch, "
+TRACE = "trace: mine.csv, tenants: a, "
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            "rate: 5, prompt: 9, output: 9}]\nduration: 1ms",
+            "at 5 a second none was drawn within 0.001 s; raise rate, or for or duration",
+        ),
+        (
+            TRACE + "shift: 100s}]\nduration: 10s",
+            (
+                "the first would come after 100 s, and duration is 10 s; raise duration, or lower shift or raise "
+                "speed_up of the traffic"
+            ),
+        ),
+        (TRACE + "keep: 0.00001}]", "mine.csv has some, and keep 1e-05 keeps none of them; raise keep"),
+        (TRACE + "start: 1h}]", "mine.csv has none from start on, as long as for says; lower start, or raise for"),
+    ],
+)
+def test_where_nobody_asks_the_reason_is_told(tmp_path: Path, lines: str, why: str) -> None:
+    (tmp_path / "mine.csv").write_text("at_s,prompt_tokens,output_tokens\n0,20,5\n1,20,5\n")
+    settings = parse(NOBODY + lines, tmp_path / "a.yaml", {}, profiles=PROFILES, schedulers=SCHEDULERS)
+
+    with pytest.raises(Problem) as caught:
+        scenario(settings, 0).arrivals()
+    assert str(caught.value) == f"no request arrives: {why}"
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)

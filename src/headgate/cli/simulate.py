@@ -21,7 +21,7 @@ docs/reference/scenarios.md says what stands in a scenario's file.
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument("file", type=Path, metavar="SCENARIO.yaml", help="what to simulate")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="what all that is drawn is drawn from (0)")
+    parser.add_argument("--seed", type=_whole, default=0, metavar="N", help="what all that is drawn is drawn from (0)")
     parser.add_argument("--scheduler", choices=SCHEDULERS, metavar="NAME", help=f"another one: {', '.join(SCHEDULERS)}")
     parser.add_argument("--cap", type=_count, metavar="N", help="what static-cap gives to an engine at once")
     parser.add_argument(
@@ -41,8 +41,11 @@ def run(args: argparse.Namespace) -> int:
             _check_page(args.html)
         scenario, scheduler = _scenario(args)
         report = _simulate(scenario, scheduler, quiet=args.quiet)
-        if args.html is not None:
-            _write_page(report, args.html)
+        try:
+            _tell(report, json=args.json)
+        finally:  # Neither the report nor the page is lost with the other.
+            if args.html is not None:
+                _write_page(report, args.html)
     except ConfigErrors as errors:
         print(errors, file=sys.stderr)
         return 2
@@ -50,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"headgate simulate: {problem}", file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"headgate simulate: {error.filename}: {error.strerror}", file=sys.stderr)
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"headgate simulate: {where}{error.strerror}", file=sys.stderr)
         return 2
-    except Stopped as stopped:
+    except (Stopped, Unsaid) as stopped:
         print(f"headgate simulate: {stopped}", file=sys.stderr)
         return 1
-    _tell(report, json=args.json)
     return 0
 
 
@@ -63,18 +66,21 @@ class Stopped(Exception):
     """Somebody pressed Ctrl-C. The message says how far the run was."""
 
 
+class Unsaid(Exception):
+    """The report cannot be written to where it should go."""
+
+
 def _scenario(args: argparse.Namespace) -> "tuple[Scenario, str]":
     """What is to be simulated, and what its scheduler is called."""
     from dataclasses import replace
 
-    from headgate.compose.simulation import SCHEDULERS, scenario
+    from headgate.compose.simulation import SCHEDULERS, scenario, warnings, warnings_of_many
     from headgate.config.scenarios.load import CAPPED, load
     from headgate.simulation.engine.profile import PROFILES
     from headgate.simulation.workload.problem import Problem
 
     settings = load(args.file, os.environ, profiles=PROFILES, schedulers=SCHEDULERS)
-    for warning in settings.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
+    _warn(settings.warnings)
     settings = replace(
         settings,
         scheduler=args.scheduler or settings.scheduler,
@@ -83,7 +89,15 @@ def _scenario(args: argparse.Namespace) -> "tuple[Scenario, str]":
     )
     if args.cap is not None and settings.scheduler != CAPPED:
         raise Problem(f"--cap means nothing with {settings.scheduler}; add --scheduler {CAPPED}, or leave it out")
-    return scenario(settings, args.seed), settings.scheduler
+    _warn(warnings_of_many(settings))
+    simulated = scenario(settings, args.seed)
+    _warn(warnings(simulated))
+    return simulated, settings.scheduler
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        print(f"warning: {warning}", file=sys.stderr)
 
 
 def _simulate(scenario: "Scenario", scheduler: str, *, quiet: bool) -> "Report":
@@ -117,14 +131,22 @@ def _check_page(file: Path) -> None:
 
     if not file.parent.is_dir():
         raise Problem(f"{file}: there is no folder {file.parent}; make it first")
+    if file.is_dir():
+        raise Problem(f"{file} is a folder; name a file")
     if find_spec("matplotlib") is None:
-        raise Problem("a page has charts, and matplotlib is not installed; pip install 'headgate[reports]'")
+        how = "pip install matplotlib (or, in a checkout, pip install '.[reports]')"
+        raise Problem(f"a page has charts, and matplotlib is not installed; {how}")
 
 
 def _write_page(report: "Report", file: Path) -> None:
     from headgate.simulation.report.page import page
+    from headgate.simulation.workload.problem import Problem
 
-    file.write_text(page(report), encoding="utf-8")
+    try:
+        file.write_text(page(report), encoding="utf-8")
+    except OSError as error:
+        raise Problem(f"{file}: the page cannot be written: {error.strerror}") from None
+    print(f"wrote {file}", file=sys.stderr)
 
 
 def _tell(report: "Report", *, json: bool) -> None:
@@ -136,8 +158,11 @@ def _tell(report: "Report", *, json: bool) -> None:
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     try:
         print(encoding.dumps(report.figures(), indent=2) if json else text(report, width), flush=True)
-    except BrokenPipeError:  # Whoever reads has enough. Python would complain once more when it leaves.
+    except OSError as error:
+        # Python would complain once more when it leaves.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if not isinstance(error, BrokenPipeError):  # Whoever closes a pipe has enough.
+            raise Unsaid(f"the report cannot be written: {error.strerror}") from None
 
 
 def _to_stderr(text: str) -> None:
@@ -158,8 +183,17 @@ def _duration(text: str) -> int:
     return length
 
 
+def _whole(text: str) -> int:
+    from headgate.config.quantities import Unreadable, whole_number
+
+    try:
+        return whole_number(text)
+    except Unreadable as expected:
+        raise argparse.ArgumentTypeError(f'expected {expected}, such as 7, not "{text}"') from None
+
+
 def _count(text: str) -> int:
-    value = int(text)
+    value = _whole(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return value

@@ -9,7 +9,7 @@ from typing import Final
 _TERMINAL_SECONDS: Final = 0.2
 _LOG_SECONDS: Final = 5.0
 _CLEAR_LINE: Final = "\r\x1b[K"
-_BAR_WIDTH: Final = 20
+_BAR_WIDTH: Final = 10
 _SECOND: Final = 1_000_000_000
 
 
@@ -40,24 +40,25 @@ class Progress:
         if moment - self._told < self._every_s:
             return
         self._told = moment
-        line = describe(now_ns, self._span_ns, ended, moment - self._started)
+        told = describe(now_ns, self._span_ns, ended, moment - self._started)
         if self._terminal:
-            self._write(_CLEAR_LINE + f"{_bar(now_ns / self._span_ns)} {line}"[: self._width - 1])
+            self._write(_CLEAR_LINE + _fitted(f"{_bar(now_ns / self._span_ns)} ", told, self._width - 1))
         else:
-            self._write(line + "\n")
+            self._write(", ".join(told) + "\n")
 
     def clear(self) -> None:
         if self._terminal:
             self._write(_CLEAR_LINE)
 
 
-def describe(now_ns: int, span_ns: int, ended: int, elapsed_s: float) -> str:
+def describe(now_ns: int, span_ns: int, ended: int, elapsed_s: float) -> list[str]:
+    """What people want to know most comes first: how long it will take."""
     told = [f"{clock_time(now_ns / _SECOND)} of {clock_time(span_ns / _SECOND)}", f"{ended:,} requests ended"]
     if now_ns > 0 and elapsed_s > 0:
         told.append(f"{now_ns / _SECOND / elapsed_s:,.0f} times real time")
         left_s = elapsed_s * (span_ns - now_ns) / now_ns
-        told.append(f"about {clock_time(left_s)} left" if left_s > 0 else "last answers")
-    return ", ".join(told)
+        told.insert(0, f"about {clock_time(left_s)} left" if left_s > 0 else "last answers")
+    return told
 
 
 def clock_time(seconds: float) -> str:
@@ -65,6 +66,18 @@ def clock_time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _fitted(bar: str, told: list[str], width: int) -> str:
+    """As much as there is room for: whole parts, and no bar where not even the first fits beside it."""
+    if len(bar) + len(told[0]) > width:
+        return told[0][:width]
+    line = bar + told[0]
+    for part in told[1:]:
+        if len(line) + len(part) + 2 > width:
+            break
+        line += f", {part}"
+    return line
 
 
 def _bar(fraction: float) -> str:

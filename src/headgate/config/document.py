@@ -5,6 +5,7 @@ YAML. So `no` can name a model, `0x10` and `1:30` are not numbers behind anyone'
 `${NAME}` may stand for a number as well as for text.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import cast
@@ -20,6 +21,7 @@ PLACES_MAX = 500_000
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
+_BARE_VARIABLE = re.compile(r"[:,\[]\s*(\$\{\w*\})")
 _TAGS_OF_TEXT = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool", "timestamp", "value"))
 
 
@@ -135,6 +137,8 @@ def _explained(error: yaml.YAMLError, text: str) -> str:
         said = ", ".join(part for part in (error.context, error.problem) if part)
     else:
         said = str(error).partition("\n")[0]
-    lines = text.splitlines()
-    hint = "; indent with spaces, not tabs" if "\t" in "".join(lines[_line_of(error) - 1 : _line_of(error)]) else ""
+    line = "".join(text.splitlines()[_line_of(error) - 1 : _line_of(error)])
+    hint = "; indent with spaces, not tabs" if "\t" in line else ""
+    if said.startswith("while parsing a flow") and (found := _BARE_VARIABLE.search(line)):
+        hint = f'; inside braces and brackets a variable stands in quotes: "{found[1]}"'
     return f"is not YAML: {said}{hint}"

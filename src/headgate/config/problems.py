@@ -69,6 +69,10 @@ class Report:
         if self._problems:
             raise ConfigErrors(_in_order(self._problems))
 
+    def where(self, place: Place) -> str:
+        """How a message about this place begins, for whoever finds something after the file has been read."""
+        return str(self._at(place, ""))
+
     def _at(self, place: Place, message: str) -> Problem:
         return Problem(self.file, self._line(place), dotted(place), message)
 

@@ -15,7 +15,7 @@ _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile(_NUMBER + r" ?(ms|s|m|h)")
 _SIZE = re.compile(_NUMBER + r" ?(B|KiB|MiB|GiB|kB|MB|GB)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
-_DECIMAL = re.compile(_NUMBER)
+_DECIMAL = re.compile(r"[+-]?" + _NUMBER)
 _SHARE = re.compile(_NUMBER + r"( ?%)?")
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,3}(_?[0-9]{3})*|[+-]?[0-9]{1,18}")
@@ -57,8 +57,8 @@ def whole_number(text: str) -> int:
 
 
 def decimal_number(text: str) -> float:
-    if found := _DECIMAL.fullmatch(text):
-        return float(found[1])
+    if _DECIMAL.fullmatch(text):
+        return float(text)
     raise Unreadable("a number such as 8 or 17.5")
 
 

@@ -35,6 +35,9 @@ def figures_of(stories: Sequence[Story], scenario: Scenario) -> dict[str, Any]:
         "fates": {name: fates.count(name) for name in ("good", "late", "refused", "given_up", "left", "failed")},
         "outcomes": dict(outcomes),
         "refusals": {name: count for name, count in outcomes.items() if name in REFUSALS | GIVEN_UP},
+        "failed_after_first_token": sum(
+            what == "failed" and each.first_token_at is not None for each, what in zip(stories, fates, strict=True)
+        ),
         "retries": sum(each.tries - 1 for each in stories),
         "sent": len(sent),
         "attempts": sum(each.attempts for each in stories),

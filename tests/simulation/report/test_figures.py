@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, Duration, Instant, TenantId
-from headgate.simulation.report.course import BUCKETS, SAMPLES_MAX, Course
+from headgate.simulation.report.course import BUCKETS, SAMPLES_MAX, Course, EndpointCourse, imbalance
 from headgate.simulation.report.fairness import jain
 from headgate.simulation.report.fate import Fate, fate_of
 from headgate.simulation.report.report import Report
@@ -129,6 +129,14 @@ def test_refusals_and_leavers_are_misses_and_their_latencies_stay_out() -> None:
     assert told["queue_wait_s"]["count"] == 2
 
 
+def test_failures_after_the_first_token_are_counted() -> None:
+    failed = a_story(outcome=Outcome.ENGINE_FAILED)
+    before = a_story(outcome=Outcome.ENGINE_SILENT, first_token_at=None)
+    told = total(a_story(), failed, failed, before, a_story(outcome=Outcome.CANCELLED))
+
+    assert (told["fates"]["failed"], told["failed_after_first_token"]) == (3, 2)
+
+
 def test_tries_and_attempts_beyond_the_first_are_told_apart() -> None:
     told = total(a_story(tries=3), a_story(attempts=2), refused(tries=2))
 
@@ -218,6 +226,40 @@ def test_engines_are_told_with_what_their_samples_say() -> None:
     assert fleet["in_flight_max_over_mean"] == pytest.approx(
         max(sum(in_flight), sum(other)) / ((sum(in_flight) + sum(other)) / 2), abs=1e-6
     )
+
+
+def a_course(*in_flight: int | None) -> EndpointCourse:
+    """What it holds at each instant; None while it is down."""
+    course = Course(endpoints=1)
+    for number, held in enumerate(in_flight):
+        down = EndpointSample(0, 0, 0.0, up=False)
+        course.add(Sample(Instant(number), {}, (down if held is None else EndpointSample(held, 0, held / 10),)))
+    return course.endpoints[0]
+
+
+def test_the_time_in_which_an_engine_is_down_is_left_out_of_its_means() -> None:
+    course = a_course(None, None, 4, 6)
+
+    assert (course.in_flight_mean, course.kv_used_mean) == (5.0, 0.5)
+    assert (course.in_flight_max, course.kv_used_max) == (6, 0.6)
+    assert (a_course(None, None).in_flight_mean, a_course().kv_used_mean) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("courses", "times"),
+    [
+        ([a_course(3, 3), a_course(1, 1)], 1.5),
+        ([a_course(2, 2, 8, 8), a_course(None, None, 8, 8)], 1.0),
+        ([a_course(4, 4, 4), a_course(None, 1, None)], 12 / (4 + 2.5 + 4)),
+        ([a_course(0, 0), a_course(None, 0)], None),
+        ([], None),
+    ],
+    ids=["both up", "one late", "one down", "idle", "no engines"],
+)
+def test_the_fullest_engine_is_compared_with_those_up_at_the_same_time(
+    courses: list[EndpointCourse], times: float | None
+) -> None:
+    assert imbalance(courses) == (None if times is None else pytest.approx(times))
 
 
 def test_buckets_tell_what_became_of_those_who_arrived_then() -> None:

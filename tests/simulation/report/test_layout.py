@@ -29,6 +29,21 @@ def test_columns_that_can_be_spared_go_when_names_are_as_short_as_they_may_be() 
     ]
 
 
+def test_counts_that_must_add_up_are_told_together() -> None:
+    table = [
+        ["name", "all", "one", "two", "three", "share"],
+        ["some", "66666", "11111", "22222", "33333", "99.123456%"],
+    ]
+    summed = ("three", "one", "two")
+
+    assert lay_out(table, 45, summed=summed)[-1] == "some  66666  11111  22222  33333  99.123456%"
+    assert lay_out(table, 40, summed=summed) == [
+        "name    all    two  other       share",
+        "some  66666  22222  44444  99.123456%",
+        "other: three, one",
+    ]
+
+
 @pytest.mark.parametrize(
     ("value_ns", "text"),
     [

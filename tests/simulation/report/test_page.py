@@ -4,14 +4,17 @@ import re
 import subprocess
 import sys
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from headgate.model.units import Duration, EndpointId, Instant, TenantId
 from headgate.simulation.report.page import page
 from headgate.simulation.report.table import tables
-from tests.simulation.report.builders import a_full_report, a_report, a_scenario, a_story, refused
+from headgate.simulation.virtual.scenario import Crash
+from tests.simulation.report.builders import S, a_full_report, a_report, a_scenario, a_story, refused
 from tests.simulation.report.test_figures import run
 
 TITLES = [
@@ -100,6 +103,15 @@ def test_what_a_scenario_calls_itself_is_text_and_not_markup() -> None:
     assert "<made-up>" not in text
 
 
+@pytest.mark.parametrize("name", [r"$\frac{a$", "a$b$c", "<b>", "a&b"])
+def test_what_a_tenant_is_called_is_drawn_as_it_is(name: str) -> None:
+    text = page(a_report(*(a_story(number=number, tenant=TenantId(name)) for number in range(30))))
+    drawn = text[text.index("Attainment by tenant") :]
+    drawn = drawn[drawn.index("<svg") : drawn.index("</svg>")]
+
+    assert f">{escape(name, quote=False)}</text>" in drawn
+
+
 def test_names_in_a_page_are_there_once_or_name_the_same() -> None:
     text = full_page()
     named = re.findall(r'<(clipPath|path) id="([^"]+)"(.*?)(?:/>|</clipPath>)', text, flags=re.DOTALL)
@@ -109,6 +121,25 @@ def test_names_in_a_page_are_there_once_or_name_the_same() -> None:
 
     assert shapes
     assert {name for name, found in shapes.items() if len(found) > 1} == set()
+
+
+def test_every_chart_has_a_name_that_can_be_heard() -> None:
+    names = re.findall(r'<svg role="img" aria-label="([^"]+)" ', full_page())
+
+    assert [name.partition(". ")[0] for name in names] == TITLES
+
+
+def test_a_pool_that_crashes_at_once_is_named_once() -> None:
+    together = tuple(Crash(EndpointId(f"main/{number}"), Instant(30 * S), Duration(20 * S)) for number in range(4))
+    alone = Crash(EndpointId("main/2"), Instant(80 * S), Duration(20 * S))
+    one = a_report(a_story(), scenario=a_scenario(engines=4, faults=(together[0], alone)))
+    all_of_them = a_report(a_story(), scenario=a_scenario(engines=4, faults=(*together, alone)))
+    text = page(all_of_them)
+
+    assert text.count("crash main (4)") == 1
+    assert text.count("crash main/2") == 1
+    assert "crash main/0" not in text
+    assert text.count("opacity: 0.16") == page(one).count("opacity: 0.16") > 0
 
 
 @pytest.mark.parametrize(
@@ -170,7 +201,7 @@ except ChartsMissing as missing:
 
 
 def test_without_matplotlib_the_next_step_is_told() -> None:
-    assert "pip install 'headgate[reports]'" in run(WITHOUT_MATPLOTLIB, "0")
+    assert "pip install matplotlib" in run(WITHOUT_MATPLOTLIB, "0")
 
 
 def test_only_a_page_loads_matplotlib() -> None:

@@ -1,9 +1,16 @@
 """Does a report read well in a terminal?"""
 
+import re
+from dataclasses import replace
+
 import pytest
 from inline_snapshot import snapshot
 
+from headgate.model.outcome import Outcome
+from headgate.model.units import ClassName, TenantId
+from headgate.simulation.baselines.no_queue import RoundRobin
 from headgate.simulation.report.table import text
+from headgate.simulation.virtual.scenario import Callers
 from tests.simulation.report.builders import a_full_report, a_report, a_scenario, a_story, refused
 
 
@@ -35,10 +42,11 @@ Engines
 engine     up   busy  generated  prefix hits  preempted  in flight  max  KV mean  KV max
 main/0  130 s  75.0%       4000        25.0%          3        4.5   10      41%     83%
 main/1  130 s  75.0%       4000        25.0%          3        3.7    7      61%     99%
+main/0 held more than in_flight_max: callers that left count until their step ends
 
 refused: queue_full 1
 engine-seconds: 260 up, of which good 0.3%, unassigned 74.7%, idle 25.0%
-the fullest engine held 1.10 times the mean\
+the fullest engine held 1.10 times the mean of those up with it\
 """)
 
 
@@ -48,7 +56,7 @@ A <made-up> run
 scheduler Scheduler, seed 7; 2 x tiny in main
 1500 requests in 120 s (12.5/s), over after 130 s
 interactive is good with TTFT ≤ 2 s, TPOT ≤ 100 ms; callers leave after 10 s
-batch is good with TTFT ≤ 60 s, E2E ≤ 90 s; callers try up to 3 times
+batch is good with TTFT ≤ 60 s, E2E ≤ 90 s; callers retry up to 2 times
 whole is good with E2E ≤ 20 s
 unheard-of is good with any complete answer
 
@@ -96,6 +104,7 @@ batch              9               0.864             0.698            t0     28.
 whole              9               0.927             0.798            t2     18.4%
 unheard-of         8               0.971             0.870            t0     37.5%
 all                9               0.909             0.764            t8      5.0%
+Jain of engine-s measures how even the amounts are, and so follows what tenants ask for
 
 The worst-off tenants with at least 20 requests of a class
 tenant        class  arrivals  good  attained  p50 TTFT  p99 TTFT  engine-s
@@ -112,15 +121,17 @@ Engines
 engine     up   busy  generated  prefix hits  preempted  in flight  max  KV mean  KV max
 main/0  130 s  75.0%       4000        25.0%          3       4.98   10      43%     96%
 main/1  130 s  75.0%       4000        25.0%          3       4.57   10      55%     99%
+main/0 and 1 more held more than in_flight_max: callers that left count until their step ends
 
 refused: unauthorized 62, forbidden 50, model_not_found 49, no_endpoints 49, draining 46, duplicate
   46, over_budget 46, rate_limited 45, invalid 44, too_large 43, retry_refused 42, shed 36,
   unreachable 36, queue_full 33
 given up: expired 52, too_late 50, evicted 42
-failed: engine_failed 46, engine_refused 46, engine_silent 41
+failed: engine_failed 46, engine_refused 46, engine_silent 41; 21 of them after the first token,
+  and so not retried
 engine-seconds: 260 up, of which good 11.9%, late 4.3%, refused 8.6%, given up 1.9%, left 0.7%,
   failed 2.1%, unassigned 45.5%, idle 25.0%
-the fullest engine held 1.04 times the mean\
+the fullest engine held 1.04 times the mean of those up with it\
 """)
 
 
@@ -146,6 +157,63 @@ def test_lines_fit_the_width(width: int) -> None:
 
     assert max(map(len, told.splitlines())) <= width
     assert len(told.split("\n\n")) == 8
+
+
+@pytest.mark.parametrize("width", range(44, 100, 4))
+def test_fates_add_up_in_any_width(width: int) -> None:
+    lines = text(a_full_report(), width).splitlines()
+    heading = next(place for place, line in enumerate(lines) if line.startswith("class"))
+    names = re.split("  +", lines[heading])
+    fates = ("good", "late", "refused", "given up", "left", "failed", "other")
+    for line in lines[heading + 1 : heading + 6]:
+        row = dict(zip(names, line.split(), strict=True))
+        assert sum(int(row.get(fate, 0)) for fate in fates) == int(row["arrivals"])
+
+
+def test_rates_go_before_fates_do() -> None:
+    lines = text(a_full_report(), 66 + len("  attained")).splitlines()
+
+    assert "class        arrivals  good  late  refused  given up  left  failed  attained" in lines
+
+
+def test_where_everybody_gets_everything_nobody_is_worst_off() -> None:
+    stories = [a_story(tenant=TenantId(name)) for name in ("acme", "globex") for _ in range(20)]
+
+    everybody = text(a_report(*stories), 99)
+    most = text(a_report(*stories, refused(tenant=TenantId("tiny"))), 99)
+    acme_not = text(a_report(*stories, refused(tenant=TenantId("acme"))), 99)
+
+    assert "\nall tenants at 100 %\n" in everybody
+    assert "\nall tenants with at least 20 requests of a class at 100 %\n" in most
+    assert "worst-off" not in everybody + most
+    assert "worst-off" in acme_not
+    assert "100 %" not in acme_not
+    assert [line.split()[-2:] for line in everybody.splitlines() if line.startswith("all  ")][-1] == ["-", "100.0%"]
+
+
+def test_failures_that_nobody_can_retry_are_told() -> None:
+    failed = a_story(outcome=Outcome.ENGINE_FAILED)
+    told = text(a_report(failed, failed, a_story(outcome=Outcome.ENGINE_FAILED, first_token_at=None)), 99)
+
+    assert "failed: engine_failed 3; 2 of them after the first token, and so not retried" in told
+    assert "failed: engine_failed 1; all of them" in text(a_report(failed), 99)
+
+
+@pytest.mark.parametrize(("retries", "manners"), [(1, "retry once"), (3, "retry up to 3 times")])
+def test_retries_are_those_of_the_file(retries: int, manners: str) -> None:
+    scenario = a_scenario(callers={ClassName("interactive"): Callers(retries=retries)})
+
+    assert f"callers {manners}\n" in text(a_report(a_story(), scenario=scenario), 99)
+
+
+def test_an_engine_that_held_more_than_its_limit_is_explained() -> None:
+    note = "held more than in_flight_max: callers that left count until their step ends"
+    roomy = tuple(replace(spec, in_flight_max=11) for spec in a_scenario().engines)
+    told = text(a_report(a_story(), samples=150), 99)
+
+    assert f"main/0 and 1 more {note}" in told
+    assert note not in text(a_report(a_story(), samples=150, scenario=replace(a_scenario(), engines=roomy)), 99)
+    assert note not in text(a_report(a_story(), samples=150, scenario=a_scenario(decider=RoundRobin)), 99)
 
 
 def test_of_many_engines_some_are_shown() -> None:

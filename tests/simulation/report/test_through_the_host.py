@@ -77,6 +77,16 @@ def test_samples_and_classes_are_all_there(report: Report) -> None:
     assert max(len(line) for line in text(report, 99).splitlines()) <= 99
 
 
+def test_samples_say_when_an_engine_was_up(report: Report) -> None:
+    figures: Any = report.figures()
+    up = {name: sum(each["up"]) / len(each["up"]) for name, each in figures["series"]["engines"].items()}
+
+    assert up["main/0"] == 1.0
+    for engine in figures["engines"]:
+        assert up[engine["id"]] == pytest.approx(engine["up_s"] / figures["elapsed_s"], abs=0.01)
+    assert up["main/1"] < 0.9
+
+
 def test_the_same_run_is_told_in_the_same_bytes(report: Report) -> None:
     scenario = an_overload()
     again = Report(scenario)

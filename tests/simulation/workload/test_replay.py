@@ -110,7 +110,7 @@ def test_where_no_shares_are_given_the_trace_names_class_and_tenant(tmp_path: Pa
 
 
 def test_a_trace_that_names_no_tenant_needs_shares(trace: Path) -> None:
-    with pytest.raises(Problem, match=r"own\.csv names no tenant for every row; say which shares"):
+    with pytest.raises(Problem, match=r"own\.csv names no tenant for every row; add tenants: NAME"):
         made(trace, tenants=None)
 
 

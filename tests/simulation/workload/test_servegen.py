@@ -245,7 +245,8 @@ def test_an_answer_of_no_tokens_counts_as_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rates", "lengths", "message"),
     [
-        ("", None, r"rates\.csv:1: its columns are not known; name ServeGen's rates"),
+        ("", None, r"rates\.csv:1: its columns are not known, for it has none; name ServeGen's rates"),
+        ("client,rate\n", None, r'rates\.csv:1: its columns are not known: "client", "rate"; name ServeGen'),
         (RATES, None, r"rates\.csv holds no rates"),
         (RATES + "0,0,many,1,Gamma,1,1\n", None, r"rates\.csv:2: could not convert"),
         (RATES + "0,0,-1,1,Gamma,1,1\n", None, r'rates\.csv:2: "-1" is no rate'),

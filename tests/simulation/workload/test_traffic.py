@@ -48,6 +48,14 @@ def test_a_further_traffic_moves_nothing_of_the_others(tmp_path: Path) -> None:
     assert among == alone
 
 
+def test_a_further_traffic_of_the_same_kind_moves_nothing_of_those_before_it() -> None:
+    busier = replace(POISSON, rate=30.0, tenants=(("zeta", 1.0),))
+    alone = list(arrivals([POISSON], seed=1))
+    among = [each for each in arrivals([POISSON, busier], seed=1) if each.tenant == "acme"]
+
+    assert among == alone
+
+
 def test_the_same_traffic_twice_draws_twice() -> None:
     once = [each.at for each in arrivals([POISSON], seed=1)]
     twice = [each.at for each in arrivals([POISSON, POISSON], seed=1)]

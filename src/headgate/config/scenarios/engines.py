@@ -48,6 +48,7 @@ class _Engines:
                     pool=PoolName(name),
                     profile=group.profile,
                     size=size,
+                    asynchronous=group.asynchronous,
                     in_flight_max=in_flight_max,
                     starts_at=Instant(group.starts_at),
                     cold_start_ns=Duration(group.cold_start),

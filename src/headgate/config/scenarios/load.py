@@ -11,12 +11,13 @@ from pathlib import Path
 from headgate.config import document, shape
 from headgate.config.classes import service_classes
 from headgate.config.load import read_text
-from headgate.config.problems import Report
+from headgate.config.problems import ConfigErrors, Problem, Report
+from headgate.config.quantities import duration_text
 from headgate.config.references import References, is_name
 from headgate.config.rules import health_rules, retry_rules
 from headgate.config.scenarios.engines import engine_settings
 from headgate.config.scenarios.faults import fault_settings
-from headgate.config.scenarios.schema import CallersSection, ScenarioFile
+from headgate.config.scenarios.schema import CallersSection, ScenarioFile, SchedulerSection
 from headgate.config.scenarios.settings import CallerSettings, EngineLimits, ScenarioSettings
 from headgate.config.scenarios.traces import Library
 from headgate.config.scenarios.traffic import traffic_settings
@@ -31,11 +32,25 @@ CAPPED = "static-cap"
 """The scheduler that takes a cap."""
 
 
+MISSING = (
+    "scenarios to begin with are in the folder scenarios/ of Headgate's source checkout; "
+    "docs/reference/scenarios.md there says what stands in one"
+)
+"""What to do where the file does not exist."""
+
+FILES_SHOWN_MAX = 10
+
+WAIT_PER_TTFT_MAX = 2
+"""A class that lets requests wait longer than so many times what callers give the first token is hardly meant."""
+
+
 def load(
     path: Path, environ: Mapping[str, str], *, profiles: Mapping[str, EngineLimits], schedulers: Collection[str]
 ) -> ScenarioSettings:
     """Reads the file; `profiles` and `schedulers` are what it may name. Raises `ConfigErrors` with all problems."""
-    text = read_text(path, missing="name a scenario's file; docs/reference/scenarios.md says what stands in one")
+    if path.is_dir():
+        raise ConfigErrors((Problem(str(path), None, "", f"is a folder; {_instead(path)}"),))
+    text = read_text(path, missing=MISSING)
     return parse(text, path, environ, profiles=profiles, schedulers=schedulers)
 
 
@@ -53,6 +68,7 @@ def parse(
     classes = service_classes(file.classes, report)
     names = [each.name for each in classes]
     _check_names(file, names, schedulers, report)
+    _warn_of_waits(file, classes, report)
     engines = engine_settings(file, profiles, report)
     settings = ScenarioSettings(
         title=file.title or path.stem,
@@ -66,6 +82,7 @@ def parse(
         faults=fault_settings(file, engines, report),
         duration_ns=None if file.duration is None else Duration(file.duration),
         probe_every_ns=Duration(file.probe_every),
+        scrape_every_ns=Duration(file.scrape_every),
         progress_every_ns=Duration(file.progress_every),
     )
     report.raise_if_wrong()
@@ -90,6 +107,36 @@ def _check_names(file: ScenarioFile, classes: list[ClassName], schedulers: Colle
         if name not in classes:
             hint = suggestion(name, classes, quiet=f"; there is {', '.join(classes) or 'none'}")
             report.problem(("callers", name), f'class "{name}" does not exist{hint}', read=True)
+    for name, section in file.callers.items():
+        for setting in ("ttft", "tpot"):
+            if getattr(section, setting) is not None and not section.stream:
+                problem = "means nothing where answers come whole (stream: false); set e2e instead"
+                report.problem(("callers", name, setting), problem)
+
+
+def _instead(folder: Path) -> str:
+    files = sorted(each.name for each in folder.glob("*.yaml"))
+    if not files:
+        return "name a scenario's file"
+    more = f" and {len(files) - FILES_SHOWN_MAX} more" if len(files) > FILES_SHOWN_MAX else ""
+    return f"name a file in it: {', '.join(files[:FILES_SHOWN_MAX])}{more}"
+
+
+def _warn_of_waits(file: ScenarioFile, classes: tuple[ServiceClass, ...], report: Report) -> None:
+    """Only Headgate's own scheduler goes by how long a class may wait."""
+    if file.scheduler.name != SchedulerSection().name:
+        return
+    for each in classes:
+        section = file.callers.get(each.name)
+        if section is None or section.ttft is None or not section.stream:
+            continue
+        if each.queue_wait_ns_max > WAIT_PER_TTFT_MAX * section.ttft:
+            wait, ttft = duration_text(each.queue_wait_ns_max), duration_text(section.ttft)
+            warning = (
+                f"the class lets requests wait for {wait}, so they may wait longer than their target and then be "
+                f"computed for nothing; set queue_wait_max of classes.{each.name} below ttft, {ttft}"
+            )
+            report.warn(("callers", each.name, "ttft"), warning)
 
 
 def _policy(file: ScenarioFile, classes: tuple[ServiceClass, ...], report: Report) -> Policy:

@@ -19,10 +19,13 @@ from headgate.config.schema import (
     RetrySection,
     Section,
 )
-from headgate.model.units import MINUTE, SECOND
+from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
 ENGINES_MAX = 1_000
 """How many engines one entry of a pool may stand for."""
+
+FAULTS_MAX = 1_000
+"""How many faults of one kind an entry may draw."""
 
 Number = Annotated[float, Meta(gt=0)]
 Weight = Annotated[float, Meta(gt=0, extra={"reads": "share"})]
@@ -31,6 +34,7 @@ Share = Annotated[float, Meta(gt=0, le=1, extra={"reads": "share"})]
 Shares = Annotated[dict[str, Weight], Meta(extra={"alone": "1"})]
 Between = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
 EngineCount = Annotated[int, Meta(ge=1, le=ENGINES_MAX)]
+FaultCount = Annotated[int, Meta(ge=0, le=FAULTS_MAX)]
 ProfileName = Annotated[str, Meta(extra={"next": "name what these engines are, such as h200-llama-8b"})]
 
 
@@ -53,6 +57,7 @@ class EnginesSection(Section, frozen=True):
     sequences_max: Positive | None = None
     chunk_tokens: Positive | None = None
     block_tokens: Positive | None = None
+    asynchronous: bool = False
     cold_start: LastingOrNone = 0
     starts_at: LastingOrNone = 0
 
@@ -99,9 +104,9 @@ class TrafficSection(Section, frozen=True):
 
 
 class RandomFaultsSection(Section, frozen=True):
-    crash: Count = 0
-    hang: Count = 0
-    slow: Count = 0
+    crash: FaultCount = 0
+    hang: FaultCount = 0
+    slow: FaultCount = 0
     for_min: Lasting = 5 * SECOND
     for_max: Lasting = MINUTE
     speed_min: Share = 0.1
@@ -130,5 +135,6 @@ class ScenarioFile(Section, frozen=True):
     faults: list[FaultSection] = field(default_factory=list[FaultSection])
     retry: RetrySection = RetrySection()
     health: HealthSection = HealthSection()
-    probe_every: Lasting = SECOND
-    progress_every: Lasting = SECOND
+    probe_every: Lasting = 5 * SECOND
+    scrape_every: Lasting = 150 * MILLISECOND
+    progress_every: Lasting = 250 * MILLISECOND

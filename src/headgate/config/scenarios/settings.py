@@ -47,6 +47,7 @@ class EngineSettings:
     pool: PoolName
     profile: str
     size: EngineSize
+    asynchronous: bool
     in_flight_max: int
     starts_at: Instant
     cold_start_ns: Duration
@@ -74,6 +75,8 @@ class LengthSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
+    place: str
+    """Where the file says it, as messages begin."""
     path: Path
     classes: Shares | None
     """None: the trace's own."""
@@ -167,5 +170,6 @@ class ScenarioSettings:
     duration_ns: Duration | None
     """No request arrives later. None: as long as there are any."""
     probe_every_ns: Duration
+    scrape_every_ns: Duration
     progress_every_ns: Duration
     warnings: tuple[str, ...] = field(default=())

@@ -36,7 +36,7 @@ KINDS: Mapping[str, frozenset[str]] = MappingProxyType(
 """Where requests come from -> what else may be said of them."""
 
 EVERYONE: Shares = (("everyone", 1.0),)
-"""Whose drawn requests are, where the file does not say."""
+"""Whose requests are, where neither the file nor a trace says."""
 
 
 def traffic_settings(
@@ -106,6 +106,7 @@ class _Traffic:
         path = self.library.trace(section.trace, (*place, "trace"))
         like, classes = self._like(section, place), self._classes(section, place)
         return path and TraceSettings(
+            place=self.report.where(place),
             path=path,
             classes=classes,
             tenants=_shares(section.tenants),

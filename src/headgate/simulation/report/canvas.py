@@ -23,6 +23,7 @@ from headgate.simulation.report.table import named
 STYLE: Final = {
     "svg.hashsalt": "headgate",
     "svg.fonttype": "none",
+    "text.parse_math": False,  # A tenant may have a dollar in its name.
     "font.family": "DejaVu Sans",
     "font.size": 8.5,
     "axes.titlesize": 9,

@@ -16,7 +16,7 @@ from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from headgate.model.units import Duration, Instant, after
+from headgate.model.units import Duration, EndpointId, Instant, after
 from headgate.simulation.report.canvas import (
     BLACK,
     BLUE,
@@ -167,23 +167,32 @@ def _draw_engines(axis: Axes, report: Report, values: "Callable[[EndpointCourse]
         for name, colour, dashes in styled(courses):
             axis.plot(times, values(courses[name]), color=colour, linestyle=dashes, linewidth=0.9, label=name)
         return
-    instants = list(zip(*(values(course) for _, course in engines), strict=True))
+    instants = list(_of_those_up([(values(course), course.up) for _, course in engines]))
     least, greatest = [min(each) for each in instants], [max(each) for each in instants]
     axis.fill_between(times, least, greatest, color=SKY, alpha=0.4, linewidth=0, label="least to greatest")
     axis.plot(times, [sum(each) / len(each) for each in instants], color=BLUE, label="mean")
 
 
+def _of_those_up(
+    engines: "Sequence[tuple[array[int] | array[float], array[int]]]",
+) -> Iterator[Sequence[float]]:
+    """By instant; nothing at all where none is up."""
+    for instant in zip(*(zip(values, up, strict=True) for values, up in engines), strict=True):
+        yield [value for value, up in instant if up] or [0]
+
+
 def _engines_caption(report: Report) -> str:
     what = "Sequences in the batch, sequences that wait inside the engine, and the share of KV cache in use"
-    many = len(report.engines) > _ENGINE_LINES_MAX
-    return f"{what}: the mean over {len(report.engines)} engines, and their range." if many else f"{what}."
+    if len(report.engines) <= _ENGINE_LINES_MAX:
+        return f"{what}."
+    return f"{what}: the mean over {len(report.engines)} engines and their range, without those that are down."
 
 
 def _mark_faults(axis: Axes, report: Report) -> None:
     """Grey behind what is drawn, and a line along the top where that hides it."""
     unit_s, _ = _unit(report)
-    for fault in report.scenario.faults:
-        start, end = (instant / 1e9 / unit_s for instant in _lasts(fault))
+    for span in dict.fromkeys(map(_lasts, report.scenario.faults)):
+        start, end = (instant / 1e9 / unit_s for instant in span)
         axis.axvspan(start, end, color=GREY, alpha=0.16, linewidth=0, zorder=0)
         axis.axvspan(start, end, ymin=0.97, color=GREY, linewidth=0, zorder=3)
 
@@ -196,12 +205,22 @@ def _name_faults(axis: Axes, report: Report) -> None:
     """Above the axis, where each begins; where the axis has its title, where it ends."""
     unit_s, _ = _unit(report)
     early = report.scenario.span_ns // 10
-    if len(report.scenario.faults) <= _FAULTS_NAMED_MAX:
-        for fault in report.scenario.faults:
-            at, end = _lasts(fault)
+    named = list(_named_faults(report))
+    if len(named) <= _FAULTS_NAMED_MAX:
+        for (at, end), what in named:
             start = max(end if at < early else at, early) / 1e9 / unit_s
-            what = f"{type(fault).__name__.lower()} {fault.endpoint_id}"
             axis.text(start, 1.03, what, transform=axis.get_xaxis_transform(), fontsize=7.5, color="#555555")
+
+
+def _named_faults(report: Report) -> Iterator[tuple[tuple[Instant, Instant], str]]:
+    """Those of one kind that come and go together have one name, as `crash main (4)`."""
+    alike: dict[tuple[str, tuple[Instant, Instant]], list[EndpointId]] = {}
+    for fault in report.scenario.faults:
+        alike.setdefault((type(fault).__name__.lower(), _lasts(fault)), []).append(fault.endpoint_id)
+    pools = {engine.id: engine.pool for engine in report.scenario.engines}
+    for (kind, span), struck in alike.items():
+        several = f"{', '.join(dict.fromkeys(pools[each] for each in struck))} ({len(struck)})"
+        yield span, f"{kind} {struck[0] if len(struck) == 1 else several}"
 
 
 def _time_axis(axis: Axes, report: Report, *, end_ns: Duration | None = None) -> None:

@@ -6,10 +6,12 @@ things stood in the queue and in the engines is kept as it was sampled.
 
 import math
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
 from headgate.model.units import ClassName, Duration, Instant
 from headgate.simulation.report.fate import Fate
+from headgate.simulation.report.tally import share
 from headgate.simulation.virtual.story import Sample
 
 BUCKETS: Final = 120
@@ -39,12 +41,13 @@ class Arrived:
 
 
 class EndpointCourse:
-    """One engine; while it is down it holds nothing."""
+    """One engine. While it is down it holds nothing, and its means leave that time out."""
 
     def __init__(self) -> None:
         self.running = _counts()
         self.waiting = _counts()
         self.kv_used = array("d")
+        self.up = array("b")
 
     @property
     def in_flight(self) -> list[int]:
@@ -52,7 +55,7 @@ class EndpointCourse:
 
     @property
     def in_flight_mean(self) -> float | None:
-        return (sum(self.running) + sum(self.waiting)) / len(self.running) if self.running else None
+        return sum(self.in_flight) / samples_up if (samples_up := sum(self.up)) else None
 
     @property
     def in_flight_max(self) -> int:
@@ -60,11 +63,26 @@ class EndpointCourse:
 
     @property
     def kv_used_mean(self) -> float | None:
-        return math.fsum(self.kv_used) / len(self.kv_used) if self.kv_used else None
+        return math.fsum(self.kv_used) / samples_up if (samples_up := sum(self.up)) else None
 
     @property
     def kv_used_max(self) -> float:
         return max(self.kv_used, default=0.0)
+
+
+def imbalance(courses: Sequence[EndpointCourse]) -> float | None:
+    """What the fullest engine held, as a multiple of the mean over those that were up with it."""
+    held = [course.in_flight for course in courses]
+    means = [
+        share(sum(each), sum(up)) or 0.0
+        for each, up in zip(zip(*held, strict=True), zip(*(course.up for course in courses), strict=True), strict=True)
+    ]
+    ratios: list[float] = []
+    for mine, course in zip(held, courses, strict=True):
+        expected = math.fsum(mean for mean, up in zip(means, course.up, strict=True) if up)
+        if expected:
+            ratios.append(sum(mine) / expected)
+    return max(ratios, default=None)
 
 
 class Course:
@@ -90,6 +108,7 @@ class Course:
             course.running.append(endpoint.running)
             course.waiting.append(endpoint.waiting)
             course.kv_used.append(endpoint.kv_used_fraction)
+            course.up.append(endpoint.up)
         self.at.append(sample.at)
         if len(self.at) == SAMPLES_MAX:
             self._thin_out()
@@ -102,7 +121,7 @@ class Course:
             self.queued[name] = queued[1::2]
         for course in self.endpoints:
             course.running, course.waiting = course.running[1::2], course.waiting[1::2]
-            course.kv_used = course.kv_used[1::2]
+            course.kv_used, course.up = course.kv_used[1::2], course.up[1::2]
 
 
 def _counts(length: int = 0) -> "array[int]":

@@ -18,7 +18,7 @@ class Fate(StrEnum):
     LATE = "late"
     """Completed, but not within it."""
     REFUSED = "refused"
-    """Turned away before anything was sent to an engine."""
+    """Turned away by the gateway. Some had been at an engine that failed them."""
     GIVEN_UP = "given_up"
     """Accepted, and ended by the gateway all the same: its time was over, or its place was needed."""
     LEFT = "left"

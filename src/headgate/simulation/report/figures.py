@@ -5,12 +5,11 @@ percentile of none are null. Rates are counted over the time in which requests a
 each key.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName
-from headgate.simulation.report.course import Arrived, EndpointCourse
+from headgate.simulation.report.course import Arrived, EndpointCourse, imbalance
 from headgate.simulation.report.fairness import Fairness
 from headgate.simulation.report.fate import Fate, fate_of
 from headgate.simulation.report.spread import Spread
@@ -64,6 +63,7 @@ def _whole(group: "Group", report: "Report") -> dict[str, object]:
         **_counts(tally, report),
         "outcomes": outcomes_of(tally, *Fate),
         "refusals": outcomes_of(tally, Fate.REFUSED, Fate.GIVEN_UP),
+        "failed_after_first_token": tally.failed_after_first_token,
         "retries": tally.retries,
         "sent": tally.sent,
         "attempts": tally.attempts,
@@ -169,12 +169,6 @@ def _time(up_ns: int, worked_ps: int) -> dict[str, object]:
     }
 
 
-def imbalance(courses: Sequence[EndpointCourse]) -> float | None:
-    """The mean of the engine that held most, as a multiple of the mean over all."""
-    held = [sum(course.in_flight) for course in courses]
-    return share(max(held, default=0) * len(held), sum(held))
-
-
 # ---------------------------------------------------------------------------------------------------- over time
 def _series(report: "Report") -> dict[str, object]:
     course, queued = report.course, report.course.queued
@@ -190,6 +184,7 @@ def _series(report: "Report") -> dict[str, object]:
                 "running": list(each.running),
                 "waiting": list(each.waiting),
                 "kv_used": [rounded(value) for value in each.kv_used],
+                "up": [bool(up) for up in each.up],
             }
             for account, each in report.engines
         },

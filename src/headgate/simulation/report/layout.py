@@ -1,9 +1,10 @@
 """How do figures become lines that a person reads?
 
 Plain text that reads without colour and fits the width it is given: names are shortened first, then the least needed
-columns go.
+columns go, and counts that must add up are told together.
 """
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -14,6 +15,7 @@ NOTHING: Final = "-"
 """Stands where there is nothing to tell."""
 _NAME_CHARS_MIN: Final = 16
 _GAP: Final = "  "
+_OTHER: Final = "other"
 
 Table = list[list[str]]
 """Rows of cells, the heading first; the first column holds names."""
@@ -69,8 +71,12 @@ def duration(value_ns: int) -> str:
     return f"{value:.3g} ms"
 
 
-def lay_out(table: Table, width: int, *, spare: Sequence[str] = ()) -> list[str]:
-    """The table's lines, none longer than `width` if it can be helped. `spare` columns go first, in that order."""
+def lay_out(table: Table, width: int, *, spare: Sequence[str] = (), summed: Sequence[str] = ()) -> list[str]:
+    """The table's lines, none longer than `width` if it can be helped.
+
+    First `spare` columns go, in that order. Then those of `summed`, which are counts, become one, in that order and two
+    at least; a line below says which.
+    """
     if not table:
         return []
     width = max(width, WIDTH_MIN)
@@ -78,11 +84,33 @@ def lay_out(table: Table, width: int, *, spare: Sequence[str] = ()) -> list[str]
         if _over(table, width) <= 0:
             break
         if heading in table[0]:
-            gone = table[0].index(heading)
-            table = [row[:gone] + row[gone + 1 :] for row in table]
+            table = _without(table, heading)
+    table, others = _summed(table, width, [heading for heading in summed if heading in table[0]])
     widths = _widths(table)
     widths[0] = max(widths[0] - max(_over(table, width, whole_names=True), 0), min(widths[0], _NAME_CHARS_MIN))
-    return [_line(row, widths) for row in table]
+    lines = [_line(row, widths) for row in table]
+    return lines + (textwrap.wrap(f"{_OTHER}: {', '.join(others)}", width) if others else [])
+
+
+def _without(table: Table, heading: str) -> Table:
+    gone = table[0].index(heading)
+    return [row[:gone] + row[gone + 1 :] for row in table]
+
+
+def _summed(table: Table, width: int, headings: Sequence[str]) -> tuple[Table, Sequence[str]]:
+    """With one column in place of as many as must be, and which these are."""
+    fits, others = table, headings[:0]
+    for count in range(2, len(headings) + 1):
+        if _over(fits, width) <= 0:
+            break
+        others = headings[:count]
+        places = [table[0].index(heading) for heading in others]
+        sums = [_OTHER, *(str(sum(int(row[place]) for place in places)) for row in table[1:])]
+        end = max(places) + 1
+        fits = [[*row[:end], total, *row[end:]] for row, total in zip(table, sums, strict=True)]
+        for heading in others:
+            fits = _without(fits, heading)
+    return fits, others
 
 
 def _widths(table: Table) -> list[int]:

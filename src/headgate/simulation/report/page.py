@@ -30,7 +30,7 @@ def _charts(report: Report) -> "list[Chart]":
         if (missing.name or "").partition(".")[0] != "matplotlib":
             raise
         raise ChartsMissing(
-            "a page has charts, and matplotlib is not installed: pip install 'headgate[reports]'"
+            "a page has charts, and matplotlib is not installed; pip install matplotlib, or '.[reports]' in a checkout"
         ) from None
     return charts(report)
 
@@ -49,13 +49,19 @@ def _body(report: Report, drawn: "list[Chart]") -> Iterator[str]:
     yield from _header(report)
     for chart in drawn:
         yield f"<section><h2>{escape(chart.title)}</h2><p>{escape(chart.caption)}</p>"
-        yield f"<figure>{chart.svg}</figure></section>"
+        yield f"<figure>{_drawn(chart)}</figure></section>"
     for titled in tables(report):
         yield from _table(titled)
     yield "<section><ul>"
     yield from (f"<li>{escape(remark)}</li>" for remark in remarks(report))
     yield "</ul></section>"
     yield "</body>"
+
+
+def _drawn(chart: "Chart") -> str:
+    """One picture with a name, for those who hear the page."""
+    name = escape(f"{chart.title}. {chart.caption}")
+    return chart.svg.replace("<svg ", f'<svg role="img" aria-label="{name}" ', 1)
 
 
 def _header(report: Report) -> Iterator[str]:
@@ -65,7 +71,6 @@ def _header(report: Report) -> Iterator[str]:
         f"scheduler <b>{escape(report.scheduler)}</b>",
         f"seed <b>{scenario.seed}</b>",
         escape(fleet(report)),
-        f"model {escape(scenario.model)}",
         f"{scenario.span_ns / 1e9:.4g} s of arrivals, over after {report.ending.at / 1e9:.4g} s",
     ]
     yield f"<p>{' · '.join(facts)}</p>"
@@ -94,7 +99,9 @@ def _table(titled: Titled) -> Iterator[str]:
     yield f"<thead><tr>{''.join(f'<th>{escape(cell)}</th>' for cell in heading)}</tr></thead><tbody>"
     for row in rows:
         yield f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>"
-    yield "</tbody></table></section>"
+    yield "</tbody></table>"
+    yield from (f"<p class=quiet>{escape(note)}</p>" for note in titled.notes)
+    yield "</section>"
 
 
 _CSS: Final = """
@@ -105,7 +112,8 @@ p { margin: 2px 0 6px; color: #444 } .quiet { color: #666; font-size: 13px }
 dl { display: grid; grid-template-columns: repeat(auto-fit, minmax(124px, 1fr)); gap: 8px; margin: 16px 0 }
 dl div { border: 1px solid #ddd; border-radius: 6px; padding: 8px 10px }
 dd { margin: 0; font-size: 21px; font-weight: 600; white-space: nowrap } dt { color: #555; font-size: 12px }
-figure { margin: 4px 0 0 } figure svg { width: 100%; height: auto; display: block }
+figure { margin: 4px 0 0; overflow-x: auto }
+figure svg { width: 100%; min-width: 840px; height: auto; display: block }
 figure svg text { font-family: inherit !important }
 table { border-collapse: collapse; margin-top: 6px; font-size: 13px; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: 3px 10px; border-bottom: 1px solid #eee; white-space: nowrap }

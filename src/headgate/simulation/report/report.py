@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Final
 
+from headgate.core.scheduler import Scheduler
 from headgate.model.units import ClassName, EndpointId, TenantId
 from headgate.simulation.report import figures
 from headgate.simulation.report.course import Arrived, Course, EndpointCourse
@@ -52,7 +53,10 @@ class Report:
 
     def __init__(self, scenario: Scenario, *, scheduler: str | None = None) -> None:
         self.scenario: Final = scenario
-        self.scheduler: Final = scheduler or type(scenario.decider()).__name__
+        decider = scenario.decider()
+        self.scheduler: Final = scheduler or type(decider).__name__
+        self.keeps_in_flight_max: Final = isinstance(decider, Scheduler)
+        """Simpler gateways do not know it."""
         self.course: Final = Course(len(scenario.engines))
         self._tallies: Final[dict[ClassName, dict[TenantId, Tally]]] = {}
         self._arrived: Final[dict[ClassName, Arrived]] = {}

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
+from headgate.model.units import ClassName, TenantId
+from headgate.simulation.report.course import imbalance
 from headgate.simulation.report.fairness import JUDGED_ARRIVALS_MIN, worst_first
 from headgate.simulation.report.fate import Fate
-from headgate.simulation.report.figures import imbalance, outcomes_of
+from headgate.simulation.report.figures import outcomes_of
 from headgate.simulation.report.layout import (
     NOTHING,
     WIDTH_MIN,
@@ -26,12 +28,13 @@ from headgate.simulation.report.layout import (
     rate,
 )
 from headgate.simulation.report.report import Group, Report
-from headgate.simulation.report.tally import share
+from headgate.simulation.report.tally import Tally, share
 
 WORST_TENANTS: Final = 8
 ENGINES_SHOWN_MAX: Final = 16
-_REQUESTS_SPARE: Final = ("arrivals/s", "retries", "given up", "failed", "late", "left")
-_ENGINES_SPARE: Final = ("profile", "prompt tokens", "KV max", "preempted", "up", "prefix hits", "max")
+_REQUESTS_SPARE: Final = ("arrivals/s", "goodput/s", "retries")
+_FATES_SUMMED: Final = ("given up", "failed", "left", "late", "refused")
+_ENGINES_SPARE: Final = ("prompt tokens", "KV max", "preempted", "up", "prefix hits", "max")
 _ALWAYS_SHOWN: Final = (Fate.GOOD, Fate.LATE, Fate.REFUSED, Fate.LEFT)
 
 
@@ -41,11 +44,17 @@ class Titled:
     rows: Table
     spare: Sequence[str] = ()
     """The columns that can go where there is no room, in that order."""
+    summed: Sequence[str] = ()
+    """The columns of counts that are told together where there is no room still, in that order."""
+    notes: Sequence[str] = ()
+    """What stands below it."""
 
 
 def text(report: Report, width: int) -> str:
     parts = [_wrapped(heading(report), width)]
-    parts += [[each.title, *lay_out(each.rows, width, spare=each.spare)] for each in tables(report)]
+    for each in tables(report):
+        lines = lay_out(each.rows, width, spare=each.spare, summed=each.summed)
+        parts.append([each.title, *lines, *_wrapped(each.notes, width)])
     parts.append(_wrapped(remarks(report), width))
     return "\n\n".join("\n".join(part) for part in parts if part)
 
@@ -58,12 +67,17 @@ def _wrapped(sentences: Iterable[str], width: int) -> list[str]:
 def tables(report: Report) -> list[Titled]:
     judged = f"The worst-off tenants with at least {JUDGED_ARRIVALS_MIN} requests of a class"
     candidates = [
-        Titled("What became of the requests", _requests(report), _REQUESTS_SPARE),
+        Titled("What became of the requests", _requests(report), _REQUESTS_SPARE, _FATES_SUMMED),
         Titled("How long it took", _latencies(report), ("p90", "mean")),
         Titled("What it cost", _cost(report), ("sent", "engine-s wasted")),
-        Titled("How evenly tenants were served", _fairness(report), ("attained", "worst tenant")),
+        Titled(
+            "How evenly tenants were served",
+            _fairness(report),
+            ("attained", "worst tenant"),
+            notes=list(_fairness_notes(report)),
+        ),
         Titled(judged, _worst(report), ("engine-s", "p50 TTFT", "good")),
-        Titled("Engines", _engines(report), _ENGINES_SPARE),
+        Titled("Engines", _engines(report), _ENGINES_SPARE, notes=list(_engines_notes(report))),
     ]
     return [each for each in candidates if len(each.rows) > 1]
 
@@ -92,7 +106,8 @@ def wishes(report: Report) -> Iterator[str]:
         named = (("TTFT", callers.ttft_ns), ("TPOT", callers.tpot_ns), ("E2E", callers.e2e_ns))
         wanted = ", ".join(f"{kind} ≤ {duration(value)}" for kind, value in named if value is not None)
         manners = [] if callers.leave_ns is None else [f"leave after {duration(callers.leave_ns)}"]
-        manners += [f"try up to {callers.retries + 1} times"] if callers.retries else []
+        if callers.retries:
+            manners.append("retry once" if callers.retries == 1 else f"retry up to {callers.retries} times")
         told = f"; callers {' and '.join(manners)}" if manners else ""
         yield f"{name} is good with {wanted or 'any complete answer'}{told}"
 
@@ -101,13 +116,19 @@ def remarks(report: Report) -> Iterator[str]:
     total = report.total.tally
     for fate in (Fate.REFUSED, Fate.GIVEN_UP, Fate.FAILED):
         if total.requests[fate]:
-            yield f"{named(fate)}: {listed(outcomes_of(total, fate))}"
+            yield f"{named(fate)}: {listed(outcomes_of(total, fate))}{_unretried(total) if fate is Fate.FAILED else ''}"
     up_ps = sum(account.up_ns for account, _ in report.engines) * 1000
     if up_ps:
         parts = [f"{named(part)} {percent(ps / up_ps)}" for part, ps in engine_time(report) if ps / up_ps >= 0.0005]
         yield f"engine-seconds: {up_ps / 1e12:.0f} up, of which {', '.join(parts)}"
     if (times := imbalance([course for _, course in report.engines])) is not None and len(report.engines) > 1:
-        yield f"the fullest engine held {times:.2f} times the mean"
+        yield f"the fullest engine held {times:.2f} times the mean of those up with it"
+
+
+def _unretried(total: Tally) -> str:
+    some = total.failed_after_first_token
+    who = "all" if some == total.requests[Fate.FAILED] else some
+    return f"; {who} of them after the first token, and so not retried" if some else ""
 
 
 def engine_time(report: Report) -> list[tuple[str, int]]:
@@ -189,8 +210,18 @@ def _fairness(report: Report) -> Table:
             worst, tally = fairness.worst or (NOTHING, None)
             indices = [_index(fairness.jain_attainment), _index(fairness.jain_engine_seconds)]
             attained = NOTHING if tally is None else percent(tally.attainment)
-            table.append([name, str(fairness.tenants), *indices, _short(worst), attained])
+            # Where the worst off gets everything, nobody is.
+            who = NOTHING if tally is not None and tally.good == tally.arrivals else _short(worst)
+            table.append([name, str(fairness.tenants), *indices, who, attained])
     return table
+
+
+def _fairness_notes(report: Report) -> Iterator[str]:
+    yield "Jain of engine-s measures how even the amounts are, and so follows what tenants ask for"
+    if report.total.tally.good == report.total.tally.arrivals:
+        yield "all tenants at 100 %"
+    elif (judged := _judged(report)) and _all_good(judged):
+        yield f"all tenants with at least {JUDGED_ARRIVALS_MIN} requests of a class at 100 %"
 
 
 def _index(value: float | None) -> str:
@@ -201,15 +232,31 @@ def _short(name: str) -> str:
     return name if len(name) <= 20 else name[:19] + "…"
 
 
+_Judged = list[tuple[tuple[TenantId, ClassName], Tally]]
+
+
+def _judged(report: Report) -> _Judged:
+    """The tenants of each class, the worst off first."""
+    return worst_first(
+        {
+            (tenant, name): group.tally
+            for name, tenants in report.classes_and_tenants.items()
+            for tenant, group in tenants.items()
+        }
+    )
+
+
+def _all_good(judged: _Judged) -> bool:
+    return all(tally.good == tally.arrivals for _, tally in judged)
+
+
 def _worst(report: Report) -> Table:
-    if len(report.tenants) < 2:
+    judged = _judged(report)
+    if len(report.tenants) < 2 or _all_good(judged):
         return []
     table = [["tenant", "class", "arrivals", "good", "attained", "p50 TTFT", "p99 TTFT", "engine-s"]]
-    groups = {
-        (tenant, name): group for name, all_ in report.classes_and_tenants.items() for tenant, group in all_.items()
-    }
-    for (tenant, name), tally in worst_first({key: group.tally for key, group in groups.items()})[:WORST_TENANTS]:
-        ttft = groups[tenant, name].ttft
+    for (tenant, name), tally in judged[:WORST_TENANTS]:
+        ttft = report.classes_and_tenants[name][tenant].ttft
         times = [NOTHING, NOTHING] if ttft is None else [duration(ttft.at[50]), duration(ttft.at[99])]
         counts = [str(tally.arrivals), str(tally.good), percent(tally.attainment)]
         table.append([tenant, _short(name), *counts, *times, rate(tally.engine_ps.total() / 1e12)])
@@ -217,13 +264,12 @@ def _worst(report: Report) -> Table:
 
 
 def _engines(report: Report) -> Table:
-    table = [["engine", "profile", "up", "busy", "prompt tokens", "generated", "prefix hits", "preempted"]]
+    table = [["engine", "up", "busy", "prompt tokens", "generated", "prefix hits", "preempted"]]
     table[0] += ["in flight", "max", "KV mean", "KV max"]
     for account, course in report.engines[:ENGINES_SHOWN_MAX]:
         table.append(
             [
                 account.id,
-                account.profile,
                 _span(account.up_ns),
                 percent(share(account.worked_ps, account.up_ns * 1000)),
                 amount(account.prompt_tokens),
@@ -239,3 +285,11 @@ def _engines(report: Report) -> Table:
     if (more := len(report.engines) - ENGINES_SHOWN_MAX) > 0:
         table.append([f"and {more} more", *[""] * (len(table[0]) - 1)])
     return table
+
+
+def _engines_notes(report: Report) -> Iterator[str]:
+    most = {spec.id: spec.in_flight_max for spec in report.scenario.engines}
+    over = [account.id for account, course in report.engines if course.in_flight_max > most[account.id]]
+    if over and report.keeps_in_flight_max:
+        who = over[0] if len(over) == 1 else f"{over[0]} and {len(over) - 1} more"
+        yield f"{who} held more than in_flight_max: callers that left count until their step ends"

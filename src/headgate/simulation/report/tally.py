@@ -23,10 +23,12 @@ class Tally:
 
     requests: Counter[Fate] = field(default_factory=Counter[Fate])
     outcomes: Counter[Outcome] = field(default_factory=Counter[Outcome])
+    failed_after_first_token: int = 0
+    """Nobody tries these again: part of the answer is with the caller."""
     retries: int = 0
     """Tries of callers beyond the first."""
     sent: int = 0
-    """Requests that reached an engine at least once."""
+    """Requests that were sent to an endpoint at least once."""
     attempts: int = 0
     output_tokens: int = 0
     """What callers got."""
@@ -40,7 +42,7 @@ class Tally:
     e2e_ns: "array[int]" = field(default_factory=nanoseconds)
     """Of completed answers."""
     queue_wait_ns: "array[int]" = field(default_factory=nanoseconds)
-    """Of all that reached an engine."""
+    """Of all that were sent to an endpoint."""
 
     def add(self, story: Story, callers: Callers) -> Fate:
         outcome = story.outcome
@@ -49,6 +51,7 @@ class Tally:
         fate = fate_of(outcome, in_time=in_time)
         self.requests[fate] += 1
         self.outcomes[outcome] += 1
+        self.failed_after_first_token += fate is Fate.FAILED and story.first_token_at is not None
         self.retries += story.tries - 1
         self.attempts += story.attempts
         self.output_tokens += story.output_tokens
@@ -93,7 +96,7 @@ class Tally:
 
     @property
     def amplification(self) -> float | None:
-        """How many attempts a request that reached an engine took."""
+        """How many attempts a request took that was sent to an endpoint."""
         return share(self.attempts, self.sent)
 
     @property
@@ -115,6 +118,7 @@ def merge(tallies: Iterable[Tally]) -> Tally:
     for tally in tallies:
         merged.requests.update(tally.requests)
         merged.outcomes.update(tally.outcomes)
+        merged.failed_after_first_token += tally.failed_after_first_token
         merged.retries += tally.retries
         merged.sent += tally.sent
         merged.attempts += tally.attempts

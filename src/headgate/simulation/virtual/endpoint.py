@@ -12,7 +12,7 @@ from headgate.simulation.virtual.scenario import EngineSpec, Slow
 from headgate.simulation.virtual.story import EndpointSample, EngineAccount
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 
-_DOWN = EndpointSample(0, 0, 0.0)
+_DOWN = EndpointSample(0, 0, 0.0, up=False)
 
 
 def engine_id(order: Dispatch | Abort) -> RequestId:

@@ -44,6 +44,8 @@ class EndpointSample:
     running: int
     waiting: int
     kv_used_fraction: float
+    up: bool = True
+    """Whether it could serve."""
 
 
 @dataclass(frozen=True, slots=True)

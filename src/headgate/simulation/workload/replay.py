@@ -79,7 +79,10 @@ def _labelled(traffic: TraceTraffic, seed: int, source: str) -> Iterator[tuple[i
         tenant = tenants.next() if tenants is not None else row.tenant
         if service_class is None or tenant is None:
             missing = "class" if service_class is None else "tenant"
-            raise Problem(f"{traffic.path} names no {missing} for every row; say which shares to draw it from")
+            plural = "classes" if service_class is None else "tenants"
+            raise Problem(
+                f"{traffic.path} names no {missing} for every row; add {plural}: NAME, or several with shares"
+            )
         if kept.random() < traffic.keep and _is_inside(traffic, at_ns):
             yield at_ns, row, ClassName(service_class), TenantId(tenant)
 

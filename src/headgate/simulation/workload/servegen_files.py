@@ -13,7 +13,7 @@ import msgspec
 
 from headgate.simulation.workload.problem import Problem
 from headgate.simulation.workload.quantiles import LEVELS, Quantiles, pooled
-from headgate.simulation.workload.traces import open_text, unreadable
+from headgate.simulation.workload.traces import UNREADABLE, check_printable, open_text, unknown_columns, unreadable
 
 WINDOW_S: Final = 600
 """How long one measured rate holds."""
@@ -63,7 +63,7 @@ def read_rates(path: Path) -> list[Process]:
     try:
         with open_text(path) as text:
             processes = list(_processes(path, text))
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+    except UNREADABLE as error:
         raise unreadable(path, error, _RATES) from None
     if not processes:
         raise Problem(f"{path} holds no rates; name {_RATES}")
@@ -74,7 +74,7 @@ def _processes(path: Path, text: Iterable[str]) -> Iterator[Process]:
     table = csv.reader(text)
     header = next(table, list[str]())
     if not set(_COLUMNS) <= set(header):
-        raise Problem(f"{path}:1: its columns are not known; name {_RATES}")
+        raise unknown_columns(path, header, _RATES)
     places = [header.index(column) for column in _COLUMNS]
     for fields in table:
         try:
@@ -82,6 +82,7 @@ def _processes(path: Path, text: Iterable[str]) -> Iterator[Process]:
         except (ValueError, IndexError) as error:
             raise Problem(f"{path}:{table.line_num}: {error}; name {_RATES}") from None
         if process is not None:
+            check_printable(process.client, "client", f"{path}:{table.line_num}")
             yield process
 
 
@@ -112,7 +113,7 @@ def read_lengths(path: Path) -> Book:
                 except (msgspec.DecodeError, ValueError) as error:
                     raise Problem(f"{path}:{number}: {error}; name {_LENGTHS}") from None
                 book[str(said.client)][said.window_start_s] = lengths
-    except (OSError, UnicodeDecodeError, EOFError) as error:
+    except UNREADABLE as error:
         raise unreadable(path, error, _LENGTHS) from None
     if not book:
         raise Problem(f"{path} holds no lengths; name {_LENGTHS}")
@@ -122,6 +123,8 @@ def read_lengths(path: Path) -> Book:
 def _quantiles(lengths: Sequence[float]) -> Quantiles:
     if len(lengths) != len(LEVELS) or list(lengths) != sorted(lengths):
         raise ValueError(f"these are not {len(LEVELS)} rising quantiles")
+    if lengths[0] < 0:
+        raise ValueError(f"{lengths[0]:g} is no number of tokens")
     return Quantiles(lengths)
 
 

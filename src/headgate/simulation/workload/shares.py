@@ -31,6 +31,11 @@ class Draw:
         return self._names[min(place, len(self._names) - 1)]
 
 
+def names_tenants(path: Path) -> bool:
+    """Whether any row of a trace says whose it is."""
+    return any(row.tenant is not None for row in read_trace(path))
+
+
 def client_shares(path: Path) -> Shares:
     """How often each tenant occurs in a trace, the most frequent first."""
     counts = Counter(row.tenant for row in read_trace(path) if row.tenant is not None)

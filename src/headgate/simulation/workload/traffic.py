@@ -2,7 +2,8 @@
 
 Traffic is a plain value of one of three kinds: a recorded trace, ServeGen's per-client processes, or plain chance.
 Several kinds at once are merged in the order of time; where two requests come at one instant, the traffic named first
-goes first. Chance is seeded per question and per traffic, so that a further traffic moves nothing of the others.
+goes first. Chance is seeded per question and per traffic, so that a further traffic moves nothing of those named before
+it, nor of those from other files; where one file, or plain chance, is named again, it is told apart by its place.
 """
 
 from collections import Counter
@@ -19,7 +20,7 @@ from headgate.simulation.workload.poisson import PoissonTraffic, poisson_arrival
 from headgate.simulation.workload.problem import Problem
 from headgate.simulation.workload.replay import TraceTraffic, trace_arrivals, trace_span_ns
 from headgate.simulation.workload.servegen import ServeGenTraffic, servegen_arrivals, servegen_span_ns
-from headgate.simulation.workload.shares import Shares, client_shares
+from headgate.simulation.workload.shares import Shares, client_shares, names_tenants
 
 __all__ = [
     "Lengths",
@@ -33,6 +34,7 @@ __all__ = [
     "Uniform",
     "arrivals",
     "client_shares",
+    "names_tenants",
     "span_ns",
 ]
 
