@@ -22,6 +22,7 @@ those of this instant, where vLLM's are written after a step.
 """
 
 from headgate.model.units import Instant, RequestId
+from headgate.simulation.engine.accounts import Accounts
 from headgate.simulation.engine.batch import DecodeBatch
 from headgate.simulation.engine.kv_cache import KvCache
 from headgate.simulation.engine.line import WaitingLine
@@ -69,11 +70,9 @@ class SimulatedEngine:
         """The work at which the next step starts, if there is one to make."""
         self._start_at = Instant(0)
         self._now = Instant(0)
-        self._fixed = 0
-        """What a sequence that ran from the first step on would have to bear of the fixed cost of steps."""
+        self._accounts = Accounts(profile)
         self._happened: list[Happening] = []
         self._arrivals = 0
-        self._queried = self._hit = self._preemptions = self._prompt_tokens = self._generated = self._worked = 0
 
     # ------------------------------------------------------------------------------------------ what its owner says
 
@@ -142,18 +141,19 @@ class SimulatedEngine:
     def state(self) -> EngineState:
         """As of the last instant it was told."""
         self._split_leap()
+        accounts = self._accounts
         return EngineState(
             running=len(self._running),
             waiting=self._waiting.length,
             kv_blocks_used=self._kv.pool.used,
             kv_used_fraction=self._kv.pool.used / self._kv.pool.capacity,
-            prefix_queried_tokens=self._queried,
-            prefix_hit_tokens=self._hit,
-            preemptions=self._preemptions,
-            prompt_tokens=self._prompt_tokens,
-            generated_tokens=self._generated,
+            prefix_queried_tokens=accounts.prefix_queried_tokens,
+            prefix_hit_tokens=accounts.prefix_hit_tokens,
+            preemptions=accounts.preemptions,
+            prompt_tokens=accounts.prompt_tokens,
+            generated_tokens=accounts.generated_tokens,
             steps=self._batch.step,
-            worked_ps=self._worked,
+            worked_ps=accounts.worked_ps,
         )
 
     def generated(self, request_id: RequestId) -> int | None:
@@ -187,14 +187,8 @@ class SimulatedEngine:
         if sequence is None:
             return None
         self._split_leap()
-        worked_ps = sequence.worked_ps
-        if sequence.place is not Place.WAITING:
-            worked_ps += self._fixed - sequence.fixed_from
-        if sequence.place is Place.DECODING:
-            worked_ps += self._decoded_ps(sequence)
-        if not step_ends and self._plan is not None and sequence in self._plan.pieces:
-            return Spent(sequence.prefilled - sequence.chunk, worked_ps - sequence.chunk_ps)
-        return Spent(sequence.prefilled, worked_ps)
+        under_way = self._plan is not None and sequence in self._plan.pieces
+        return self._accounts.spent(sequence, self._batch.step, without_chunk=under_way and not step_ends)
 
     # ----------------------------------------------------------------------------------------------------- the loop
 
@@ -213,7 +207,7 @@ class SimulatedEngine:
 
     def _begin(self) -> None:
         """Makes the next step, or the leap that starts with it."""
-        preemptions = self._preemptions
+        preemptions = self._accounts.preemptions
         pieces, prefill_ps = self._compose()
         batch = self._batch
         if not pieces and not batch.size and self.profile.asynchronous:
@@ -221,7 +215,7 @@ class SimulatedEngine:
             self._seen_at = self._start_at
             pieces, prefill_ps = self._compose()
         first_ps = self.profile.decode_ps(batch.size, kv_tokens=batch.tokens) + prefill_ps
-        single = bool(pieces) or self._preemptions > preemptions or self._by_step or self._next_sees_more()
+        single = bool(pieces) or self._accounts.preemptions > preemptions or self._by_step or self._next_sees_more()
         steps = 1 if single else batch.steps_to_end()
         if steps > 1:
             steps = 1 + batch.steps_with(self._kv.pool.free, steps - 1, after=1)
@@ -232,7 +226,7 @@ class SimulatedEngine:
 
     def _compose(self) -> tuple[list[Sequence], int]:
         """Gives the next step's tokens to sequences; those that get a chunk of their prompt, and what that takes."""
-        preemptions = self._preemptions
+        preemptions = self._accounts.preemptions
         self._make_room()
         batch = self._batch
         budget = self.profile.chunk_tokens - batch.size
@@ -242,14 +236,14 @@ class SimulatedEngine:
             chunk = self._continue(partial, budget)
             if chunk:
                 pieces.append(partial)
-                prefill_ps += self._charge(partial, chunk)
+                prefill_ps += self._accounts.give_chunk(partial, chunk)
                 budget -= chunk
         # A step that preempts admits nobody.
-        room = self._preemptions == preemptions
+        room = self._accounts.preemptions == preemptions
         while room and budget > 0 and (chunk := self._admit(budget)):
             admitted = next(reversed(self._running.values()))
             pieces.append(admitted)
-            prefill_ps += self._charge(admitted, chunk)
+            prefill_ps += self._accounts.give_chunk(admitted, chunk)
             budget -= chunk
         return pieces, prefill_ps
 
@@ -285,10 +279,7 @@ class SimulatedEngine:
             self._kv.pool.take(batch.blocks_needed(further, after=1))
         batch.step += steps
         self._grown = batch.step + (steps < plan.steps)
-        self._generated += steps * batch.size
-        self._worked += plan.length(steps)
-        if sharers := batch.size + len(plan.pieces):
-            self._fixed += steps * (self.profile.step_ps // sharers)
+        self._accounts.make_steps(plan, steps, decoding=batch.size)
 
     def _tell_step(self, plan: Plan, finished_prompts: list[Sequence]) -> None:
         decoded = [each for each in self._running.values() if each.place is Place.DECODING and not each.cancelled] + [
@@ -333,26 +324,18 @@ class SimulatedEngine:
         self._waiting.pop()
         self._running[sequence.request.request_id] = sequence
         sequence.place = Place.PREFILLING
-        sequence.fixed_from = self._fixed
+        self._accounts.enter(sequence)
         if sequence.begun_at is None:
             sequence.begun_at = self._start_at
             sequence.cached_tokens = sequence.computed
-            self._queried += sequence.goal
-            self._hit += sequence.computed
+            self._accounts.prefix_queried_tokens += sequence.goal
+            self._accounts.prefix_hit_tokens += sequence.computed
         return self._compute(sequence, min(sequence.goal - sequence.computed, budget))
 
     def _compute(self, sequence: Sequence, chunk: int) -> int:
         self._kv.extend(sequence, chunk)
         self._partial = sequence if sequence.computed < sequence.goal else None
         return chunk
-
-    def _charge(self, sequence: Sequence, chunk: int) -> int:
-        """What the chunk that a sequence has just been given adds to the step."""
-        own_ps = self.profile.prefill_ps(chunk, done=sequence.computed - chunk)
-        sequence.chunk, sequence.chunk_ps = chunk, own_ps
-        sequence.prefilled += chunk
-        sequence.worked_ps += own_ps
-        return own_ps
 
     def _continue(self, sequence: Sequence, budget: int) -> int:
         """The next chunk of a prompt that was begun; none if it is preempted for want of blocks."""
@@ -375,7 +358,7 @@ class SimulatedEngine:
         victim = max(running, key=lambda each: each.rank) if self.profile.by_priority else next(reversed(running))
         self._kv.set_aside(victim, self._take_out(victim))
         victim.preemptions += 1
-        self._preemptions += 1
+        self._accounts.preemptions += 1
         self._happened.append(Preempted(victim.request.request_id, self._start_at))
         self._waiting.join(victim)
         return victim
@@ -384,7 +367,7 @@ class SimulatedEngine:
         """Takes a sequence out of the running ones; how many blocks it holds."""
         profile = self.profile
         del self._running[sequence.request.request_id]
-        sequence.worked_ps += self._fixed - sequence.fixed_from
+        self._accounts.leave(sequence)
         if sequence.place is Place.DECODING:
             self._leave_batch(sequence)
             return profile.blocks(sequence.ahead + self._grown - 1)
@@ -393,22 +376,16 @@ class SimulatedEngine:
         return profile.blocks(sequence.computed)
 
     def _leave_batch(self, sequence: Sequence) -> None:
-        sequence.worked_ps += self._decoded_ps(sequence)
+        self._accounts.stop_decoding(sequence, self._batch.step)
         self._batch.leave(sequence)
-
-    def _decoded_ps(self, sequence: Sequence) -> int:
-        """What decoding a sequence has taken since it joined the batch: in each step it reads one more token."""
-        steps = self._batch.step - sequence.joined_step
-        read = steps * (sequence.ahead + sequence.joined_step) + steps * (steps - 1) // 2
-        return self.profile.decode_sequence_ps * steps + self.profile.kv_token_ps * read
 
     def _finish_prompt(self, sequence: Sequence) -> None:
         """All that was to be computed is, and the next token comes out, unless nobody wants one."""
         request = sequence.request
-        self._prompt_tokens += request.prompt_tokens if sequence.first_token_at is None else 0
+        self._accounts.prompt_tokens += request.prompt_tokens if sequence.first_token_at is None else 0
         if request.output_tokens:
             sequence.generated += 1
-            self._generated += 1
+            self._accounts.generated_tokens += 1
         if sequence.first_token_at is None:
             sequence.first_token_at = self._start_at
             if request.output_tokens and not sequence.cancelled:
@@ -421,7 +398,7 @@ class SimulatedEngine:
     def _finish(self, sequence: Sequence) -> None:
         request = sequence.request
         del self._running[request.request_id]
-        sequence.worked_ps += self._fixed - sequence.fixed_from
+        self._accounts.leave(sequence)
         self._parting.append(sequence)
         if not self.profile.asynchronous:
             self._part()
