@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
 
+from headgate.core.classify import BYTES_PER_TOKEN
 from headgate.core.commands import End
 from headgate.core.events import Event, RequestArrived, RequestWithdrawn, WithdrawalCause
 from headgate.model.outcome import FACES, Outcome, RetryAfter
@@ -19,8 +20,6 @@ from headgate.simulation.virtual.story import Story
 from headgate.simulation.virtual.timeline import Timeline
 from headgate.simulation.workload.arrival import Arrival, Arrivals
 
-BYTES_PER_TOKEN = 4
-"""What a gateway is told of a prompt are bytes."""
 _EASY_GOING = Callers()
 
 
@@ -125,6 +124,7 @@ class Crowd:
                     self._model,
                     arrival.tenant,
                     stream=caller.manners.stream,
+                    # A gateway is told bytes, and takes them for tokens at this rate.
                     prompt_bytes=arrival.prompt_tokens * BYTES_PER_TOKEN,
                     class_named=arrival.service_class,
                     client_retries=story.tries - 1,

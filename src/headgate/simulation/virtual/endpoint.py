@@ -5,7 +5,7 @@ from headgate.model.caps import Caps
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
 from headgate.simulation.engine.profile import EngineProfile
-from headgate.simulation.engine.sequence import EngineRequest
+from headgate.simulation.engine.sequence import EngineRequest, Spent
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.crowd import Caller
 from headgate.simulation.virtual.scenario import EngineSpec, Slow
@@ -48,6 +48,15 @@ class OpenAttempt:
         self.reported = 0
         """Tokens of which the scheduler was told."""
 
+    def close(self, spent: Spent, generated: int) -> None:
+        """Notes in the caller's story what was done, and what of it the caller got."""
+        story = self.caller.story
+        story.prompt_tokens_computed += spent.prefilled_tokens
+        story.output_tokens_computed += generated
+        story.engine_ps += spent.worked_ps
+        if self.first_seen:
+            story.output_tokens = generated
+
 
 class VirtualEndpoint:
     def __init__(self, spec: EngineSpec, rank: int) -> None:
@@ -81,18 +90,13 @@ class VirtualEndpoint:
         self.engine.add(request, now)
 
     def release(self, attempt: OpenAttempt, now: Instant, *, crashes: bool) -> None:
-        """Stops an attempt, and notes in its story what was done for it. The engine is at this instant."""
+        """Stops an attempt. The engine is at this instant."""
         del self.attempts[attempt.engine_id]
-        story = attempt.caller.story
         spent = self.engine.spent(attempt.engine_id, step_ends=not crashes)
         generated = self.engine.generated(attempt.engine_id)
         assert spent is not None, f"{attempt.engine_id} is not at its engine"
         assert generated is not None
-        story.prompt_tokens_computed += spent.prefilled_tokens
-        story.output_tokens_computed += generated
-        story.engine_ps += spent.worked_ps
-        if attempt.first_seen:
-            story.output_tokens = generated
+        attempt.close(spent, generated)
         self.engine.cancel(attempt.engine_id, now)
 
     def start(self, now: Instant) -> None:

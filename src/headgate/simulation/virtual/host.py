@@ -53,8 +53,8 @@ class VirtualHost:
         self._timeline = Timeline()
         self._now = Instant(0)
         self._endpoints = {spec.id: VirtualEndpoint(spec, rank) for rank, spec in enumerate(scenario.engines)}
-        self._asleep: dict[EndpointId, VirtualEndpoint] = {}
-        """Those that must be asked anew when they go on; an ordered set."""
+        self._to_ask: dict[EndpointId, VirtualEndpoint] = {}
+        """Those whose next moment may have changed, and must be asked for when the instant is over; an ordered set."""
         self._crowd = Crowd(
             scenario.arrivals(),
             self._timeline,
@@ -116,8 +116,8 @@ class VirtualHost:
         while timeline.next() == self._now:
             timeline.do_next()
             self._decide()
-        asleep, self._asleep = self._asleep, {}
-        for endpoint in asleep.values():
+        changed, self._to_ask = self._to_ask, {}
+        for endpoint in changed.values():
             due = endpoint.engine.next_instant()
             if due is not None and due != endpoint.due:
                 timeline.at(due, self._wake, endpoint, rank=endpoint.rank)
@@ -151,7 +151,7 @@ class VirtualHost:
             self._end_attempt(attempt, AttemptEnding.REFUSED, "the prompt and its answer are longer than the context")
         else:
             endpoint.take(attempt, self._now)
-            self._asleep[dispatch.endpoint_id] = endpoint
+            self._to_ask[dispatch.endpoint_id] = endpoint
 
     def _abort(self, abort: Abort) -> None:
         endpoint = self._endpoints[abort.endpoint_id]
@@ -164,7 +164,7 @@ class VirtualHost:
         self, endpoint: VirtualEndpoint, attempt: OpenAttempt, ending: AttemptEnding, why: str, *, crashes: bool = False
     ) -> None:
         endpoint.release(attempt, self._now, crashes=crashes)
-        self._asleep[endpoint.spec.id] = endpoint
+        self._to_ask[endpoint.spec.id] = endpoint
         self._end_attempt(attempt, ending, why)
 
     def _end_attempt(
@@ -182,7 +182,7 @@ class VirtualHost:
 
     def _advance(self, endpoint: VirtualEndpoint) -> None:
         """Brings an engine to this instant."""
-        self._asleep[endpoint.spec.id] = endpoint
+        self._to_ask[endpoint.spec.id] = endpoint
         for happening in endpoint.engine.advance(self._now):
             match happening:
                 case sequence.FirstToken(name):
@@ -203,11 +203,7 @@ class VirtualHost:
     def _finish(self, attempt: OpenAttempt, finished: sequence.Finished) -> None:
         if not attempt.first_seen:
             self._begin(attempt)
-        story = attempt.caller.story
-        story.output_tokens = finished.output_tokens
-        story.output_tokens_computed += finished.output_tokens
-        story.prompt_tokens_computed += finished.spent.prefilled_tokens
-        story.engine_ps += finished.spent.worked_ps
+        attempt.close(finished.spent, finished.output_tokens)
         usage = Usage(finished.prompt_tokens, finished.output_tokens, finished.cached_tokens, UsageSource.ENGINE)
         self._end_attempt(attempt, AttemptEnding.COMPLETED, usage=usage)
 

@@ -18,7 +18,7 @@ from headgate.simulation.workload.arrival import Arrivals
 from headgate.simulation.workload.lengths import Lengths, LogNormal, Uniform
 from headgate.simulation.workload.poisson import PoissonTraffic, poisson_arrivals
 from headgate.simulation.workload.problem import Problem
-from headgate.simulation.workload.replay import TraceTraffic, trace_arrivals, trace_span_ns
+from headgate.simulation.workload.recorded import TraceTraffic, trace_arrivals, trace_span_ns
 from headgate.simulation.workload.servegen import ServeGenTraffic, servegen_arrivals, servegen_span_ns
 from headgate.simulation.workload.shares import Shares, client_shares, names_tenants
 
