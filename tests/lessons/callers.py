@@ -46,6 +46,16 @@ class RawCaller:
     async def read_until(self, sign: bytes) -> bytes:
         return await self._reader.readuntil(sign)
 
+    async def read_to_the_end(self) -> bytes:
+        """All that comes until the connection breaks or a chunked answer ends in good order."""
+        answer = b""
+        while not answer.endswith(b"\r\n0\r\n\r\n"):
+            piece = await self._reader.read(65_536)
+            if not piece:
+                break
+            answer += piece
+        return answer
+
     def leave(self, *, by_reset: bool = False) -> None:
         """Closes, as a program does that ends in good order; or resets, as the system does for one that was killed."""
         if by_reset:

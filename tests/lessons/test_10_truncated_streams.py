@@ -241,7 +241,7 @@ async def test_an_answer_that_envoy_makes_itself_is_tried_elsewhere(tmp_path: Pa
 
 async def test_a_stream_that_envoy_cuts_is_an_error_event(tmp_path: Path) -> None:
     """Its route's timeout runs out while the stream goes on: it resets the stream without a last chunk."""
-    async with FakeEngine() as engine, envoy_before(engine.port, route_s_max=0.5) as envoy:
+    async with FakeEngine() as engine, envoy_before(engine.port, route_s_max=2.0) as envoy:
         engine.behaviour = Behaviour(tokens=3, hang_after=2)
         async with gateway_in_loop(a_config(envoy.url, **ONE_ATTEMPT), tmp_path) as gateway:
             status, body = await asked(gateway)
