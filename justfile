@@ -62,10 +62,41 @@ bench-relay *args:
 bench-engine *args:
     {{ bin }}/python -m bench.engine "$@"
 
+# How many requests a second the scheduler decides about on one core, with limits and prefixes; `--curve` for other sizes.
+[positional-arguments]
+bench-core *args:
+    {{ bin }}/python -m bench.core "$@"
+
 # One workload in the simulator and on a live gateway with four live simulated engines, side by side (docs/simulation.md).
 [positional-arguments]
 sim-live *args:
     {{ bin }}/python -m bench.sim_live "$@"
+
+# The same at one and a half times what the engines can do: attainment in life beside the simulator's.
+[positional-arguments]
+sim-live-overload *args:
+    {{ bin }}/python -m bench.sim_live_overload "$@"
+
+# The experiments that judge the scheduler, in quick versions; fails where a bar is missed (docs/scheduling.md).
+[positional-arguments]
+sim *args:
+    {{ bin }}/python -m bench.policy --quick "$@"
+
+# The overload alone: the scheduler, the best static cap and round-robin, on two kinds of engines; the last line is JSON.
+[positional-arguments]
+sim-e1 *args:
+    {{ bin }}/python -m bench.policy overload --quick "$@"
+
+# Prompts that begin as others did: with and without looking at what engines hold already; the last line is JSON.
+[positional-arguments]
+sim-e4 *args:
+    {{ bin }}/python -m bench.policy prefix-routing --quick "$@"
+
+# All that is too long for every run: the experiments whole, with tables and charts in bench/results, and the simulator.
+nightly:
+    {{ bin }}/python -m bench.policy --write --processes 2
+    {{ bin }}/python -m bench.sim_validate
+    {{ bin }}/python -m bench.sim_day
 
 # What simple gateways make of an overload of four simulated engines, and what ours does (docs/simulation.md).
 [positional-arguments]

@@ -15,15 +15,17 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.command import stop_cleanly_on_sigterm, tell
-from bench.sim_live_sides import Machine, Side, WrongAnswers, live, simulated
-from bench.sim_live_workload import Asked, Workload
+from bench.sim_live_sides import Machine, Side, WrongAnswers, live, simulated, steady
+from bench.sim_live_workload import Workload
+from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND
 from headgate.simulation.report.spread import percentile
+from headgate.simulation.workload.arrival import Arrival
 from tests.support.processes import ProcessFailedError
 
 RATIO_MAX = 1.1
@@ -45,8 +47,13 @@ class Figure:
 
 
 def _throughput(side: Side) -> float:
-    """Tokens of answers per second, until the last ending."""
-    return sum(each.output_tokens for each in side) / (max(each.ended_ns for each in side) / SECOND)
+    """Tokens of answers per second, from the first arrival to the last ending."""
+    took_ns = max(each.ended_at for each in side) - min(each.arrived_at for each in side)
+    return sum(each.output_tokens for each in side) / (took_ns / SECOND)
+
+
+def _ttfts(side: Side) -> Iterator[int]:
+    return (each.first_token_at - each.arrived_at for each in side if each.first_token_at is not None)
 
 
 def _seconds(values: Iterable[int], percent: int) -> float:
@@ -55,8 +62,8 @@ def _seconds(values: Iterable[int], percent: int) -> float:
 
 FIGURES: Mapping[str, Callable[[Side], float]] = {
     "throughput_tokens_per_s": _throughput,
-    "ttft_s_p50": lambda side: _seconds((each.ttft_ns for each in side), 50),
-    "ttft_s_p95": lambda side: _seconds((each.ttft_ns for each in side), 95),
+    "ttft_s_p50": lambda side: _seconds(_ttfts(side), 50),
+    "ttft_s_p95": lambda side: _seconds(_ttfts(side), 95),
     "queue_wait_s_p95": lambda side: _seconds((each.waited_ns for each in side), 95),
 }
 
@@ -65,10 +72,13 @@ def compare(lived: Side, imagined: Side) -> dict[str, Figure]:
     return {name: Figure(figure(lived), figure(imagined)) for name, figure in FIGURES.items()}
 
 
-def check_same_requests(asked: Sequence[Asked], *sides: Side) -> None:
+def check_same_requests(asked: Sequence[Arrival], *sides: Side) -> None:
     """Both sides must have computed the very tokens that the list names, else they were not asked the same."""
     wanted = [(each.prompt_tokens, each.output_tokens) for each in asked]
     for side in sides:
+        for story in side:
+            if story.outcome is not Outcome.COMPLETED:
+                raise WrongAnswers(f"request {story.number} was {story.outcome}, and all must be completed")
         if [(each.prompt_tokens, each.output_tokens) for each in side] != wanted:
             raise WrongAnswers("a prompt or an answer had another length than the list says; compare the two records")
 
@@ -94,13 +104,13 @@ def main(arguments: Sequence[str]) -> int:
     workload = Workload(requests=args.requests, load=args.load, seed=args.seed)
     asked = workload.asked()
     tell(
-        f"{len(asked)} requests in {asked[-1].at_ns / SECOND:.0f} s, {args.load:g} of what {workload.engines} engines "
+        f"{len(asked)} requests in {asked[-1].at / SECOND:.0f} s, {args.load:g} of what {workload.engines} engines "
         f"({workload.profile.name}, {workload.in_flight_max} places each) complete"
     )
     try:
         with tempfile.TemporaryDirectory(prefix="headgate-sim-live-") as name:
-            imagined = simulated(workload, asked, Path(name))
-            lived, machine = live(workload, asked, Path(name))
+            imagined = simulated(steady(workload), asked, Path(name))
+            lived, machine = live(steady(workload), asked, Path(name))
         check_same_requests(asked, lived, imagined)
     except (WrongAnswers, ProcessFailedError) as problem:
         return _problem(str(problem))
@@ -109,7 +119,7 @@ def main(arguments: Sequence[str]) -> int:
     figures = compare(lived, imagined)
     print(table_of(figures))
     missed = _missed(figures) if args.check else []
-    for sentence in (*_lagged(machine), *missed):
+    for sentence in (*lagged(machine), *missed):
         tell(sentence)
     print(json.dumps(as_data(figures, machine)), flush=True)
     return 1 if missed else 0
@@ -150,7 +160,7 @@ def _missed(figures: Mapping[str, Figure]) -> list[str]:
     ]
 
 
-def _lagged(machine: Machine) -> list[str]:
+def lagged(machine: Machine) -> list[str]:
     said: list[str] = []
     if machine.behind:
         said.append(f"the load generator fell behind ({machine.late_ms_p99:.0f} ms at p99): life was not as planned")

@@ -12,25 +12,21 @@ from pathlib import Path
 from random import Random
 
 from headgate.loadtest.senders import Sizes
-from headgate.model.units import SECOND, Duration, Instant, RequestId
+from headgate.model.units import SECOND, ClassName, Duration, Instant, RequestId, TenantId
 from headgate.simulation.engine.loop import SimulatedEngine
 from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest, Finished
+from headgate.simulation.workload.arrival import Arrival
 
 ROLE_TOKENS = 2
-"""A chat names the speaker and ends a line before each message: five bytes, so two tokens more than the prompt."""
+"""A chat names the speaker and ends a line before each message: five bytes, so two tokens more than the prompt.
+
+The lengths of arrivals are those that the engine counts, with what the chat adds.
+"""
+CLASS = ClassName("only")
+TENANT = TenantId("laptop")
 
 _PROMPT, _OUTPUT = Sizes(2_000, 6_000), Sizes(40, 200)
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request of the list."""
-
-    at_ns: int
-    prompt_tokens: int
-    """What the engine counts: the caller's words and what the chat adds to them."""
-    output_tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +46,7 @@ class Workload:
     output: Sizes = _OUTPUT
     seed: int = 3
 
-    def asked(self) -> tuple[Asked, ...]:
+    def asked(self) -> tuple[Arrival, ...]:
         """In the order of time, the first at once."""
         when, size = Random(f"{self.seed} when"), Random(f"{self.seed} size")
         sizes = [(self.prompt.draw(size) + ROLE_TOKENS, self.output.draw(size)) for _ in range(self.requests)]
@@ -60,7 +56,7 @@ class Workload:
         busy_ns = busy(self.profile, sizes, at_once=self.in_flight_max)
         grain_ns = busy_ns / self.engines / self.load / moments[-1]
         return tuple(
-            Asked(round(moment * grain_ns), prompt, output)
+            Arrival(Instant(round(moment * grain_ns)), prompt, output, CLASS, TENANT)
             for moment, (prompt, output) in zip(moments, sizes, strict=True)
         )
 
@@ -79,7 +75,11 @@ def busy(profile: EngineProfile, sizes: list[tuple[int, int]], *, at_once: int) 
     return Duration(now)
 
 
-def write_trace(file: Path, asked: Sequence[Asked]) -> None:
+def write_trace(file: Path, asked: Sequence[Arrival]) -> None:
     """As `headgate loadtest --trace` reads it."""
-    lines = [f"{each.at_ns / SECOND:.9f},{each.prompt_tokens - ROLE_TOKENS},{each.output_tokens}" for each in asked]
-    file.write_text("\n".join(["at_s,prompt_tokens,output_tokens", *lines, ""]))
+    lines = [
+        f"{each.at / SECOND:.9f},{each.prompt_tokens - ROLE_TOKENS},{each.output_tokens},"
+        f"{each.service_class},{each.tenant}"
+        for each in asked
+    ]
+    file.write_text("\n".join(["at_s,prompt_tokens,output_tokens,class,tenant", *lines, ""]))

@@ -3,8 +3,8 @@
     just sim-overload [--profile NAME ...] [--policy NAME ...] [--seeds N ...] [--loads X ...] [--json]
 
 Runs the workload of `bench/sim_overload_workload.py` through each policy under virtual time, and prints what came out
-beside what a prototype of the policy and of its baselines gave. The cap of `static-cap`, and the requests in flight of
-`headgate`, are chosen by an oracle: it tries many on the very same requests and takes the one with the most goodput.
+beside what a prototype of the policy and of its baselines gave. Caps are chosen by an oracle: it tries many on the very
+same requests and takes the one with the most goodput. `headgate` has no cap to choose: its rules are as they come.
 
 Progress goes to stderr; to stdout a table for people, or with --json one line for machines.
 """
@@ -47,6 +47,8 @@ class Contender:
     tuned: bool = False
     """Whether an oracle chooses the cap."""
     scrape_every_ns: Duration | None = None
+    limits: bool = False
+    """Whether the usual limits of attempts hold, or only callers end one."""
 
 
 CONTENDERS = {
@@ -58,7 +60,8 @@ CONTENDERS = {
     ),
     "static-cap": Contender(StaticCap, tuned=True),
     "static-cap-queue": Contender(lambda cap: StaticCap(cap, waiting_max=100_000), tuned=True),
-    "headgate": Contender(lambda _: Scheduler(), tuned=True),
+    "static-cap-queue-drop": Contender(lambda cap: StaticCap(cap, waiting_max=100_000, drops_late=True), tuned=True),
+    "headgate": Contender(lambda _: Scheduler(), limits=True),
 }
 
 TABLE = {
@@ -67,6 +70,8 @@ TABLE = {
     ("rtxpro6000", "static-cap"): (40.9, 0.77, 2.0, 0.03),
     ("h200", "round-robin"): (35.6, 0.07, 10.0, 0.70),
     ("h200", "static-cap"): (99.6, 0.82, 2.0, 0.01),
+    ("rtxpro6000", "headgate"): (46.4, 0.98, 1.8, 0.012),
+    ("h200", "headgate"): (108.8, 0.98, 1.9, 0.013),
 }
 """What the prototype gave, at one and the same load each: the figures in their order."""
 
@@ -98,7 +103,7 @@ def performed(run: Run) -> Result:
     overload = run.overload
     if contender.scrape_every_ns is not None:
         overload = replace(overload, scrape_every_ns=contender.scrape_every_ns)
-    scenario = overload.scenario(lambda: contender.make(run.cap), in_flight_max=run.cap)
+    scenario = overload.scenario(lambda: contender.make(run.cap), limits=contender.limits)
     report = Report(scenario)
     started = time.perf_counter()
     VirtualHost(scenario, report).run()

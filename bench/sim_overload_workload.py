@@ -6,11 +6,12 @@ factor, so that four engines cannot keep up. A seed draws labels and tenants; th
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
-from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from bench.policy.fleet import engines, pool
+from headgate.model.policy import Model, Policy, Promise, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import (
     MILLISECOND,
@@ -18,13 +19,12 @@ from headgate.model.units import (
     SECOND,
     ClassName,
     Duration,
-    EndpointId,
     ModelName,
     PoolName,
     TenantId,
 )
 from headgate.simulation.engine.profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
-from headgate.simulation.virtual.scenario import Callers, Decider, EngineSpec, Scenario
+from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.traffic import TraceTraffic, arrivals, client_shares, span_ns
 
@@ -34,7 +34,7 @@ MEAN_BATCH = 96
 
 _POOL, _MODEL = PoolName("main"), ModelName("m")
 _UNLIMITED = Duration(60 * MINUTE)
-"""Only callers end an attempt."""
+BATCH_FLOOR_PERCENT = 5
 _HURRIED = Callers(ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), leave_ns=Duration(10 * SECOND))
 CALLERS = {
     ClassName("interactive"): _HURRIED,
@@ -77,8 +77,6 @@ class Overload:
     first_s: float | None = None
     """Only so many seconds of it."""
     scrape_every_ns: Duration = Duration(150 * MILLISECOND)
-    queue_wait_s: tuple[float, float] = (1.5, 55.0)
-    """How long interactive and code, and batch, may wait where a scheduler minds: most of the time to first token."""
 
     @property
     def speed_up(self) -> float:
@@ -102,7 +100,12 @@ class Overload:
             ),
         )
 
-    def scenario(self, decider: Callable[[], Decider], *, in_flight_max: int) -> Scenario:
+    def scenario(
+        self, decider: Callable[[], Decider], *, in_flight_max: int | None = None, limits: bool = False
+    ) -> Scenario:
+        """Only callers end an attempt, unless the usual `limits` of a class hold too. An engine takes as many at once
+        as it can, unless told otherwise.
+        """
         traffic = self.traffic()
         span = span_ns(traffic)
         end = span if self.first_s is None else min(span, Duration(round(self.first_s * SECOND)))
@@ -110,17 +113,9 @@ class Overload:
         return Scenario(
             title=f"overload of four {self.fleet.name}",
             seed=self.seed,
-            policy=self._policy(tenants),
+            policy=self._policy(tenants, limits=limits),
             model=_MODEL,
-            engines=tuple(
-                EngineSpec(
-                    id=EndpointId(f"main/{number}"),
-                    pool=_POOL,
-                    profile=self.fleet.profile,
-                    in_flight_max=in_flight_max,
-                )
-                for number in range(ENGINES)
-            ),
+            engines=engines(self.fleet.profile, ENGINES, pool_name=_POOL, in_flight_max=in_flight_max),
             callers=CALLERS,
             arrivals=lambda: takewhile(lambda each: each.at <= end, arrivals(traffic, seed=self.seed)),
             span_ns=end,
@@ -128,27 +123,37 @@ class Overload:
             scrape_every_ns=self.scrape_every_ns,
         )
 
-    def _policy(self, tenants: Iterable[str]) -> Policy:
-        hurried_s, batch_s = self.queue_wait_s
-        waits = {"interactive": (0, hurried_s), "code": (0, hurried_s), "batch": (1, batch_s)}
+    def _policy(self, tenants: Iterable[str], *, limits: bool) -> Policy:
+        """All of it as it comes, apart from what the classes are promised and what the engines are."""
+        classes = tuple(
+            _class(name, band=1 if name == "batch" else 0, floor_percent=BATCH_FLOOR_PERCENT if name == "batch" else 0)
+            for name in CALLERS
+        )
         return Policy(
-            classes=tuple(
-                ServiceClass(
-                    ClassName(name),
-                    band,
-                    queue_wait_ns_max=Duration(round(wait_s * SECOND)),
-                    queue_length_max=100_000,
-                    queue_length_per_tenant_max=100_000,
-                    first_token_ns_max=_UNLIMITED,
-                    idle_ns_max=_UNLIMITED,
-                    total_ns_max=_UNLIMITED,
-                )
-                for name, (band, wait_s) in waits.items()
-            ),
+            classes=classes if limits else tuple(_unlimited(each) for each in classes),
             tenants=tuple(Tenant(TenantId(name)) for name in tenants),
-            pools=(Pool(_POOL),),
+            pools=(pool(_POOL, self.fleet.profile),),
             models=(Model(_MODEL, (_POOL,)),),
         )
+
+
+def _class(name: ClassName, *, band: int, floor_percent: int) -> ServiceClass:
+    """As long as its callers wait, a request may."""
+    callers = CALLERS[name]
+    assert callers.leave_ns is not None
+    return ServiceClass(
+        name,
+        band,
+        queue_wait_ns_max=callers.leave_ns,
+        ttft_ns=callers.ttft_ns,
+        tpot_ns=callers.tpot_ns,
+        floor_percent=floor_percent,
+        promise=Promise.COST if name == "batch" else Promise.LATENCY,
+    )
+
+
+def _unlimited(service_class: ServiceClass) -> ServiceClass:
+    return replace(service_class, first_token_ns_max=_UNLIMITED, idle_ns_max=_UNLIMITED, total_ns_max=_UNLIMITED)
 
 
 def offered_load(requests: Iterable[Arrival], profile: EngineProfile, span: Duration, *, attention: bool) -> float:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from headgate.core.admission.retry_after import LONGEST, SHORTEST
+from headgate.core.admission.retry_after import SHORTEST, longest
 from headgate.edge.replies import INTERRUPTED
 from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Face, Outcome, RetryAfter
 from headgate.model.units import SECOND
@@ -24,11 +24,8 @@ BEGIN = "<!-- written by scripts/write_error_pages.py: change src/headgate/model
 END = "<!-- from here on written by people -->"
 HEADINGS = ("What the caller sees", "Why it happens", "What the caller can do", "What the operator can do")
 
-_RETRY_AFTER = {
-    RetryAfter.ABSENT: "not sent",
-    RetryAfter.ONE_SECOND: "1 s",
-    RetryAfter.COMPUTED: f"computed for each answer, from {SHORTEST // SECOND} to {LONGEST // SECOND} s",
-}
+_RETRY_AFTER = {RetryAfter.ABSENT: "not sent", RetryAfter.ONE_SECOND: "1 s"}
+_COMPUTED = "computed for each answer, from {} to {} s"
 _SHOULD_RETRY = {None: "not sent: the client decides", True: "`true`", False: "`false`"}
 # The three whose face is not what a caller gets.
 _NO_ERROR_OF_OURS = {
@@ -51,7 +48,9 @@ def rows(outcome: Outcome) -> dict[str, str]:
         "status": str(face.status),
         "`code`": f"`{face.code}`",
         "`type`": f"`{face.type}`",
-        "`Retry-After`": _RETRY_AFTER[face.retry_after],
+        "`Retry-After`": _RETRY_AFTER.get(
+            face.retry_after, _COMPUTED.format(SHORTEST // SECOND, longest(outcome) // SECOND)
+        ),
         "`x-should-retry`": _SHOULD_RETRY[face.should_retry],
     }
     if outcome in INTERRUPTED:

@@ -1,30 +1,40 @@
 """Does `headgate check` say what a file means, and what is wrong with it?"""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
+from headgate.model.policy import (
+    AdmissionRules,
+    HeadroomRules,
+    HealthRules,
+    LadderRules,
+    Pool,
+    RetryRules,
+    RoutingRules,
+    SheddingRules,
+)
+from headgate.simulation.engine.profile import PROFILES
 from tests.cli.conftest import Headgate, Said
 from tests.config.builders import SMALL, small_with
 
 DIGEST = "hmac-sha256:" + "ab" * 32
-CAPS = {
-    "prompt_tokens": None,
-    "trims_prompt": False,
-    "output_tokens": None,
-    "n": 8,
-    "best_of": 8,
-    "logprobs": 20,
-    "prompt_logprobs": 0,
-    "reasoning_effort": None,
-}
+
+
+def as_json(value: object) -> dict[str, object]:
+    """What machines are told of a part of the policy: everything but its name, as the core has it."""
+    told = json.loads(json.dumps(asdict(value)))
+    told.pop("name", None)
+    return told
 
 
 def hash_of(file: Path) -> str:
-    return load(file, {}, engines=DIALECTS).hash
+    return load(file, {}, engines=DIALECTS, profiles=PROFILES).hash
 
 
 def test_a_file_that_is_right_is_explained(headgate: Headgate, file: Path) -> None:
@@ -39,7 +49,7 @@ pool small: 1 endpoint of llamacpp, 4 in flight at most, as smollm2
 model smollm2: served by small
 class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most
 class long: band 1, takes prompts of any length, waits 30s at most
-class batch: band 2, takes service_tier flex, waits 10m at most
+class batch: band 2, takes service_tier flex, waits 10m at most, 5 % of the work at least, promises cost
 callers: 1 tenant, 0 keys; without a key: tenant "demo"
 """,
         err="",
@@ -80,6 +90,55 @@ def test_caps_are_told_where_they_are_not_the_usual_ones(headgate: Headgate, fil
         "class mine: band 0, takes prompts of any length, waits 30s at most, prompt_tokens 32,000, trims_prompt true, "
         "n 1, prompt_logprobs unlimited, reasoning_effort low"
     )
+
+
+def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path) -> None:
+    file.write_text(
+        """
+        zone: a
+        pools:
+          small:
+            engine: vllm
+            in_flight_max: 4
+            endpoints: [http://gpu]
+            speed: h200-llama-8b
+            kv_tokens: 500_000
+            prompt_tokens_max: 8000
+            output_tokens_min: 100
+          large: {engine: vllm, served_model: l, in_flight_max: 4, endpoints: [http://gpu-2], prompt_tokens_min: 8001}
+        models:
+          m: {pools: [small, large], rungs: [{pools: small, plans: free}], fallbacks: spare}
+          spare: {pools: large}
+        classes:
+          mine:
+            band: 0
+            ttft: 2s
+            tpot: 100ms
+            reserve_percent: 10
+            promise: cost
+            hedges: true
+            variants: [{level: 2, caps: {output_tokens: 512}}, {level: 3, model: spare}]
+        tenants:
+          demo: {limits: {concurrency: 3}}
+        anonymous_tenant: demo
+        """
+    )
+
+    assert headgate("check").out.splitlines()[2:] == [
+        "stands in zone a",
+        (
+            "pool small: 1 endpoint of vllm, 4 in flight at most, as m, a step takes 4.38ms, 500,000 KV tokens each, "
+            "for prompts up to 8,000 tokens, for answers from 100 tokens"
+        ),
+        "pool large: 1 endpoint of vllm, 4 in flight at most, as l, for prompts from 8,001 tokens",
+        "model m: served by small, large, by 1 rung, else as spare",
+        "model spare: served by large",
+        (
+            "class mine: band 0, takes prompts of any length, waits 30s at most, begins within 2s, 100ms per token, "
+            "10 % of the places kept free for it, promises cost, gives way at level 2, 3, hedges"
+        ),
+        'callers: 1 tenant, 1 with limits, 0 keys; without a key: tenant "demo"',
+    ]
 
 
 def test_problems_go_to_stderr_and_the_code_is_one(headgate: Headgate, file: Path) -> None:
@@ -127,15 +186,31 @@ def test_machines_get_the_meaning_as_one_object(
             "small": {
                 "engine": "llamacpp",
                 "served_model": "smollm2",
-                "endpoints": [{"id": "small/127.0.0.1:8081", "url": "http://127.0.0.1:8081", "in_flight_max": 4}],
+                "endpoints": [
+                    {
+                        "id": "small/127.0.0.1:8081",
+                        "url": "http://127.0.0.1:8081",
+                        "in_flight_max": 4,
+                        "device": "",
+                        "zone": "",
+                    }
+                ],
+                **as_json(Pool("small")),
             }
         },
-        "models": {"smollm2": {"pools": ["small"]}},
-        "classes": {
-            "interactive": {"band": 0, "pools": [], "caps": CAPS},
-            "long": {"band": 1, "pools": [], "caps": CAPS},
-            "batch": {"band": 2, "pools": [], "caps": CAPS},
+        "models": {"smollm2": {"pools": ["small"], "rungs": [], "fallbacks": []}},
+        "classes": {name: as_json(each) for name, each in DEFAULT_CLASSES.items()},
+        "rules": {
+            "retry": as_json(RetryRules()),
+            "health": as_json(HealthRules()),
+            "headroom": as_json(HeadroomRules()),
+            "admission": as_json(AdmissionRules()),
+            "routing": as_json(RoutingRules()),
+            "shedding": as_json(SheddingRules()),
+            "ladder": as_json(LadderRules()),
         },
+        "fairness_depth": 1,
+        "zone": "",
         "tenants": 1,
         "keys": 1,
         "anonymous_tenant": "demo",

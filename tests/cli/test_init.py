@@ -14,6 +14,7 @@ from headgate.config.traffic_shapes import SHAPES
 from headgate.engines.dialects import DIALECTS
 from headgate.model.policy import ServiceClass
 from headgate.model.units import MINUTE, SECOND
+from headgate.simulation.engine.profile import PROFILES
 from tests.cli.conftest import Headgate, Said
 from tests.support.fake_engine import FakeEngine
 from tests.support.ports import free_port
@@ -29,7 +30,7 @@ next:
 
 
 def settings_of(file: Path, **environ: str) -> Settings:
-    return load(file, environ, engines=DIALECTS)
+    return load(file, environ, engines=DIALECTS, profiles=PROFILES)
 
 
 def text_of(file: Path) -> str | None:
@@ -65,6 +66,23 @@ def test_its_lines_fit_a_screen_and_every_bound_has_a_reason(headgate: Headgate,
     assert [line for line in text.splitlines() if len(line) > 120] == []
     assert re.findall(r"^(?! +#).*\n +queue_length_max:.*$", text, re.MULTILINE) == []
     assert text.count("queue_length_max:") == len(SHAPES[shape].queues)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_targets_that_it_suggests_are_right_once_they_are_wanted(
+    headgate: Headgate, file: Path, shape: str
+) -> None:
+    headgate("init", "--shape", shape)
+    interactive = classes_of(file)["interactive"]
+    assert (interactive.ttft_ns, interactive.tpot_ns) == (None, None)
+
+    file.write_text(re.sub(r"# (ttft|tpot):", r"\1:", file.read_text()))
+
+    interactive = classes_of(file)["interactive"]
+    assert interactive.ttft_ns is not None
+    assert interactive.ttft_ns < interactive.queue_wait_ns_max
+    assert interactive.tpot_ns is not None
+    assert settings_of(file).warnings == ()
 
 
 def test_a_chat_is_refused_sooner_and_queues_less_than_a_burst(headgate: Headgate, tmp_path: Path) -> None:

@@ -152,8 +152,8 @@ def test_a_fault_that_meets_nobody_is_a_warning_and_not_in_the_table(headgate: H
 @pytest.mark.parametrize(
     ("name", "scheduler", "goodput_per_s", "interactive"),
     [
-        ("overload-rtxpro6000", "headgate", 42.9, 0.985),
-        ("overload-h200", "headgate", 105.6, 0.997),
+        ("overload-rtxpro6000", "headgate", 48.9, 0.986),
+        ("overload-h200", "headgate", 115.2, 0.993),
         ("overload-h200", "saturation-gate", 79, 0.98),
     ],
 )

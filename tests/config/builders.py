@@ -6,6 +6,7 @@ from textwrap import dedent
 from headgate.config.load import parse
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
+from headgate.simulation.engine.profile import PROFILES
 
 ENGINES = ("llamacpp", "openai_compatible", "vllm")
 
@@ -22,7 +23,7 @@ anonymous_tenant: demo
 
 
 def settings_of(text: str, environ: Mapping[str, str] | None = None) -> Settings:
-    return parse(dedent(text).lstrip("\n"), "headgate.yaml", environ or {}, engines=ENGINES)
+    return parse(dedent(text).lstrip("\n"), "headgate.yaml", environ or {}, engines=ENGINES, profiles=PROFILES)
 
 
 def problems_of(text: str, environ: Mapping[str, str] | None = None) -> list[str]:

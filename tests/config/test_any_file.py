@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.config.problems import ConfigErrors
-from headgate.config.schema import File
+from headgate.config.schema import File, RungSection, SpeedSection, TenantLimitsSection, VariantSection
 from tests.config.builders import settings_of
 
 WORDS = (
@@ -18,6 +18,9 @@ WORDS = (
     "-1",
     "true",
     "http://a:1",
+    "5us",
+    "tiny",
+    "a/b",
     "127.0.0.1:1",
     "vllm",
     "flex",
@@ -40,6 +43,16 @@ NAMES = (
     "caps",
     "n",
     "reasoning_effort",
+    *SpeedSection.__struct_fields__,
+    *RungSection.__struct_fields__,
+    *VariantSection.__struct_fields__,
+    *TenantLimitsSection.__struct_fields__,
+    "variants",
+    "rungs",
+    "fallbacks",
+    "plan",
+    "promise",
+    "floor_percent",
 )
 
 words = st.sampled_from(WORDS) | st.none() | st.text(max_size=5)

@@ -14,6 +14,7 @@ from tests.config.builders import (
 DIGEST = "hmac-sha256:" + "ab" * 32
 
 ADDRESS = "an address with its port, such as 127.0.0.1:8080, [::1]:8080 or, for every network, 0.0.0.0:8080"
+DURATION = "a duration with its unit, such as 250ms, 10s, 5m or 1h"
 SIZE = "a size with its unit, such as 512KiB, 32MiB or 1GiB"
 LIMITS = (
     "a mapping with the settings body_bytes_max, bodies_bytes_max, requests_open_max, connections_open_max, "
@@ -137,12 +138,66 @@ def test_an_unknown_key_that_resembles_none_is_told_those_there_are() -> None:
         (CAPS % "output_token: 1", 'classes.long.caps.output_token: unknown key; did you mean "output_tokens"?'),
         (
             CAPS % "reasoning_effort: hihg",
-            'classes.long.caps.reasoning_effort: effort "hihg" does not exist; did you mean "high"?',
+            'classes.long.caps.reasoning_effort: reasoning_effort "hihg" does not exist; did you mean "high"?',
         ),
         (
             CAPS % "reasoning_effort: 4",
-            f'classes.long.caps.reasoning_effort: effort "4" does not exist; {EFFORTS}',
+            f'classes.long.caps.reasoning_effort: reasoning_effort "4" does not exist; {EFFORTS}',
         ),
+        (
+            CAPS % "image_detail: hgih",
+            'classes.long.caps.image_detail: image_detail "hgih" does not exist; did you mean "high"?',
+        ),
+        (
+            "classes: {long: {promise: latncy}}",
+            'classes.long.promise: promise "latncy" does not exist; did you mean "latency"?',
+        ),
+        (
+            "classes: {long: {promise: x}}",
+            'classes.long.promise: promise "x" does not exist; there is latency, quality, cost',
+        ),
+        ("classes: {long: {tft: 2s}}", 'classes.long.tft: unknown key; did you mean "ttft"?'),
+        ("classes: {long: {ttft: 2}}", f'classes.long.ttft: expected {DURATION}, found "2"'),
+        ("classes: {long: {floor_percent: 101}}", "classes.long.floor_percent: must be at most 100, not 101"),
+        (
+            "classes: {long: {floor_percent: 60}, batch: {floor_percent: 41}}",
+            "classes.batch.floor_percent: the floors of the bands come to 101 percent with this one; lower them",
+        ),
+        (
+            "classes: {long: {reserve_percent: 60}, batch: {reserve_percent: 41}}",
+            "classes.batch.reserve_percent: what classes reserve comes to 101 percent with this one; lower some of it",
+        ),
+        (
+            "classes: {long: {variants: [{level: 2, model: smolm2}]}}",
+            'classes.long.variants[0].model: model "smolm2" does not exist; did you mean "smollm2"?',
+        ),
+        (
+            "classes: {long: {variants: [{model: smollm2}]}}",
+            "classes.long.variants[0].level: missing; say from which level of the ladder on, 1 to 6",
+        ),
+        (
+            "classes: {long: {variants: [{level: 7, model: smollm2}]}}",
+            "classes.long.variants[0].level: must be at most 6, not 7",
+        ),
+        (
+            "classes: {long: {variants: [{level: 2, model: smollm2}, {level: 2, caps: {n: 1}}]}}",
+            "classes.long.variants[1].level: level 2 has a variant already; put both into one",
+        ),
+        (
+            "ladder: {descend_below_percent: 100}",
+            (
+                "ladder.descend_below_percent: is not below climb_above_percent, so that it would climb and descend "
+                "by turns; lower it"
+            ),
+        ),
+        ("ladder: {level_max: 7}", "ladder.level_max: must be at most 6, not 7"),
+        ("shedding: {arivals: 70}", 'shedding.arivals: unknown key; did you mean "arrivals"?'),
+        ("headroom: {kv_percent: 101}", "headroom.kv_percent: must be at most 100, not 101"),
+        (
+            "admission: {certainty_percent: none}",
+            'admission.certainty_percent: expected a whole number or unlimited, found "none"',
+        ),
+        ("fairness_depth: 0", "fairness_depth: must be at least 1, not 0"),
         ("retry: {pool_percent: 101}", "retry.pool_percent: must be at most 100, not 101"),
         ("classes: []", "classes: expected a mapping from names to their settings, found a list"),
         ("classes: {}", "classes: names no class; name at least one, or leave it out for the default ones"),
@@ -205,6 +260,104 @@ def test_an_endpoint_without_an_address_is_told_what_to_write() -> None:
     assert problems_of(small_with_endpoint("{name: 'a b'}, {url: http://b, name: 'a b'}")) == [
         "2: pools.small.endpoints[0].url: missing; write where the engine listens, such as http://127.0.0.1:8081",
         "2: pools.small.endpoints[1].name: a name is made of letters, digits, and . _ : -",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("speed: h200-lama-8b", 'speed.like: profile "h200-lama-8b" does not exist; did you mean "h200-llama-8b"?'),
+        (
+            "speed: {like: mine}",
+            (
+                'speed.like: profile "mine" does not exist; '
+                "the profiles are rtxpro6000-llama-8b, h200-llama-8b, h100x8-llama-70b, tiny"
+            ),
+        ),
+        (
+            "speed: {step: 5}",
+            'speed.step: expected a short duration with its unit, such as 13.2ms, 36us or 0.28ns, found "5"',
+        ),
+        ("speed: {step: 0ms}", "speed.step: must be at least 1us, not 0ms"),
+        ("speed: {prefil_token: 1us}", 'speed.prefil_token: unknown key; did you mean "prefill_token"?'),
+        ("kv_tokens: 0", "kv_tokens: must be at least 1, not 0"),
+        (
+            "prompt_tokens_min: 9, prompt_tokens_max: 8",
+            "prompt_tokens_max: is less than prompt_tokens_min 9, so nothing is between them; raise it",
+        ),
+        (
+            "output_tokens_min: 9, output_tokens_max: 8",
+            "output_tokens_max: is less than output_tokens_min 9, so nothing is between them; raise it",
+        ),
+    ],
+)
+def test_what_the_scheduler_is_told_of_a_pool_is_checked(settings: str, said: str) -> None:
+    text = SMALL.replace("in_flight_max: 4", f"in_flight_max: 4, {settings}")
+
+    assert problems_of(text) == [f"2: pools.small.{said}"]
+
+
+def test_a_device_and_a_zone_are_names() -> None:
+    assert problems_of(small_with_endpoint("{url: http://a, device: a b}, {url: http://b, zone: a b}")) == [
+        "2: pools.small.endpoints[0].device: a name is made of letters, digits, and . _ : -",
+        "2: pools.small.endpoints[1].zone: a name is made of letters, digits, and . _ : -",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("rungs: [{plans: free}]", "rungs[0].pools: missing; name the pools of the model that serve this rung"),
+        ("rungs: [[]]", "rungs[0].pools: names no pool; name the pools of the model that serve this rung"),
+        ("rungs: smal", 'rungs[0].pools[0]: pool of this model "smal" does not exist; did you mean "small"?'),
+        (
+            "rungs: {pools: small}",
+            "rungs: expected a list, found a mapping",
+        ),
+        (
+            "rungs: [{pools: small, classes: [bath]}]",
+            'rungs[0].classes[0]: class "bath" does not exist; did you mean "batch"?',
+        ),
+        (
+            "rungs: [{pools: small, plans: [free, gold]}]",
+            'rungs[0].plans[1]: plan "gold" does not exist; there is free, standard, critical',
+        ),
+        (
+            "rungs: [{pools: small, named: a b}]",
+            "rungs[0].named: a name is made of up to 64 letters, digits, and . _ -",
+        ),
+        ("fallbacks: smollm3", 'fallbacks[0]: model "smollm3" does not exist; did you mean "smollm2"?'),
+        ("fallbacks: smollm2", "fallbacks[0]: is the model itself, whose pools have just been tried; remove it"),
+    ],
+)
+def test_what_models_name_must_be_there(settings: str, said: str) -> None:
+    text = SMALL.replace("smollm2: small", f"smollm2: {{pools: small, {settings}}}")
+
+    assert problems_of(text) == [f"4: models.smollm2.{said}"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ("plan: fre", 'plan: plan "fre" does not exist; did you mean "free"?'),
+        ("weight: 0", "weight: must be at least 1, not 0"),
+        ("limits: {concurency: 1}", 'limits.concurency: unknown key; did you mean "concurrency"?'),
+        ("limits: {requests_per_minute: 0}", "limits.requests_per_minute: must be at least 1, not 0"),
+    ],
+)
+def test_what_a_tenant_is_given_is_checked(settings: str, said: str) -> None:
+    assert problems_of(SMALL.replace("demo: {}", f"demo: {{{settings}}}")) == [f"6: tenants.demo.{said}"]
+
+
+@pytest.mark.parametrize("name", ["a b", "a//b", "/a", "a/", f"{'a' * 64}/{'b' * 65}", "/".join(["step"] * 60)])
+def test_a_tenant_is_a_path_of_names(name: str) -> None:
+    text = SMALL.replace("demo: {}", f'"{name}": {{}}').replace("tenant: demo", f'tenant: "{name}"')
+
+    assert problems_of(text) == [
+        (
+            f"6: tenants.{name}: a tenant's name is made of up to 64 letters, digits, and . _ -, "
+            "or of several such with / between them"
+        )
     ]
 
 
@@ -333,6 +486,17 @@ def test_what_is_allowed_but_probably_not_meant_is_a_warning() -> None:
             ),
         ),
         (
+            "classes: {long: {promise: quality, variants: [{level: 2, caps: {n: 1}}]}}",
+            (
+                "classes.long.variants: are never taken, since a class that promises quality gives nothing up; "
+                "remove them, or the promise"
+            ),
+        ),
+        (
+            "classes: {long: {variants: [{level: 2}]}}",
+            "classes.long.variants[0]: gives nothing up; set caps or model, or remove it",
+        ),
+        (
             "limits: {headers_max: 31}",
             (
                 "limits.headers_max: leaves out ordinary clients, which send about twenty header lines before proxies "
@@ -355,10 +519,32 @@ def test_numbers_that_do_not_go_together_are_warned_about(line: str, said: str) 
         "classes: {interactive: {caps: {prompt_tokens: 8000}}}",
         "classes: {long: {}, interactive: {unnamed: false, caps: {prompt_tokens: 4000}}}",
         "limits: {requests_open_max: 25000, headers_max: 32}",
+        "classes: {long: {promise: cost, variants: [{level: 2, caps: {best_of: 4}}]}}",
+        "classes: {long: {band: 2, floor_percent: 60}, batch: {floor_percent: 60}}",
     ],
 )
 def test_numbers_that_go_together_are_not(line: str) -> None:
     assert warnings_of(small_with(line)) == []
+
+
+def test_a_rung_that_takes_everything_stands_last() -> None:
+    text = SMALL.replace("smollm2: small", "smollm2: {pools: small, rungs: [small, {pools: small, plans: free}]}")
+
+    assert warnings_of(text) == [
+        ("4: models.smollm2.rungs[0]: takes every request, so that what stands after it is never reached; put it last")
+    ]
+
+
+def test_a_part_that_may_do_more_than_the_whole_is_warned_about() -> None:
+    whole, part = "limits: {concurrency: 5, tokens_per_minute: 9}", "limits: {concurrency: 6, requests_per_minute: 99}"
+    text = SMALL.replace("demo: {}", f"demo: {{{whole}}}\n  demo/a/b: {{{part}}}").replace(": demo", ": demo/a/b")
+
+    assert warnings_of(text) == [
+        (
+            '7: tenants.demo/a/b.limits.concurrency: is more than the 5 of tenant "demo", which it is a part of; '
+            "lower it, or raise that"
+        )
+    ]
 
 
 def test_a_gateway_without_tenants_is_warned_about() -> None:

@@ -14,6 +14,8 @@ from headgate.config.quantities import (
     decimal_number,
     duration,
     duration_text,
+    fine_duration,
+    fine_text,
     flag,
     number_range,
     share,
@@ -40,6 +42,36 @@ def test_a_duration_has_a_unit(text: str, nanoseconds: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "picoseconds"),
+    [
+        ("13.2ms", 13_200_000_000),
+        ("36.1us", 36_100_000),
+        ("36.1 µs", 36_100_000),
+        ("83.9ns", 83_900),
+        ("0.282ns", 282),
+        ("7ps", 7),
+        ("1s", 10**12),
+        ("0ns", 0),
+    ],
+)
+def test_a_short_duration_is_whole_picoseconds(text: str, picoseconds: int) -> None:
+    assert fine_duration(text) == picoseconds
+
+
+@pytest.mark.parametrize(
+    ("picoseconds", "text"),
+    [(0, "0ns"), (282, "0.282ns"), (83_900, "83.9ns"), (36_100_000, "36.1us"), (10**10, "10ms"), (2 * 10**12, "2s")],
+)
+def test_a_short_duration_is_written_in_its_own_unit(picoseconds: int, text: str) -> None:
+    assert fine_text(picoseconds) == text
+
+
+@given(st.integers(min_value=0, max_value=10**12 - 1))
+def test_a_short_duration_is_written_as_it_is_read(picoseconds: int) -> None:
+    assert fine_duration(fine_text(picoseconds)) == picoseconds
+
+
+@pytest.mark.parametrize(
     ("text", "bytes_"),
     [("1B", 1), ("1KiB", 1024), ("32MiB", 33_554_432), ("1.5GiB", 1_610_612_736), ("1kB", 1000), ("2MB", 2_000_000)],
 )
@@ -61,7 +93,7 @@ def test_a_whole_number_may_be_grouped(text: str, number: int) -> None:
     assert whole_number(text) == number
 
 
-@pytest.mark.parametrize("read", [duration, size, address, whole_number, flag])
+@pytest.mark.parametrize("read", [duration, fine_duration, size, address, whole_number, flag])
 @pytest.mark.parametrize(
     "text", ["", " ", "ten", "10", "1e3s", "1s1s", "-1s", "::1:80", "a:b:80", "h:65536", "0x10", "1.0", "yes", "٣"]
 )

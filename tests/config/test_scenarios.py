@@ -17,7 +17,21 @@ from headgate.config.scenarios.settings import (
     SlowSettings,
     TraceSettings,
 )
-from headgate.model.policy import HealthRules, RetryRules, ServiceClass
+from headgate.model.limits import Limits
+from headgate.model.policy import (
+    AdmissionRules,
+    HeadroomRules,
+    HealthRules,
+    LadderRules,
+    Model,
+    RetryRules,
+    RoutingRules,
+    RungRule,
+    ServiceClass,
+    SheddingRules,
+)
+from headgate.model.speed import EngineSpeed
+from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import MINUTE, SECOND
 from headgate.simulation.engine.profile import PROFILES
 from tests.config.scenario_builders import SCHEDULERS, small_with_traffic
@@ -78,7 +92,7 @@ def test_one_model_is_served_by_all_pools() -> None:
     settings = scenario_of(small().replace("pools:", "pools:\n  other: {in_flight_max: 1, engines: tiny}"))
 
     [model] = settings.policy.models
-    assert model.pools == ("other", "main")
+    assert (model.name, model.pools) == (settings.model, ("other", "main"))
     assert settings.policy.tenants == ()
 
 
@@ -101,6 +115,92 @@ def test_engines_are_numbered_through_their_pool_and_may_differ_from_their_profi
     assert second.size.kv_blocks == TINY.kv_blocks
     assert (third.size.kv_blocks, third.size.block_tokens) == (256, 32)
     assert (third.starts_at, third.cold_start_ns) == (5 * SECOND, MINUTE)
+
+
+def test_the_scheduler_knows_what_its_engines_are() -> None:
+    settings = scenario_of(small())
+
+    [pool] = settings.policy.pools
+    assert pool.kv_tokens == TINY.kv_blocks * TINY.block_tokens
+    assert pool.speed == EngineSpeed(
+        step_ps=TINY.step_ps,
+        prefill_token_ps=TINY.prefill_token_ps,
+        decode_sequence_ps=TINY.decode_sequence_ps,
+        kv_token_ps=TINY.kv_token_ps,
+        attention_ps=TINY.attention_ps,
+        chunk_tokens=TINY.chunk_tokens,
+    )
+
+
+def test_where_engines_differ_the_first_is_as_fast_as_all_and_the_smallest_holds_as_much() -> None:
+    smaller = "{profile: h200-llama-8b, chunk_tokens: 256, kv_tokens: 4096, context_tokens: 100}"
+    settings = scenario_of(small().replace("[tiny, tiny]", f"[tiny, {smaller}]"))
+
+    [pool] = settings.policy.pools
+    assert (pool.speed.step_ps, pool.speed.chunk_tokens, pool.kv_tokens) == (TINY.step_ps, 256, 4096)
+
+
+@pytest.mark.parametrize(
+    ("written", "step_ps", "attention_ps", "chunk_tokens"),
+    [
+        ("{step: 2ms}", 2_000_000_000, TINY.attention_ps, TINY.chunk_tokens),
+        ("{chunk_tokens: 7}", TINY.step_ps, TINY.attention_ps, 7),
+        ("h200-llama-8b", PROFILES["h200-llama-8b"].step_ps, PROFILES["h200-llama-8b"].attention_ps, 2048),
+    ],
+)
+def test_the_scheduler_may_be_told_wrongly(written: str, step_ps: int, attention_ps: int, chunk_tokens: int) -> None:
+    beliefs = f"speed: {written}, kv_tokens: 99, prompt_tokens_max: 50, output_tokens_min: 5"
+    settings = scenario_of(small().replace("in_flight_max: 8", f"in_flight_max: 8, {beliefs}"))
+
+    [pool] = settings.policy.pools
+    speed = pool.speed
+    assert (speed.step_ps, speed.attention_ps, speed.chunk_tokens) == (step_ps, attention_ps, chunk_tokens)
+    assert (pool.kv_tokens, pool.prompt_tokens_max, pool.output_tokens_min) == (99, 50, 5)
+    assert settings.engines[0].size.chunk_tokens == TINY.chunk_tokens
+
+
+def test_a_class_promises_what_its_callers_want_unless_it_says_otherwise() -> None:
+    settings = scenario_of(
+        small(
+            "classes: {interactive: {}, long: {ttft: 9s}, batch: {}}",
+            "callers: {interactive: {ttft: 2s, tpot: 100ms}, long: {ttft: 10s, tpot: 1s}}",
+        )
+    )
+
+    assert [(each.ttft_ns, each.tpot_ns) for each in settings.policy.classes] == [
+        (2 * SECOND, SECOND // 10),
+        (9 * SECOND, SECOND),
+        (None, None),
+    ]
+
+
+def test_models_tenants_and_all_rules_are_those_of_the_gateway() -> None:
+    settings = scenario_of(
+        small(
+            "models: {good: {pools: main, rungs: [{pools: main, plans: free}], fallbacks: other}, other: main}",
+            "tenants: {a/b: {weight: 200, plan: free, limits: {concurrency: 3}}}",
+            "headroom: {kv_percent: 90}",
+            "admission: {certainty_percent: 200}",
+            "routing: {stale_after: 5s}",
+            "shedding: {enabled: false}",
+            "ladder: {level_max: 2}",
+            "fairness_depth: 2",
+        )
+    )
+
+    policy = settings.policy
+    assert settings.model == "good"
+    assert policy.models == (
+        Model("good", ("main",), rungs=(RungRule(("main",), plans=(Plan.FREE,)),), fallbacks=("other",)),
+        Model("other", ("main",)),
+    )
+    assert policy.tenants == (Tenant("a/b", weight=200, plan=Plan.FREE, limits=Limits(concurrency=3)),)
+    assert policy.headroom == HeadroomRules(kv_percent=90)
+    assert policy.admission == AdmissionRules(certainty_percent=200)
+    assert policy.routing == RoutingRules(stale_ns=5 * SECOND)
+    assert policy.shedding == SheddingRules(enabled=False)
+    assert policy.ladder == LadderRules(level_max=2)
+    assert policy.fairness_depth == 2
 
 
 def test_callers_say_what_they_want() -> None:

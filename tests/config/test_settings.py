@@ -1,5 +1,6 @@
 """What does a file that is right come to?"""
 
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -8,10 +9,28 @@ from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import key_secret, load
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Address, EndpointSettings, Limits, PoolSettings, Settings
-from headgate.model.caps import Caps, ReasoningEffort
-from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
-from headgate.model.tenant import Tenant
+from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
+from headgate.model.limits import Limits as TenantLimits
+from headgate.model.policy import (
+    AdmissionRules,
+    HeadroomRules,
+    HealthRules,
+    LadderRules,
+    Model,
+    Policy,
+    Pool,
+    Promise,
+    RetryRules,
+    RoutingRules,
+    RungRule,
+    ServiceClass,
+    SheddingRules,
+    Variant,
+)
+from headgate.model.speed import EngineSpeed
+from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND
+from headgate.simulation.engine.profile import PROFILES
 from tests.config.builders import ENGINES, SMALL, settings_of, small_with, small_with_classes
 
 DIGEST = "ab" * 32
@@ -41,10 +60,22 @@ pools:
     warm_up: 2m
     api_key: ${{ENGINE_KEY}}
     passes_priority: true
-    endpoints: [http://GPU-1:8000/, {{url: https://gpu-2, name: gpu-2, in_flight_max: 8}}]
-  spare: {{engine: openai_compatible, in_flight_max: 1, endpoints: "http://[fd00::1]:80"}}
+    endpoints: [http://GPU-1:8000/, {{url: https://gpu-2, name: gpu-2, in_flight_max: 8, device: d-1, zone: b}}]
+    speed: {{like: tiny, step: 13.2ms, attention: 0.28ns}}
+    kv_tokens: 400_000
+    prompt_tokens_min: 10
+    prompt_tokens_max: 20
+    output_tokens_min: 30
+    output_tokens_max: 40
+  spare: {{engine: openai_compatible, served_model: big, in_flight_max: 1, endpoints: "http://[fd00::1]:80"}}
 models:
-  big: {{pools: [large, spare]}}
+  big:
+    pools: [large, spare]
+    rungs:
+      - {{pools: large, classes: chat, plans: [critical, standard], prompt_tokens_max: 1000, named: quick}}
+      - spare
+    fallbacks: [other]
+  other: spare
 classes:
   chat:
     band: 0
@@ -67,10 +98,26 @@ classes:
       logprobs: 0
       prompt_logprobs: unlimited
       reasoning_effort: low
+      image_detail: auto
+    ttft: 2s
+    tpot: 100ms
+    floor_percent: 20
+    reserve_percent: 10
+    promise: quality
+    hedges: true
+    variants:
+      - {{level: 4, model: other}}
+      - {{level: 2, caps: {{output_tokens: 100, reasoning_effort: none, image_detail: low}}}}
   batch: {{band: 7, caps: {{n: "${{CAP}}", best_of: unlimited}}}}
 tenants:
   demo: {{}}
-  acme: {{keys: ["hmac-sha256:{DIGEST}"], classes: [chat], models: [big]}}
+  acme/search:
+    keys: ["hmac-sha256:{DIGEST}"]
+    classes: [chat]
+    models: [big]
+    weight: 300
+    plan: critical
+    limits: {{requests_per_minute: 60, tokens_per_minute: 1_000_000, concurrency: 7}}
 retry:
   attempts_max: 2
   tenant_percent: 5
@@ -80,6 +127,33 @@ retry:
   pool_window: 20s
   pool_extra_min: 2
 health: {{failures_max: 1, stall_max: 1s, eject: 2s, eject_max: 3s}}
+headroom:
+  pending_percent: 150
+  measured_percent: 1
+  predicted_percent: 2
+  kv_percent: 3
+  long_tokens: 4
+  long_percent: 5
+admission: {{certainty_percent: unlimited}}
+routing: {{other_zone: 0s, stale_after: 1s, prefix: false}}
+shedding:
+  enabled: true
+  period: 50ms
+  pressure_percent: 80
+  proportional_gain: 1
+  integral_gain: 2
+  percent_max: 50
+  arrivals: 100
+ladder:
+  enabled: false
+  climb_above_percent: 90
+  climb_after: 1s
+  descend_below_percent: 50
+  descend_after: 2s
+  level_max: 3
+  easy_tokens: 4
+fairness_depth: 2
+zone: a
 error_docs: https://docs.example.com/errors/
 quote_engine_errors: true
 """
@@ -113,7 +187,7 @@ def test_every_setting_of_a_file_arrives() -> None:
             client_stall_ns_max=5 * SECOND,
         ),
         key_secret=b"s" * 20,
-        keys={bytes.fromhex(DIGEST): "acme"},
+        keys={bytes.fromhex(DIGEST): "acme/search"},
         anonymous_tenant="demo",
         error_docs="https://docs.example.com/errors",
         quote_engine_errors=True,
@@ -124,7 +198,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                 served_model="org/big",
                 endpoints=(
                     EndpointSettings("large/gpu-1:8000", "http://gpu-1:8000", 64),
-                    EndpointSettings("large/gpu-2", "https://gpu-2", 8),
+                    EndpointSettings("large/gpu-2", "https://gpu-2", 8, device="d-1", zone="b"),
                 ),
                 api_key="e" * 20,
                 passes_priority=True,
@@ -160,7 +234,29 @@ def test_every_setting_of_a_file_arrives() -> None:
                         logprobs=0,
                         prompt_logprobs=None,
                         reasoning_effort=ReasoningEffort.LOW,
+                        image_detail=ImageDetail.AUTO,
                     ),
+                    ttft_ns=2 * SECOND,
+                    tpot_ns=SECOND // 10,
+                    floor_percent=20,
+                    reserve_percent=10,
+                    promise=Promise.QUALITY,
+                    variants=(
+                        Variant(
+                            2,
+                            Caps(
+                                output_tokens=100,
+                                n=None,
+                                best_of=None,
+                                logprobs=None,
+                                prompt_logprobs=None,
+                                reasoning_effort=ReasoningEffort.NONE,
+                                image_detail=ImageDetail.LOW,
+                            ),
+                        ),
+                        Variant(4, model="other"),
+                    ),
+                    hedges=True,
                 ),
                 ServiceClass(
                     "batch",
@@ -172,11 +268,53 @@ def test_every_setting_of_a_file_arrives() -> None:
                     idle_ns_max=120 * SECOND,
                     total_ns_max=3600 * SECOND,
                     caps=Caps(n=None, best_of=None),
+                    floor_percent=5,
+                    promise=Promise.COST,
                 ),
             ),
-            tenants=(Tenant("demo"), Tenant("acme", classes=("chat",), models=("big",))),
-            pools=(Pool("large", 120 * SECOND), Pool("spare")),
-            models=(Model("big", ("large", "spare")),),
+            tenants=(
+                Tenant("demo"),
+                Tenant(
+                    "acme/search",
+                    classes=("chat",),
+                    models=("big",),
+                    weight=300,
+                    plan=Plan.CRITICAL,
+                    limits=TenantLimits(requests_per_minute=60, tokens_per_minute=1_000_000, concurrency=7),
+                ),
+            ),
+            pools=(
+                Pool(
+                    "large",
+                    120 * SECOND,
+                    speed=EngineSpeed(
+                        step_ps=13_200_000_000,
+                        prefill_token_ps=2_000_000,
+                        decode_sequence_ps=5_000_000,
+                        kv_token_ps=10_000,
+                        attention_ps=280,
+                        chunk_tokens=512,
+                    ),
+                    kv_tokens=400_000,
+                    prompt_tokens_min=10,
+                    prompt_tokens_max=20,
+                    output_tokens_min=30,
+                    output_tokens_max=40,
+                ),
+                Pool("spare"),
+            ),
+            models=(
+                Model(
+                    "big",
+                    ("large", "spare"),
+                    rungs=(
+                        RungRule(("large",), ("chat",), (Plan.CRITICAL, Plan.STANDARD), 1000, "quick"),
+                        RungRule(("spare",)),
+                    ),
+                    fallbacks=("other",),
+                ),
+                Model("other", ("spare",)),
+            ),
             retry=RetryRules(
                 attempts_max=2,
                 credit_per_first_attempt=5,
@@ -188,7 +326,37 @@ def test_every_setting_of_a_file_arrives() -> None:
                 pool_extra_min=2,
             ),
             health=HealthRules(failures_max=1, stall_ns_max=SECOND, eject_ns=2 * SECOND, eject_ns_max=3 * SECOND),
+            headroom=HeadroomRules(
+                pending_percent=150,
+                measured_percent=1,
+                predicted_percent=2,
+                kv_percent=3,
+                long_tokens=4,
+                long_percent=5,
+            ),
+            admission=AdmissionRules(certainty_percent=None),
+            routing=RoutingRules(other_zone_ns=0, stale_ns=SECOND, prefix=False),
+            shedding=SheddingRules(
+                enabled=True,
+                period_ns=SECOND // 20,
+                pressure=800,
+                proportional_gain=1,
+                integral_gain=2,
+                percent_max=50,
+                arrivals=100,
+            ),
+            ladder=LadderRules(
+                enabled=False,
+                climb_above=900,
+                climb_after_ns=SECOND,
+                descend_below=500,
+                descend_after_ns=2 * SECOND,
+                level_max=3,
+                easy_tokens=4,
+            ),
+            fairness_depth=2,
         ),
+        zone="a",
         hash=settings.hash,
         warnings=settings.warnings,
     )
@@ -202,9 +370,8 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
         tenants=(Tenant("demo"),),
         pools=(Pool("small"),),
         models=(Model("smollm2", ("small",)),),
-        retry=RetryRules(),
-        health=HealthRules(),
     )
+    assert settings.zone == ""
     assert settings.limits == Limits(
         body_bytes_max=32 * 1024 * 1024,
         bodies_bytes_max=1024 * 1024 * 1024,
@@ -256,6 +423,62 @@ def test_unlimited_lifts_a_cap_and_none_is_a_reasoning_effort() -> None:
     ]
 
 
+def test_every_field_of_the_policy_can_be_set() -> None:
+    """A field that no file can change is one that nobody can use."""
+    policy = settings_of(WHOLE, ENVIRON).policy
+    usual = settings_of(SMALL).policy
+    large, big, chat = policy.pools[0], policy.models[0], policy.classes[0]
+    parts = [
+        (policy, usual),
+        (policy.tenants[1], usual.tenants[0]),
+        (policy.tenants[1].limits, TenantLimits()),
+        (large, Pool("usual")),
+        (large.speed, EngineSpeed()),
+        (big, Model("usual", ())),
+        (big.rungs[0], RungRule(())),
+        (chat, ServiceClass("usual", band=1, unnamed=False)),
+        (policy.headroom, HeadroomRules()),
+        (policy.admission, AdmissionRules()),
+        (policy.routing, RoutingRules()),
+        (policy.shedding, SheddingRules()),
+        (policy.ladder, LadderRules()),
+    ]
+
+    same = {
+        f"{type(ours).__name__}.{each.name}"
+        for ours, theirs in parts
+        for each in fields(ours)
+        if getattr(ours, each.name) == getattr(theirs, each.name)
+    }
+    assert same == set()
+
+
+def test_a_speed_may_be_the_name_of_a_profile() -> None:
+    settings = settings_of(SMALL.replace("in_flight_max: 4", "in_flight_max: 4, speed: h200-llama-8b"))
+
+    profile, speed = PROFILES["h200-llama-8b"], settings.policy.pools[0].speed
+    assert (speed.step_ps, speed.chunk_tokens) == (profile.step_ps, profile.chunk_tokens)
+    assert speed.prefill_ps(1000) == profile.prefill_ps(1000, done=0)
+
+
+def test_a_speed_may_be_numbers_beside_the_usual_ones() -> None:
+    settings = settings_of(SMALL.replace("in_flight_max: 4", "in_flight_max: 4, speed: {step: 200ms}"))
+
+    assert settings.policy.pools[0].speed == EngineSpeed(step_ps=200_000_000_000)
+
+
+def test_no_default_class_has_a_target_that_a_slow_engine_could_not_keep() -> None:
+    assert {(each.ttft_ns, each.tpot_ns) for each in DEFAULT_CLASSES.values()} == {(None, None)}
+
+
+def test_a_tenant_above_others_needs_no_key_of_its_own() -> None:
+    text = SMALL.replace("demo: {}", "a: {limits: {concurrency: 9}}\n  a/b: {}").replace("tenant: demo", "tenant: a/b")
+
+    settings = settings_of(text)
+
+    assert (settings.warnings, settings.anonymous_tenant) == ((), "a/b")
+
+
 def test_a_name_may_be_any_word_that_yaml_takes_for_something_else() -> None:
     text = SMALL.replace("smollm2", "no").replace("demo", "1.0").replace("small", "off")
 
@@ -300,7 +523,7 @@ def test_a_file_is_read_from_disk(tmp_path: Path) -> None:
     path = tmp_path / "headgate.yaml"
     path.write_text("\ufeff" + SMALL, encoding="utf-8")
 
-    assert load(path, {}, engines=ENGINES) == settings_of(SMALL)
+    assert load(path, {}, engines=ENGINES, profiles=PROFILES) == settings_of(SMALL)
 
 
 @pytest.mark.parametrize(
@@ -316,14 +539,14 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | No
         path.write_bytes(content)
 
     with pytest.raises(ConfigErrors) as raised:
-        load(path, {}, engines=ENGINES)
+        load(path, {}, engines=ENGINES, profiles=PROFILES)
 
     assert str(raised.value) == f"{path}: {said}"
 
 
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigErrors, match="cannot be read: Is a directory"):
-        load(tmp_path, {}, engines=ENGINES)
+        load(tmp_path, {}, engines=ENGINES, profiles=PROFILES)
 
 
 def test_the_key_secret_can_be_had_from_a_file_that_is_not_finished(tmp_path: Path) -> None:

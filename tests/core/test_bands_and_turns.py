@@ -176,3 +176,13 @@ def test_an_empty_queue_leaves_a_freed_place_free() -> None:
 
     assert dispatched(scheduler.handle(completed("r"), at(1))) == []
     assert dispatched(scheduler.handle(leaving("nobody"), at(1))) == []
+
+
+def test_those_who_have_left_a_long_line_are_forgotten() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("runs"), *(arrived(f"r{number}") for number in range(100)))
+    told(scheduler, at(1), *(client_left(f"r{number}") for number in range(1, 99)), arrived("last"))
+
+    [line] = scheduler._backlog._bands[0]._waiting["acme"].values()
+    assert len(line._heap) == line.length == 3
+    assert served(scheduler, "runs", 3) == ["r0", "r99", "last"]

@@ -79,6 +79,7 @@ def test_nothing_is_sent_whose_deadline_has_passed_even_where_the_timer_is_late(
 def test_patience_and_deadline_the_first_to_end_decides(allowed: float, outcome: Outcome) -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("runs", stream=False), arrived("waits", complete_within=allowed))
+    told(scheduler, at(1), TimerFired())
 
     assert scheduler.next_wakeup() == at(min(allowed, 30))
     # Whoever looks late sees what was over first all the same.

@@ -7,7 +7,7 @@ from headgate.core.events import Event, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
-from headgate.model.policy import HealthRules
+from headgate.model.policy import HealthRules, Policy
 from headgate.model.units import SECOND, Instant
 from tests.support.builders import (
     a_policy,
@@ -50,6 +50,11 @@ def fails_once(scheduler: Scheduler, name: str, now: Instant) -> list[Command]:
     assert isinstance(sent, Dispatch)
     told(scheduler, now, client_left(name))
     return scheduler.handle(failed(name), now)
+
+
+def beside_another(policy: Policy) -> Scheduler:
+    """An endpoint whose pool has another one that takes work, but has no place."""
+    return a_scheduler(an_endpoint("e1"), an_endpoint("full", places=0), policy=policy)
 
 
 def seconds_out(commands: list[Command], now: Instant) -> int:
@@ -124,7 +129,7 @@ def test_a_trial_that_succeeds_readmits_the_endpoint_with_all_of_its_places(succ
 
 def test_a_trial_that_fails_ejects_it_again_for_twice_as_long_up_to_a_limit() -> None:
     health = HealthRules(failures_max=1, eject_ns=lasting(10), eject_ns_max=lasting(50))
-    scheduler = a_scheduler(policy=a_policy(health=health))
+    scheduler = beside_another(a_policy(health=health))
     now, lengths = 0, list[int]()
 
     for name in "abcde":
@@ -137,7 +142,7 @@ def test_a_trial_that_fails_ejects_it_again_for_twice_as_long_up_to_a_limit() ->
 
 def test_an_endpoint_ejected_for_ever_so_many_times_is_still_out_for_a_bounded_time() -> None:
     health = HealthRules(failures_max=1, eject_ns=lasting(1), eject_ns_max=lasting(10**9))
-    scheduler = a_scheduler(policy=a_policy(health=health))
+    scheduler = beside_another(a_policy(health=health))
     now = length = 0
     for number in range(20):
         length = seconds_out(fails_once(scheduler, f"r{number}", at(now)), at(now))
@@ -145,6 +150,51 @@ def test_an_endpoint_ejected_for_ever_so_many_times_is_still_out_for_a_bounded_t
         told(scheduler, at(now), TimerFired())
 
     assert length == 2**16
+
+
+def test_where_no_endpoint_is_left_none_is_out_for_longer_than_the_first_time() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+
+    assert seconds_out(fails_once(scheduler, "a", at(0)), at(0)) == 10
+    assert seconds_out(fails_once(scheduler, "b", at(10)), at(10)) == 10
+    assert seconds_out(fails_once(scheduler, "c", at(20)), at(20)) == 10
+
+
+def out_until_30() -> Scheduler:
+    """`e1` has failed its trial and is out until 30; `spare` takes work, but has no place."""
+    scheduler = a_scheduler(
+        an_endpoint("e1"), an_endpoint("spare", places=0), policy=a_policy(health=HealthRules(failures_max=1))
+    )
+    fails_once(scheduler, "a", at(0))
+    assert seconds_out(fails_once(scheduler, "b", at(10)), at(10)) == 20
+    return scheduler
+
+
+def test_when_the_last_endpoint_is_ejected_those_that_are_out_come_back_soon() -> None:
+    scheduler = out_until_30()
+    told(scheduler, at(11), joined("spare", places=1))
+
+    assert seconds_out(fails_once(scheduler, "c", at(12)), at(12)) == 10
+    assert scheduler.next_wakeup() == at(22)
+    told(scheduler, at(22), TimerFired())
+    assert [state_of(scheduler, name) for name in ("e1", "spare")] == [EndpointState.TRIAL] * 2
+
+
+@pytest.mark.parametrize("loss", [unreadied("spare"), leaving("spare")])
+def test_when_the_last_endpoint_is_lost_those_that_are_out_come_back_soon(loss: Event) -> None:
+    scheduler = out_until_30()
+
+    told(scheduler, at(12), loss)
+
+    assert scheduler.next_wakeup() == at(22)
+
+
+def test_who_would_come_back_sooner_anyway_does() -> None:
+    scheduler = out_until_30()
+
+    told(scheduler, at(25), unreadied("spare"))
+
+    assert scheduler.next_wakeup() == at(30)
 
 
 def test_after_a_success_ejections_start_anew() -> None:
@@ -199,7 +249,7 @@ def test_an_engine_that_restarts_while_ejected_is_on_trial_as_soon_as_it_is_read
 
 
 def test_an_engine_that_restarts_again_and_again_is_out_longer_each_time() -> None:
-    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
+    scheduler = beside_another(a_policy(health=HealthRules(failures_max=1)))
     fails_once(scheduler, "a", at(0))
     told(scheduler, at(1), unreadied("e1"), readied("e1"))
 
@@ -306,6 +356,7 @@ def test_a_first_token_that_is_reported_twice_is_one_stream() -> None:
 def test_attempts_that_are_not_streamed_may_be_silent() -> None:
     scheduler = a_scheduler(places=2)
     told(scheduler, at(0), arrived("r", stream=False), first_token("r"))
+    told(scheduler, at(1), TimerFired())
 
     assert scheduler.next_wakeup() is None
     assert scheduler.handle(TimerFired(), at(300)) == []

@@ -165,6 +165,7 @@ def test_a_shorter_patience_with_silence_holds_for_streams_that_are_already_open
 def test_an_endpoint_without_streams_gets_no_alarm_from_new_rules() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", stream=False), policy_changed(a_policy()))
+    told(scheduler, at(1), TimerFired())
 
     assert scheduler.next_wakeup() is None
 

@@ -67,14 +67,14 @@ def test_a_retry_stands_at_the_head_of_its_tenant() -> None:
     assert scheduler.handle(failed("r"), at(1)) == [dispatch("r", attempt=2)]
 
 
-def test_retries_of_a_tenant_go_in_the_order_in_which_they_came_back() -> None:
+def test_retries_of_a_tenant_go_in_the_order_of_their_arrival() -> None:
     scheduler = a_scheduler(an_endpoint("e1", places=2), an_endpoint("e2"))
     told(scheduler, at(0), arrived("x"), arrived("full"), arrived("y"))
     told(scheduler, at(1), failed("y"))
     told(scheduler, at(2), failed("x"))
 
-    assert scheduler.handle(completed("full"), at(3))[-1] == dispatch("y", "e2", attempt=2, waited=2)
-    assert scheduler.handle(completed("y", 2), at(4))[-1] == dispatch("x", "e2", attempt=2, waited=2)
+    assert scheduler.handle(completed("full"), at(3))[-1] == dispatch("x", "e2", attempt=2, waited=1)
+    assert scheduler.handle(completed("x", 2), at(4))[-1] == dispatch("y", "e2", attempt=2, waited=3)
 
 
 def test_a_retry_waits_for_another_endpoint_while_that_one_is_full() -> None:

@@ -1,7 +1,7 @@
 """What does the scheduler tell those who look?"""
 
 from headgate.core.scheduler import Scheduler
-from headgate.core.summary import EndpointSummary, Summary
+from headgate.core.summary import EndpointSummary, GivenUp, Summary
 from headgate.model.endpoint import EndpointState
 from headgate.model.units import ClassName, EndpointId, PoolName
 from tests.support.builders import a_scheduler, arrived, at, completed, joined, leaving, told
@@ -24,6 +24,7 @@ def test_the_summary_counts_what_waits_by_class_and_what_runs_by_endpoint() -> N
             EndpointSummary(EndpointId("e1"), PoolName("p"), EndpointState.READY, True, 2, 2),
             EndpointSummary(EndpointId("e2"), PoolName("p"), EndpointState.WARMING, False, 0, 1),
         ),
+        given_up=(GivenUp(PoolName("p"), level=0, shed_ppm=0),),
     )
 
 

@@ -10,21 +10,33 @@ from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import parse
 from headgate.config.schema import (
     UNLIMITED,
+    AdmissionSection,
     CapsSection,
     ClassSection,
     EndpointSection,
     File,
+    HeadroomSection,
     HealthSection,
+    LadderSection,
     LimitsSection,
     ModelSection,
     PoolSection,
     RetrySection,
+    RoutingSection,
+    RungSection,
     Section,
+    SheddingSection,
+    SpeedSection,
+    TenantLimitsSection,
     TenantSection,
+    VariantSection,
 )
 from headgate.engines.dialects import DIALECTS
-from headgate.model.caps import Caps, ReasoningEffort
-from headgate.model.policy import ServiceClass
+from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
+from headgate.model.policy import Promise, ServiceClass
+from headgate.model.speed import EngineSpeed
+from headgate.model.tenant import Plan
+from headgate.simulation.engine.profile import PROFILES
 from tests.house.small_tree import PROJECT
 
 PAGE = (PROJECT / "docs/reference/configuration.md").read_text()
@@ -33,13 +45,22 @@ SECTIONS: dict[str, type[Section]] = {
     "The file": File,
     "`limits`": LimitsSection,
     "`pools.NAME`": PoolSection,
+    "`pools.NAME.speed`": SpeedSection,
     "`pools.NAME.endpoints[]`": EndpointSection,
     "`models.NAME`": ModelSection,
+    "`models.NAME.rungs[]`": RungSection,
     "`classes.NAME`": ClassSection,
     "`classes.NAME.caps`": CapsSection,
+    "`classes.NAME.variants[]`": VariantSection,
     "`tenants.NAME`": TenantSection,
+    "`tenants.NAME.limits`": TenantLimitsSection,
     "`retry`": RetrySection,
     "`health`": HealthSection,
+    "`headroom`": HeadroomSection,
+    "`admission`": AdmissionSection,
+    "`routing`": RoutingSection,
+    "`shedding`": SheddingSection,
+    "`ladder`": LadderSection,
 }
 ANY_CLASS = ServiceClass("any", band=0)
 
@@ -99,7 +120,7 @@ def shown_cap(caps: Caps, name: str) -> str:
 
 def of_class(service_class: ServiceClass, setting: str) -> object:
     """A setting of the file, as the model has it: what lasts carries its unit there."""
-    for name in (setting, setting.replace("_max", "_ns_max")):
+    for name in (setting, setting.replace("_max", "_ns_max"), f"{setting}_ns"):
         if hasattr(service_class, name):
             return getattr(service_class, name)
     raise AssertionError(setting)
@@ -150,6 +171,40 @@ def test_every_reasoning_effort_is_named() -> None:
     assert re.findall("`([a-z]+)`", meaning) == list(ReasoningEffort)
 
 
+def test_every_image_detail_is_named() -> None:
+    [_, meaning] = rows_under("`classes.NAME.caps`")["image_detail"]
+
+    assert re.findall("`([a-z]+)`", meaning)[: len(ImageDetail)] == list(ImageDetail)
+
+
+def test_every_promise_and_every_plan_is_named() -> None:
+    [_, promises] = rows_under("`classes.NAME`")["promise"]
+    [_, plans] = rows_under("`tenants.NAME`")["plan"]
+
+    assert re.findall("`([a-z]+)`", promises) == list(Promise)
+    assert re.findall("`([a-z]+)`", plans)[: len(Plan)] == list(Plan)
+
+
+def test_every_profile_is_named() -> None:
+    [_, meaning] = rows_under("`pools.NAME.speed`")["like"]
+
+    assert set(re.findall("`([a-z0-9-]+)`", meaning)) == set(PROFILES)
+
+
+def test_the_usual_speed_is_told_as_it_is() -> None:
+    usual = EngineSpeed()
+    told = {
+        setting: re.findall(r"Left out: (\S+)\.$", cells[1])
+        for setting, cells in rows_under("`pools.NAME.speed`").items()
+        if setting != "like"
+    }
+
+    assert told == {
+        setting: [quantities.fine_text(getattr(usual, f"{setting}_ps"))]
+        for setting in ("step", "prefill_token", "decode_sequence", "kv_token", "attention")
+    } | {"chunk_tokens": [str(usual.chunk_tokens)]}
+
+
 def test_every_engine_is_named() -> None:
     [_, meaning] = rows_under("`pools.NAME`")["engine"]
 
@@ -159,6 +214,12 @@ def test_every_engine_is_named() -> None:
 def test_the_example_is_right() -> None:
     [example] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
-    settings = parse(example, "headgate.yaml", {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"}, engines=DIALECTS)
+    settings = parse(
+        example,
+        "headgate.yaml",
+        {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"},
+        engines=DIALECTS,
+        profiles=PROFILES,
+    )
 
     assert settings.warnings == ()

@@ -19,6 +19,7 @@ from headgate.config.scenarios.schema import (
     ScenarioFile,
     SchedulerSection,
     SimulatedPoolSection,
+    SimulatedTenantSection,
     TrafficSection,
 )
 from headgate.config.scenarios.traces import SOURCES
@@ -34,6 +35,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`scheduler`": SchedulerSection,
     "`pools.NAME`": SimulatedPoolSection,
     "`pools.NAME.engines[]`": EnginesSection,
+    "`tenants.NAME`": SimulatedTenantSection,
     "`callers.NAME`": CallersSection,
     "`traffic[]`": TrafficSection,
     "`traffic[].prompt` and `traffic[].output`": LengthsSection,

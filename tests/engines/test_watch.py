@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from headgate.core.events import EndpointReadied, EndpointUnreadied, Event
+from headgate.core.events import EndpointMeasured, EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.watch import EngineWatch
 from headgate.model.units import EndpointId
@@ -21,15 +21,19 @@ QUICK_S = 0.01
 
 
 class Told:
-    """What the watch told, to be awaited."""
+    """What the watch told, to be awaited; what it told of loads is kept apart."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
+        self.loads: list[EndpointMeasured] = []
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
 
     def __call__(self, event: Event) -> None:
-        self.events.append(event)
-        self._queue.put_nowait(event)
+        if isinstance(event, EndpointMeasured):
+            self.loads.append(event)
+        else:
+            self.events.append(event)
+            self._queue.put_nowait(event)
 
     async def next(self) -> Event:
         return await self._queue.get()
@@ -93,6 +97,8 @@ async def test_a_ready_engine_is_told_once_and_its_capabilities_are_shown(
         found = only(watch)
 
     assert told.events == [EndpointReadied(E1)]
+    assert len(told.loads) >= 2
+    assert set(told.loads) == {EndpointMeasured(E1, running=0, waiting=0, kv_percent=25)}
     assert found == Capabilities(
         endpoint_id=E1,
         dialect="vllm",

@@ -21,12 +21,17 @@ import headgate
 from headgate.edge.replies import Replies
 from headgate.model.outcome import FACES, Outcome
 from headgate.model.units import MILLISECOND, SECOND, Duration
+from headgate.wire.keys import digest, format_digest
+from tests.lessons.scraped import series_of
 from tests.support.fake_engine import Behaviour, FakeEngine, Received
 from tests.support.fault_proxy import FaultProxy
 from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 COME_BACK = (429, 503)
 RETRY = {"x-stainless-retry-count": "1"}
+
+
+SECRET = "a secret for these tests alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +161,71 @@ async def it_runs_when_the_grace_is_over(folder: Path) -> Told:
             return await running
 
 
+async def its_tenant_has_asked_enough_for_a_minute(folder: Path) -> Told:
+    tenants = {"laptop": {"limits": {"requests_per_minute": 1}}}
+    async with a_full_gateway(folder, tenants=tenants) as (gateway, _):
+        return await asked(gateway)
+
+
+def slow_pool(engine: FakeEngine) -> dict[str, Any]:
+    """By its configuration every answer takes a quarter of a minute of its engine's time."""
+    speed = {"decode_sequence": "100ms"}
+    return {
+        "small": {
+            "engine": "vllm",
+            "served_model": "fake",
+            "in_flight_max": 1,
+            "endpoints": [engine.url],
+            "speed": speed,
+        }
+    }
+
+
+async def left_open(gateway: GatewayInLoop) -> None:
+    async with gateway.post(chat(stream=True)) as answer:
+        await answer.read()
+
+
+@asynccontextmanager
+async def a_slow_gateway(folder: Path, **settings: Any) -> AsyncIterator[GatewayInLoop]:
+    """One request holds the only place, another one waits for it."""
+    async with FakeEngine() as engine:
+        engine.script.append(Behaviour(hang_before_head=True))
+        config = a_config(engine.url, pools=slow_pool(engine), **settings)
+        async with gateway_in_loop(config, folder) as gateway:
+            others = [asyncio.create_task(left_open(gateway)) for _ in range(2)]
+            await gateway.until(lambda status: status["queued"]["interactive"] == 1)
+            yield gateway
+            for each in others:
+                each.cancel()
+            await asyncio.wait(others)
+
+
+async def so_much_waits_that_it_would_be_too_late(folder: Path) -> Told:
+    async with a_slow_gateway(folder, classes=interactive(queue_wait_max="9s")) as gateway:
+        return await asked(gateway)
+
+
+async def the_ladder_has_climbed_to_its_plan(folder: Path) -> Told:
+    settings: dict[str, Any] = {
+        "classes": interactive(ttft="50s", queue_wait_max="50s"),
+        "key_secret": SECRET,
+        "tenants": {"laptop": {}, "guest": {"plan": "free", "keys": [format_digest(digest(SECRET.encode(), "guest"))]}},
+        "ladder": {"climb_above_percent": 2, "climb_after": "1ms", "descend_below_percent": 1},
+    }
+    async with a_slow_gateway(folder, **settings) as gateway:
+        async with asyncio.timeout(10):
+            while (await series_of(gateway))["headgate_ladder_level{pool=small}"] < 5:
+                await asyncio.sleep(0.05)
+        return await asked(gateway, headers={"authorization": "Bearer guest"})
+
+
 Way = Callable[[Path], Awaitable[Told]]
 PATHS: dict[Outcome, tuple[Way, ...]] = {
     Outcome.QUEUE_FULL: (the_queue_of_the_class_is_full, the_queue_of_the_tenant_is_full, the_door_is_full),
+    Outcome.RATE_LIMITED: (its_tenant_has_asked_enough_for_a_minute,),
+    Outcome.UNREACHABLE: (so_much_waits_that_it_would_be_too_late,),
+    Outcome.SHED: (the_ladder_has_climbed_to_its_plan,),
     Outcome.EXPIRED: (the_wait_is_over,),
     Outcome.RETRY_REFUSED: (the_budget_of_a_caller_who_retries_is_empty,),
     Outcome.NO_ENDPOINTS: (its_only_endpoint_fails_under_it, every_endpoint_is_ejected, no_endpoint_gets_ready),

@@ -32,6 +32,7 @@ from headgate.config.schema import (
     TenantSection,
 )
 from headgate.engines.dialects import DIALECTS
+from headgate.simulation.engine.profile import PROFILES
 from headgate.wire.keys import digest
 from tests.lessons.callers import RawCaller
 from tests.lessons.scraped import series_of
@@ -86,7 +87,7 @@ def test_a_misspelt_setting_is_an_error_that_names_the_right_one(tmp_path: Path,
     file.write_text(yaml.safe_dump(config))
 
     with pytest.raises(ConfigErrors) as raised:
-        load(file, {}, engines=DIALECTS.keys())
+        load(file, {}, engines=DIALECTS.keys(), profiles=PROFILES)
 
     assert f'{wrong}: unknown key; did you mean "{setting}"?' in str(raised.value)
 

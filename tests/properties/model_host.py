@@ -1,24 +1,25 @@
 """What should have happened?
 
-A host that drives a scheduler and keeps books of its own, in the plainest way: lists that are searched from end to
-end, no heaps, no shelves, no turns. After each event it compares what the scheduler ordered with these books, and
-checks the properties of the policy. Every check names the property that it stands for.
+A host that drives a scheduler and keeps books of its own. After each event it compares what the scheduler ordered with
+these books, and checks the properties of the policy. Every check names the property that it stands for.
 """
 
-from dataclasses import dataclass, field
-from itertools import combinations
+from dataclasses import dataclass
 
-from headgate.core.admission.gate import Refusal, judge
+from headgate.core.admission.gate import Admitted, Refusal, instead, judge
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
+from headgate.core.cost import cost_ns
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     EndpointJoined,
     EndpointLeaving,
+    EndpointMeasured,
     EndpointReadied,
     EndpointUnreadied,
     Event,
     FirstToken,
+    FleetEvent,
     PolicyChanged,
     Progressed,
     RequestArrived,
@@ -26,15 +27,19 @@ from headgate.core.events import (
     TimerFired,
     WithdrawalCause,
 )
+from headgate.core.hedging import SEEN_MIN, FirstTokens
+from headgate.core.queues.fair import charge
 from headgate.core.rules import Rules
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import EndpointState
+from headgate.model.limits import Limits
 from headgate.model.outcome import FACES, Outcome, RetryAfter
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.ticket import Ticket
 from headgate.model.units import (
     MINUTE,
     SECOND,
+    ClassName,
     Duration,
     EndpointId,
     Instant,
@@ -43,84 +48,13 @@ from headgate.model.units import (
     TenantId,
     after,
 )
+from headgate.model.usage import Usage, UsageSource
+from tests.properties.books import SERVING, Asked, Books, Engine, Open, Prediction
 
 FAILURES = (AttemptEnding.FAILED, AttemptEnding.SILENT)
-
-
-@dataclass(eq=False)
-class Engine:
-    """An endpoint in our books. One that left and came again is another one."""
-
-    id: EndpointId
-    pool: PoolName
-    limit: int
-    last_heard: Instant
-    quiet_since: Instant
-    """When the present silence began to count."""
-    leaving: bool = False
-    state: EndpointState = EndpointState.WARMING
-    failures: int = 0
-    ejections: int = 0
-    returns_at: Instant | None = None
-
-    @property
-    def live(self) -> bool:
-        return self.state in (EndpointState.READY, EndpointState.TRIAL) and not self.leaving
-
-
-@dataclass(eq=False)
-class Asked:
-    """A request in our books, from its arrival to its end."""
-
-    ticket: Ticket
-    service_class: ServiceClass
-    pools: tuple[PoolName, ...]
-    queued_since: Instant
-    due: Instant
-    queued: bool = True
-    waited: int = 0
-    attempts: int = 0
-    first_token: bool = False
-    avoid: Engine | None = None
-    begin_by: Instant | None = None
-    complete_by: Instant | None = None
-
-    @property
-    def deadline(self) -> Instant | None:
-        """The nearest of the caller's deadlines that still count."""
-        deadlines = [self.complete_by, None if self.first_token else self.begin_by]
-        return min((each for each in deadlines if each is not None), default=None)
-
-    def is_late(self, now: Instant) -> bool:
-        return self.deadline is not None and self.deadline <= now
-
-
-@dataclass(eq=False)
-class Open:
-    """An attempt in our books, from `Dispatch` to `AttemptEnded`."""
-
-    request_id: RequestId
-    number: int
-    engine: Engine
-    stream: bool
-    streaming: bool = False
-    """Whether it is streamed and its first token has come."""
-    abort_ordered: bool = False
-
-
-@dataclass
-class Books:
-    rules: Rules
-    engines: dict[EndpointId, Engine] = field(default_factory=dict)
-    asked: dict[RequestId, Asked] = field(default_factory=dict)
-    open: dict[tuple[RequestId, int], Open] = field(default_factory=dict)
-    arrived: int = 0
-    ended: dict[RequestId, Outcome] = field(default_factory=dict)
-    credit: dict[TenantId, int] = field(default_factory=dict)
-    firsts: list[tuple[PoolName, Instant]] = field(default_factory=list)
-    extras: list[tuple[PoolName, Instant]] = field(default_factory=list)
-    lead: dict[tuple[int, PoolName, TenantId, TenantId], int] = field(default_factory=dict)
-    """Per band, pool and pair of tenants that both wait there: by how many turns the first is ahead."""
+GOOD = (AttemptEnding.COMPLETED, AttemptEnding.REFUSED)
+GROWN_BY = 64
+"""So many tokens longer than thought: then charges are corrected, and so much more memory is promised beforehand."""
 
 
 class ModelHost:
@@ -133,50 +67,87 @@ class ModelHost:
     def tell(self, event: Event, later: Duration = Duration(0)) -> list[Command]:
         self.now = after(self.now, later)
         commands = self.scheduler.handle(event, self.now)
-        Check(self.books, event, commands, self.now).run()
+        self._read_what_is_learned()
+        Check(self.scheduler, self.books, event, commands, self.now).run()
         self._compare_with_summary()
+        self._compare_with_fleet()
         self._check_wakeup()
-        assert not self.scheduler._fleet.changed
+        # A second attempt is sent after all who wait have been looked at, and makes room for nobody.
+        assert not self.scheduler._fleet.changed or any(isinstance(each, Dispatch) and each.hedge for each in commands)
         return commands
+
+    def know_first_tokens(self, service_class: str, *pools: str) -> None:
+        """As if so many answers had begun before that it is known how long they are usually silent."""
+        for pool in pools:
+            known = FirstTokens()
+            self.scheduler._hedging._first_tokens[ClassName(service_class), PoolName(pool)] = known
+            for _ in range(SEEN_MIN):
+                known.learn(Duration(SECOND // 8))
+
+    def _read_what_is_learned(self) -> None:
+        self.books.held = self.scheduler._floors.held
+        for each in self.scheduler._fleet.endpoints.values():
+            if (engine := self.books.engines.get(each.id)) is not None:
+                engine.decode_percent = each.learned.decode_percent
+                engine.prefill_percent = each.learned.prefill_percent
 
     def _compare_with_summary(self) -> None:
         books, summary = self.books, self.scheduler.summary()
-        queued = [each for each in books.asked.values() if each.queued]
         # 1: arrived = queued + in flight + ended.
         assert books.arrived == len(books.asked) + len(books.ended)
         assert summary.requests == len(books.asked)
-        assert sum(summary.queued.values()) == len(queued)
+        assert sum(summary.queued.values()) == len(books.queued)
         for name, count in summary.queued.items():
-            assert count == sum(each.service_class.name == name for each in queued)
-        # 2: what is in flight at an endpoint is its open attempts, and each endpoint is in the state it should be.
+            assert count == sum(each.service_class.name == name for each in books.queued)
+        # Each endpoint is in the state it should be, and what is in flight there is its open attempts.
         assert [each.id for each in summary.endpoints] == list(books.engines)
         for each in summary.endpoints:
             engine = books.engines[each.id]
             assert (each.pool, each.state, each.leaving) == (engine.pool, engine.state, engine.leaving)
-            assert (each.in_flight, each.in_flight_max) == (in_flight(books, engine), engine.limit)
+            assert (each.in_flight, each.in_flight_max) == (len(books.at(engine)), engine.limit)
+
+    def _compare_with_fleet(self) -> None:
+        """2: what is promised at an endpoint is what was promised to its open attempts; so it is nothing when idle."""
+        for each in self.scheduler._fleet.endpoints.values():
+            engine = self.books.engines[each.id]
+            attempts = self.books.at(engine)
+            assert each.kv_reserved == sum(attempt.kv_tokens for attempt in attempts)
+            assert each.kv_used == sum(attempt.prompt_tokens + attempt.tokens for attempt in attempts)
+            assert each.pending_tokens == sum(attempt.pending_tokens for attempt in attempts)
+            assert (each.streams, each.itl_ns) == (self.books.streams(engine), engine.itl_ns)
+            assert (each.foreign, each.kv_foreign) == (engine.foreign, engine.kv_foreign)
+            assert (each.passed_over, each.limit_percent) == (engine.passed_over, engine.limit_percent)
+            assert (each.place is not None) == self.books.has_headroom(engine)
 
     def _check_wakeup(self) -> None:
         """The next wakeup is not later than anything that is due, and there is none where nothing is."""
         books, wakeup = self.books, self.scheduler.next_wakeup()
-        due = [each.due for each in books.asked.values() if each.queued]
+        due = [each.expires for each in books.queued]
         due += [each.deadline for each in books.asked.values() if each.deadline is not None]
         due += [each.returns_at for each in books.engines.values() if each.returns_at is not None]
+        due += [each.silent_at for each in books.engines.values() if each.silent_at is not None]
         stall = books.rules.policy.health.stall_ns_max
-        due += [after(each.quiet_since, stall) for each in books.engines.values() if streams(books, each)]
-        if not due:
-            assert wakeup is None
-        else:
+        due += [after(each.quiet_since, stall) for each in books.engines.values() if books.streams(each)]
+        due += [each.prefilled_at for each in books.open.values() if each.prefilled_at is not None]
+        due += [moment for moment, _ in self.scheduler._hedging.silent._due.values()]
+        # Who measures the pressure has a rhythm of its own, which ends when nothing is given up any more.
+        tick = self.scheduler._overload.next_wakeup()
+        due += [] if tick is None else [tick]
+        if due:
             assert wakeup is not None
             assert wakeup <= min(due)
+        else:
+            assert wakeup is None
 
 
-def in_flight(books: Books, engine: Engine) -> int:
-    return sum(each.engine is engine for each in books.open.values())
+@dataclass(frozen=True)
+class Fleet:
+    """As much of the fleet as is asked where a request may fall back to."""
 
+    books: Books
 
-def streams(books: Books, engine: Engine) -> int:
-    """Those that have begun: before its first token an attempt may rightly be silent."""
-    return sum(each.engine is engine and each.streaming for each in books.open.values())
+    def live(self, pools: tuple[PoolName, ...]) -> int:
+        return len(self.books.live(pools))
 
 
 def too_long(ticket: Ticket, service_class: ServiceClass) -> bool:
@@ -186,30 +157,11 @@ def too_long(ticket: Ticket, service_class: ServiceClass) -> bool:
     return caps.prompt_tokens is not None and length // 4 > caps.prompt_tokens
 
 
-def warming(engine: Engine) -> bool:
-    return engine.state is EndpointState.WARMING and not engine.leaving
-
-
-def live(books: Books, pools: tuple[PoolName, ...]) -> list[Engine]:
-    return [each for each in books.engines.values() if each.live and each.pool in pools]
-
-
-def has_room(books: Books, engine: Engine) -> bool:
-    limit = min(1, engine.limit) if engine.state is EndpointState.TRIAL else engine.limit
-    return engine.live and in_flight(books, engine) < limit
-
-
-def may_take(books: Books, engine: Engine, request: Asked) -> bool:
-    """Whether the request may go to this endpoint, were there room."""
-    if not engine.live or engine.pool not in request.pools:
-        return False
-    return engine is not request.avoid or live(books, request.pools) == [engine]
-
-
 class Check:
     """One event, what was ordered, and what that does to the books."""
 
-    def __init__(self, books: Books, event: Event, commands: list[Command], now: Instant) -> None:
+    def __init__(self, scheduler: Scheduler, books: Books, event: Event, commands: list[Command], now: Instant) -> None:
+        self.scheduler = scheduler
         self.books = books
         self.event = event
         self.commands = commands
@@ -217,12 +169,14 @@ class Check:
         self.ends = {each.request_id: each for each in commands if isinstance(each, End)}
         self.fleet_orders: list[tuple[type, EndpointId]] = []
         self.aborts: list[tuple[RequestId, int]] = []
+        self.ejected_until: dict[EndpointId, Instant] = {}
 
     def run(self) -> None:
         ordered = [each.request_id for each in self.commands if isinstance(each, End)]
         assert len(ordered) == len(set(ordered)), "a request ended twice in one answer"
         self.expire()
         self.miss_deadlines()
+        self.compute_prompts()
         self.happen()
         self.watch()
         self.compare_orders()
@@ -233,32 +187,40 @@ class Check:
         self.check_nothing_waits_beside_room()
         for request in self.books.asked.values():
             # Expiry: nothing is queued for longer than its class allows.
-            assert not request.queued or request.due > self.now or request.queued_since == self.now
+            assert not request.queued or request.expires > self.now or request.queued_since == self.now
             # Deadlines: nothing outlives what its caller allows, wherever it is.
             assert not request.is_late(self.now)
 
     # The event
 
     def expire(self) -> None:
-        expired = [each for each in self.books.asked.values() if each.queued and each.due <= self.now]
+        expired = [each for each in self.books.queued if each.expires <= self.now]
         for request in expired:
             # Whichever of the class's patience and the caller's deadline was over first says how it ends.
-            if request.deadline is None or request.due < request.deadline:
-                expected = Outcome.EXPIRED if live(self.books, request.pools) else Outcome.NO_ENDPOINTS
+            if request.deadline is None or request.expires < request.deadline:
+                expected = Outcome.EXPIRED if self.books.live(request.pools) else Outcome.NO_ENDPOINTS
                 self.end(request, expected)
 
     def miss_deadlines(self) -> None:
         for request in [each for each in self.books.asked.values() if each.is_late(self.now)]:
-            if request.queued:
-                self.end(request, Outcome.TOO_LATE)
-            elif not self.tells_end_of(request):
-                self.aborts.append((request.ticket.request_id, request.attempts))
+            if request.queued or not self.tells_end_of(request):
+                self.abort_all(request)
                 self.end(request, Outcome.TOO_LATE)
 
+    def compute_prompts(self) -> None:
+        """Prompts of answers that come whole are taken for computed when they should be."""
+        for attempt in self.books.open.values():
+            if attempt.prefilled_at is not None and attempt.prefilled_at <= self.now:
+                attempt.prefilled_at = None
+                attempt.began = True
+
     def tells_end_of(self, request: Asked) -> bool:
-        """Whether the event says that the attempt of this request is over, maybe with its whole answer delivered."""
-        told = (self.event.request_id, self.event.attempt) if isinstance(self.event, AttemptEnded) else None
-        return told == (request.ticket.request_id, request.attempts)
+        """Whether the event says that an attempt of this request is over, maybe with its whole answer delivered."""
+        if not isinstance(self.event, AttemptEnded):
+            return False
+        return (self.event.request_id, self.event.attempt) in [
+            (each.request_id, each.number) for each in self.under_way(request)
+        ]
 
     def happen(self) -> None:
         match self.event:
@@ -266,12 +228,10 @@ class Check:
                 self.arrive(ticket)
             case FirstToken(request_id, number):
                 self.first_token(request_id, number)
-            case Progressed(reports):
-                for report in reports:
-                    if (attempt := self.books.open.get((report.request_id, report.attempt))) is not None:
-                        self.hear(attempt.engine)
-            case AttemptEnded(request_id, number, ending):
-                self.attempt_ended(request_id, number, ending)
+            case Progressed():
+                self.progress(self.event)
+            case AttemptEnded():
+                self.attempt_ended(self.event)
             case RequestWithdrawn(request_id, cause):
                 self.withdraw(request_id, cause)
             case TimerFired():
@@ -281,105 +241,205 @@ class Check:
             case _:
                 self.fleet(self.event)
 
+    # Arrival
+
     def arrive(self, ticket: Ticket) -> None:
-        self.books.arrived += 1
-        verdict = judge(ticket, self.books.rules)
+        books = self.books
+        books.arrived += 1
+        verdict = judge(ticket, books.rules)
         if isinstance(verdict, Refusal):
             return self.end_unknown(ticket, verdict.outcome)
-        service_class, pools = verdict.service_class, verdict.pools
-        assert not too_long(ticket, service_class)
-        due = after(self.now, service_class.queue_wait_ns_max)
-        request = Asked(ticket, service_class, pools, self.now, due)
-        if ticket.first_token_ns_left is not None:
-            request.begin_by = after(self.now, ticket.first_token_ns_left)
-        if ticket.completion_ns_left is not None:
-            request.complete_by = after(self.now, ticket.completion_ns_left)
+        assert not too_long(ticket, verdict.service_class)
+        request = self.asked(ticket, verdict)
         if request.is_late(self.now):
             return self.end_unknown(ticket, Outcome.TOO_LATE)
         if self.is_duplicate(ticket):
             return self.end_unknown(ticket, Outcome.DUPLICATE)
-        room = any(has_room(self.books, each) for each in live(self.books, pools))
-        held = [
-            each for each in self.books.asked.values() if each.queued and each.service_class.name == service_class.name
-        ]
-        own = [each for each in held if each.ticket.tenant == ticket.tenant]
-        full = len(held) >= service_class.queue_length_max or len(own) >= service_class.queue_length_per_tenant_max
         if (answer := self.ends.get(ticket.request_id)) is None:
-            assert room or not full, "the queue is longer than its bounds"
-            self.books.asked[ticket.request_id] = request
-            if ticket.client_retries:
-                self.spend(ticket.tenant, self.books.rules.policy.retry.cost)
+            self.admit(request)
             return None
-        match answer.outcome:
-            case Outcome.NO_ENDPOINTS:
-                assert not live(self.books, pools)
-                assert not any(each.pool in pools and warming(each) for each in self.books.engines.values())
-            case Outcome.QUEUE_FULL:
-                assert full
-                assert not room, "refused although it need not have waited"
-            case _:
-                assert answer.outcome is Outcome.RETRY_REFUSED
-                assert ticket.client_retries
-                assert self.credit(ticket.tenant) < self.books.rules.policy.retry.cost
+        right = self.is_refused_rightly(request, answer.outcome)
+        if not right and (other := self.instead(request)) is not None:
+            # It fell back and was refused there.
+            self.move(request, other)
+            right = self.is_refused_rightly(request, answer.outcome)
+        assert right, f"wrongly {answer.outcome}"
         return self.end_unknown(ticket, answer.outcome)
+
+    def asked(self, ticket: Ticket, admitted: Admitted) -> Asked:
+        rules = self.books.rules
+        prompt_tokens = self.scheduler._predictions.prompt_tokens(admitted.model, ticket.prompt_bytes)
+        request = Asked(
+            ticket,
+            admitted.service_class,
+            admitted.pools,
+            admitted.model,
+            rules.account(ticket.tenant),
+            self.books.arrived,
+            self.now,
+            Prediction(prompt_tokens, 0),
+        )
+        if ticket.first_token_ns_left is not None:
+            request.begin_by = after(self.now, ticket.first_token_ns_left)
+        if ticket.completion_ns_left is not None:
+            request.complete_by = after(self.now, ticket.completion_ns_left)
+        if ticket.stream and admitted.service_class.ttft_ns is not None:
+            request.target = after(self.now, admitted.service_class.ttft_ns)
+        self.move(request, admitted)
+        return request
+
+    def move(self, request: Asked, admitted: Admitted) -> None:
+        """Gives a request this class and these pools, and measures it; what the ladder takes from it is read."""
+        request.service_class, request.pools = admitted.service_class, admitted.pools
+        request.model, request.fell_back = admitted.model, admitted.model != request.ticket.model
+        request.account = self.books.rules.account(request.ticket.tenant)
+        record = self.scheduler._requests.by_id.get(request.ticket.request_id)
+        if record is not None and record.level:
+            request.service_class, request.pools, request.model = record.service_class, record.pools, record.model
+        request.predicted.cached_tokens = 0 if record is None else record.cached_tokens
+        predictions = self.scheduler._predictions
+        request.predicted.prompt_tokens = predictions.prompt_tokens(request.model, request.ticket.prompt_bytes)
+        self.books.measure(request, *predictions.output_tokens(request.ticket, request.model))
+
+    def admit(self, request: Asked) -> None:
+        books, ticket = self.books, request.ticket
+        if not books.live(request.pools):
+            self.fall_back(request)
+        room = self.fits_somewhere(request) or self.may_be_held_somewhere(request)
+        assert room or not self.queue_is_full(request), "the queue is longer than its bounds"
+        assert not self.waits_too_long(request), "let in although it cannot be served in time"
+        for tenant, limits in self.limits_of(ticket.tenant):
+            assert limits.concurrency is None or self.open_requests(tenant) < limits.concurrency
+        if ticket.client_retries:
+            self.spend(ticket.tenant, books.rules.policy.retry.cost)
+        request.expires = books.last_moment(request, self.now)
+        books.asked[ticket.request_id] = request
+
+    def fall_back(self, request: Asked) -> None:
+        """Nobody of its own pools takes work: it waits for them, or goes elsewhere as an extra attempt."""
+        record = self.scheduler._requests.by_id[request.ticket.request_id]
+        if record.fell_back:
+            other = self.instead(request)
+            assert other is not None
+            assert record.model == other.model
+            self.check_extra_attempt(other.pools[0])
+            self.move(request, other)
+
+    def instead(self, request: Asked) -> Admitted | None:
+        """Where it may fall back to, as nobody of its own pools takes work."""
+        if self.books.live(request.pools):
+            return None
+        service_class = self.books.rules.classes[request.service_class.name]
+        return instead(request.ticket, service_class, Fleet(self.books), self.books.rules)  # type: ignore[arg-type]
+
+    def is_refused_rightly(self, request: Asked, outcome: Outcome) -> bool:
+        books, policy, ticket = self.books, self.books.rules.policy, request.ticket
+        match outcome:
+            case Outcome.NO_ENDPOINTS:
+                of_pools = [each for each in books.engines.values() if each.pool in request.pools]
+                return not any(each.live or each.warming for each in of_pools)
+            case Outcome.RATE_LIMITED | Outcome.TOO_LARGE:
+                return bool(self.limits_of(ticket.tenant))
+            case Outcome.SHED:
+                return policy.ladder.enabled or policy.shedding.enabled
+            case Outcome.QUEUE_FULL:
+                return self.queue_is_full(request) and not self.fits_somewhere(request)
+            case Outcome.UNREACHABLE:
+                # What endpoints held of its prompt, and so what it takes, is not known afterwards.
+                return bool(ticket.prefix) or self.waits_too_long(request)
+            case Outcome.RETRY_REFUSED:
+                return ticket.client_retries > 0 and self.credit(ticket.tenant) < policy.retry.cost
+            case _:
+                return False
 
     def is_duplicate(self, ticket: Ticket) -> bool:
         """Whether its tenant has a request with the same key open."""
         keys = [(each.ticket.tenant, each.ticket.idempotency_key) for each in self.books.asked.values()]
         return ticket.idempotency_key is not None and (ticket.tenant, ticket.idempotency_key) in keys
 
+    def queue_is_full(self, request: Asked) -> bool:
+        service_class, tenant = request.service_class, request.ticket.tenant
+        held = [each for each in self.books.queued if each.service_class.name == service_class.name]
+        own = [each for each in held if each.ticket.tenant == tenant]
+        return len(held) >= service_class.queue_length_max or len(own) >= service_class.queue_length_per_tenant_max
+
+    def fits_somewhere(self, request: Asked) -> bool:
+        return any(self.books.fits(each, request) for each in self.books.engines.values())
+
+    def may_be_held_somewhere(self, request: Asked) -> bool:
+        """Whether what is left of a long prompt may be short enough to go beside its lane."""
+        engines = self.books.engines.values()
+        return bool(request.ticket.prefix) and request.long and any(self.books.fits_beside(e, request) for e in engines)
+
+    def waits_too_long(self, request: Asked) -> bool:
+        certainty = self.books.rules.policy.admission.certainty_percent
+        if certainty is None:
+            return False
+        allowed = self.books.last_moment(request, self.now) - self.now
+        return self.books.waits_longer(request, than=certainty * allowed // 100)
+
+    def limits_of(self, tenant: TenantId) -> list[tuple[TenantId, Limits]]:
+        """The limits along a tenant's path."""
+        steps = tenant.split("/")
+        path = [TenantId("/".join(steps[: depth + 1])) for depth in range(len(steps))]
+        known = self.books.rules.tenants
+        return [(each, known[each].limits) for each in path if each in known and known[each].limits != Limits()]
+
+    def open_requests(self, tenant: TenantId) -> int:
+        """Those of the tenant and of all below it."""
+        return sum(f"{each.ticket.tenant}/".startswith(f"{tenant}/") for each in self.books.asked.values())
+
+    # While it runs
+
+    def under_way(self, request: Asked) -> list[Open]:
+        """Its attempts, less those that were let go."""
+        if request.queued:
+            return []
+        open_attempts = self.books.open.values()
+        return [each for each in open_attempts if each.request_id == request.ticket.request_id and not each.let_go]
+
+    def abort_all(self, request: Asked) -> None:
+        self.aborts += [(each.request_id, each.number) for each in self.under_way(request)]
+
+    def speaks(self, request: Asked, attempt: Open) -> None:
+        """9: at most one of two attempts wins; the other is let go."""
+        for other in self.under_way(request):
+            if other is not attempt:
+                other.let_go = True
+                self.aborts.append((other.request_id, other.number))
+
     def first_token(self, request_id: RequestId, number: int) -> None:
         if (attempt := self.books.open.get((request_id, number))) is None:
             return
         self.success(attempt.engine)
-        attempt.streaming = attempt.stream
-        if request_id in self.books.asked:
-            self.books.asked[request_id].first_token = True
+        request = self.books.asked.get(request_id)
+        if request is not None and not attempt.let_go and not request.first_token:
+            self.speaks(request, attempt)
+            request.first_token = True
+        if not attempt.began:
+            attempt.began, attempt.heard_at = True, self.now
+        if attempt.stream and not attempt.streaming:
+            if not self.books.streams(attempt.engine):
+                attempt.engine.quiet_since = self.now
+            attempt.streaming = True
 
-    def attempt_ended(self, request_id: RequestId, number: int, ending: AttemptEnding) -> None:
-        if (attempt := self.books.open.get((request_id, number))) is None:
-            return
-        engine = attempt.engine
-        if ending in (AttemptEnding.COMPLETED, AttemptEnding.REFUSED):
-            self.success(engine)
-        elif ending in FAILURES:
-            self.failure(engine)
-        del self.books.open[request_id, number]
-        self.forget_if_gone(engine)
-        if (request := self.books.asked.get(request_id)) is not None:
-            self.answer_ended(request, engine, ending)
-
-    def answer_ended(self, request: Asked, engine: Engine, ending: AttemptEnding) -> None:
-        rules = self.books.rules.policy.retry
-        answer = self.ends.get(request.ticket.request_id)
-        if ending is AttemptEnding.COMPLETED:
-            self.end(request, Outcome.COMPLETED)
-        elif ending is AttemptEnding.REFUSED:
-            self.end(request, Outcome.ENGINE_REFUSED)
-        elif answer is not None:
-            honest = Outcome.ENGINE_FAILED if ending is AttemptEnding.FAILED else Outcome.ENGINE_SILENT
-            late = request.is_late(self.now)
-            assert late == (answer.outcome is Outcome.TOO_LATE)
-            if not late and (request.first_token or request.attempts >= rules.attempts_max):
-                assert answer.outcome is honest
-            self.end(request, answer.outcome)
-        else:
-            assert not request.first_token, "retried after its first token"
-            assert not request.is_late(self.now), "retried after its deadline"
-            assert request.attempts < rules.attempts_max
-            self.check_extra_attempt(engine.pool)
-            silent = ending is not AttemptEnding.FAILED
-            self.spend(request.ticket.tenant, rules.cost_after_silence if silent else rules.cost)
-            self.requeue(request, engine)
-
-    def requeue(self, request: Asked, engine: Engine) -> None:
-        verdict = judge(self.books.rules.without_gone_class(request.ticket), self.books.rules)
-        assert not isinstance(verdict, Refusal)
-        assert not too_long(request.ticket, verdict.service_class)
-        request.service_class, request.pools = verdict.service_class, verdict.pools
-        request.queued, request.avoid, request.queued_since = True, engine, self.now
-        patience = max(0, request.service_class.queue_wait_ns_max - request.waited)
-        request.due = after(self.now, Duration(patience))
+    def progress(self, event: Progressed) -> None:
+        reports: dict[EndpointId, list[tuple[int, int]]] = {}
+        for report in event.attempts:
+            if (attempt := self.books.open.get((report.request_id, report.attempt))) is None:
+                continue
+            self.hear(attempt.engine)
+            reports.setdefault(attempt.engine.id, []).append((report.tokens, self.now - attempt.heard_at))
+            attempt.tokens, attempt.heard_at = attempt.tokens + report.tokens, self.now
+            lacking = attempt.prompt_tokens + attempt.tokens - attempt.kv_tokens
+            if lacking > 0:
+                attempt.kv_tokens += lacking + GROWN_BY
+            if attempt.tokens >= attempt.tokens_charged + GROWN_BY:
+                attempt.tokens_charged = attempt.tokens
+                self.charge(attempt, attempt.prompt_tokens, attempt.tokens, attempt.cached_tokens)
+        for endpoint_id, heard in reports.items():
+            if tokens := sum(each for each, _ in heard):
+                self.books.engines[endpoint_id].itl_ns = sum(took for _, took in heard) // tokens
 
     def withdraw(self, request_id: RequestId, cause: WithdrawalCause) -> None:
         if (request := self.books.asked.get(request_id)) is None:
@@ -388,46 +448,169 @@ class Check:
             expected = Outcome.CANCELLED
         else:
             expected = Outcome.DRAINING if request.queued else Outcome.EVICTED
-        if not request.queued:
-            self.aborts.append((request_id, request.attempts))
+        self.abort_all(request)
         self.end(request, expected)
+
+    # The end of an attempt
+
+    def attempt_ended(self, event: AttemptEnded) -> None:
+        if (attempt := self.books.open.get((event.request_id, event.attempt))) is None:
+            return
+        engine = attempt.engine
+        if not attempt.let_go:
+            if event.ending in GOOD:
+                self.success(engine)
+            elif event.ending in FAILURES:
+                self.failure(engine)
+        self.settle(attempt, event.ending, event.usage)
+        request = self.books.asked.get(event.request_id)
+        if request is not None and not attempt.let_go:
+            self.answer_ended(request, attempt, event.ending)
+        del self.books.open[event.request_id, event.attempt]
+        if not self.books.streams(engine) and attempt.streaming:
+            engine.itl_ns = 0
+        self.forget_if_gone(engine)
+
+    def settle(self, attempt: Open, ending: AttemptEnding, usage: Usage | None) -> None:
+        if usage is not None and usage.source is UsageSource.ENGINE:
+            cached_tokens = min(usage.cached_tokens, usage.prompt_tokens)
+            self.charge(attempt, usage.prompt_tokens, usage.output_tokens, cached_tokens)
+        elif ending is AttemptEnding.COMPLETED:
+            self.charge(attempt, attempt.prompt_tokens, attempt.tokens or attempt.tokens_charged, attempt.cached_tokens)
+        elif attempt.began:
+            self.charge(attempt, attempt.prompt_tokens, attempt.tokens, attempt.cached_tokens)
+        else:
+            self.charge(attempt, 0, attempt.tokens, 0)
+
+    def charge(self, attempt: Open, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
+        speed = self.books.rules.speed(attempt.engine.pool)
+        cost = cost_ns(speed, prompt_tokens, output_tokens, cached=cached_tokens)
+        weighted = charge(cost, self.books.rules.weight(attempt.account))
+        self.books.charge_attempt(attempt, 0 if attempt.let_go else weighted)
+
+    def answer_ended(self, request: Asked, attempt: Open, ending: AttemptEnding) -> None:
+        rules = self.books.rules.policy.retry
+        answer = self.ends.get(request.ticket.request_id)
+        others = [each for each in self.under_way(request) if each is not attempt]
+        if ending in GOOD:
+            self.speaks(request, attempt)
+            self.end(request, Outcome.COMPLETED if ending is AttemptEnding.COMPLETED else Outcome.ENGINE_REFUSED)
+        elif others:
+            if request.is_late(self.now):
+                self.aborts += [(each.request_id, each.number) for each in others]
+                self.end(request, Outcome.TOO_LATE)
+        elif answer is not None:
+            honest = Outcome.ENGINE_FAILED if ending is AttemptEnding.FAILED else Outcome.ENGINE_SILENT
+            late = request.is_late(self.now)
+            assert late == (answer.outcome is Outcome.TOO_LATE)
+            if not late and (request.first_token or request.attempts >= rules.attempts_max):
+                assert answer.outcome is honest
+            self.end(request, answer.outcome)
+        else:
+            self.retry(request, attempt, silent=ending is not AttemptEnding.FAILED)
+
+    def retry(self, request: Asked, attempt: Open, *, silent: bool) -> None:
+        rules = self.books.rules.policy.retry
+        assert not request.first_token, "retried after its first token"
+        assert not request.is_late(self.now), "retried after its deadline"
+        assert request.attempts < rules.attempts_max
+        verdict = self.judge_again(request)
+        pool = attempt.engine.pool if attempt.engine.pool in verdict.pools else verdict.pools[0]
+        self.check_extra_attempt(pool)
+        self.spend(request.ticket.tenant, rules.cost_after_silence if silent else rules.cost)
+        self.move(request, verdict)
+        request.queued, request.avoid, request.queued_since = True, attempt.engine, self.now
+        request.expires = self.books.last_moment(request, self.now)
+
+    def judge_again(self, request: Asked) -> Admitted:
+        """Where it goes: to its own pools, unless nobody of them takes work and another model's do."""
+        ticket, books = self.books.rules.without_gone_names(request.ticket), self.books
+        verdict = judge(ticket, books.rules)
+        assert not isinstance(verdict, Refusal)
+        assert not too_long(request.ticket, verdict.service_class)
+        if books.live(books.meant(verdict.pools, request)):
+            return verdict
+        return instead(ticket, verdict.service_class, Fleet(books), books.rules) or verdict  # type: ignore[arg-type]
+
+    # Policy and fleet
 
     def change_policy(self, policy: Policy, policy_hash: str) -> None:
         books = self.books
-        books.rules = Rules(policy, policy_hash)
+        books.change_rules(policy, policy_hash)
         books.credit = {each.id: books.credit[each.id] for each in policy.tenants if each.id in books.credit}
         pools = [each.name for each in policy.pools]
         books.firsts = [(pool, when) for pool, when in books.firsts if pool in pools]
         books.extras = [(pool, when) for pool, when in books.extras if pool in pools]
-        books.lead = {}
         for engine in books.engines.values():
             engine.quiet_since = engine.last_heard
-        for request in [each for each in books.asked.values() if each.queued]:
-            verdict = judge(books.rules.without_gone_class(request.ticket), books.rules)
+        for request in books.queued:
+            ticket = books.rules.without_gone_names(request.ticket)
+            verdict = judge(ticket, books.rules)
+            if request.fell_back and isinstance(verdict, Admitted):
+                verdict = self.judge_again(request)
             if isinstance(verdict, Refusal):
                 self.end(request, verdict.outcome)
+            elif (answer := self.ends.get(request.ticket.request_id)) is not None:
+                # It had fallen back, and neither its own pools nor any other can serve it.
+                assert request.fell_back
+                assert answer.outcome is Outcome.NO_ENDPOINTS
+                self.end(request, answer.outcome)
             else:
-                request.service_class, request.pools = verdict.service_class, verdict.pools
+                self.move(request, verdict)
 
-    def fleet(self, event: EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointLeaving) -> None:
+    def fleet(self, event: FleetEvent) -> None:
         if isinstance(event, EndpointJoined):
             new = event.endpoint
             engine = self.books.engines.setdefault(
                 new.id, Engine(new.id, new.pool, new.in_flight_max, self.now, self.now)
             )
-            engine.limit, engine.leaving = new.in_flight_max, False
-        elif (known := self.books.engines.get(event.endpoint_id)) is None:
-            return
-        elif isinstance(event, EndpointLeaving):
-            known.leaving = True
-            self.forget_if_gone(known)
-        elif isinstance(event, EndpointUnreadied):
-            known.state, known.returns_at = EndpointState.WARMING, None
-        elif known.state is EndpointState.WARMING:
-            known.failures = 0
-            known.state = EndpointState.TRIAL if known.ejections else EndpointState.READY
-            if known.state is EndpointState.READY:
-                self.fleet_orders.append((Readmit, known.id))
+            engine.limit, engine.device, engine.zone = new.in_flight_max, new.device, new.zone
+            engine.leaving = False
+        elif (known := self.books.engines.get(event.endpoint_id)) is not None:
+            self.engine_changes(known, event)
+
+    def engine_changes(self, known: Engine, event: FleetEvent) -> None:
+        match event:
+            case EndpointLeaving():
+                was_live, known.leaving = known.live, True
+                self.call_back(known, was_live)
+                self.forget_if_gone(known)
+            case EndpointUnreadied():
+                was_live, known.state, known.returns_at = known.live, EndpointState.WARMING, None
+                self.call_back(known, was_live)
+                known.talks = known.silent = known.passed_over = False
+                known.limit_percent, known.foreign, known.kv_foreign, known.silent_at = 100, 0, 0, None
+                self.judge_silence(known.pool)
+            case EndpointMeasured():
+                self.measured(known, event)
+            case EndpointReadied() if known.state is EndpointState.WARMING:
+                known.failures = 0
+                known.state = EndpointState.TRIAL if known.ejections else EndpointState.READY
+                if known.state is EndpointState.READY:
+                    self.fleet_orders.append((Readmit, known.id))
+            case _:
+                pass
+
+    def measured(self, engine: Engine, said: EndpointMeasured) -> None:
+        """Whatever an engine says beyond what was sent to it is somebody else's, but for a little."""
+        attempts, kv_tokens = self.books.at(engine), self.books.rules.terms(engine.pool).kv_tokens
+        engine.foreign = max(0, said.running + said.waiting - len(attempts) - 2)
+        engine.kv_foreign = 0
+        if said.kv_percent is not None and kv_tokens is not None:
+            used = sum(each.prompt_tokens + each.tokens for each in attempts)
+            engine.kv_foreign = max(0, (said.kv_percent - 5) * kv_tokens // 100 - used)
+        engine.talks, engine.silent = True, False
+        engine.silent_at = after(self.now, self.books.rules.policy.routing.stale_ns)
+        self.judge_silence(engine.pool)
+
+    def judge_silence(self, pool: PoolName) -> None:
+        """One that has stopped talking is passed over while others talk; where most have, all go on with less."""
+        talkers = [each for each in self.books.engines.values() if each.pool == pool and each.talks]
+        silent = [each for each in talkers if each.silent]
+        mostly = 2 * len(silent) > len(talkers)
+        for each in talkers:
+            each.passed_over = each.silent and not mostly
+            each.limit_percent = 80 if each.silent and mostly else 100
 
     # Health, as told by the policy
 
@@ -451,25 +634,40 @@ class Check:
         rules = self.books.rules.policy.health
         length = min(rules.eject_ns * 2**engine.ejections, rules.eject_ns_max)
         engine.ejections, engine.failures = engine.ejections + 1, 0
-        engine.state, engine.returns_at = EndpointState.EJECTED, after(self.now, Duration(length))
+        was_live, engine.state = engine.live, EndpointState.EJECTED
+        engine.returns_at = self.ejected_until[engine.id] = after(self.now, Duration(length))
         self.fleet_orders.append((Eject, engine.id))
+        self.call_back(engine, was_live)
+
+    def call_back(self, engine: Engine, was_live: bool) -> None:
+        """With the last endpoint of a pool that takes work gone, nobody sits out more than a first ejection."""
+        if not was_live or engine.live or self.books.live((engine.pool,)):
+            return
+        soon = after(self.now, self.books.rules.policy.health.eject_ns)
+        for each in self.books.engines.values():
+            if each.pool == engine.pool and each.returns_at is not None:
+                each.returns_at = min(each.returns_at, soon)
 
     def forget_if_gone(self, engine: Engine) -> None:
-        if engine.leaving and not in_flight(self.books, engine):
+        if engine.leaving and not self.books.at(engine):
             del self.books.engines[engine.id]
+            self.judge_silence(engine.pool)
 
     def watch(self) -> None:
         for engine in self.books.engines.values():
+            if engine.silent_at is not None and engine.silent_at <= self.now:
+                engine.silent, engine.silent_at = True, None
+                self.judge_silence(engine.pool)
             if engine.returns_at is not None and engine.returns_at <= self.now:
                 engine.state, engine.returns_at = EndpointState.TRIAL, None
         stall = self.books.rules.policy.health.stall_ns_max
         for engine in self.books.engines.values():
-            if streams(self.books, engine) and self.now - engine.quiet_since >= stall:
+            if self.books.streams(engine) and self.now - engine.quiet_since >= stall:
                 engine.quiet_since = self.now
-                if engine.state in (EndpointState.READY, EndpointState.TRIAL):
+                if engine.state in SERVING:
                     self.eject(engine)
-                for attempt in self.books.open.values():
-                    if attempt.engine is engine and attempt.stream and attempt.request_id in self.books.asked:
+                for attempt in self.books.at(engine):
+                    if attempt.stream and not attempt.let_go and attempt.request_id in self.books.asked:
                         self.aborts.append((attempt.request_id, attempt.number))
 
     # What was ordered
@@ -482,8 +680,11 @@ class Check:
             (kind.__name__, name) for kind, name in self.fleet_orders
         )
         for each in ejections:
-            if isinstance(each, Eject) and each.endpoint_id in self.books.engines:
-                assert each.until == self.books.engines[each.endpoint_id].returns_at
+            if isinstance(each, Eject):
+                # Another ejection at the same moment may have left nobody, and called it back sooner.
+                known = self.books.engines.get(each.endpoint_id)
+                assert each.until <= self.ejected_until[each.endpoint_id]
+                assert known is None or (known.returns_at is not None and known.returns_at <= each.until)
         aborts = [each for each in self.commands if isinstance(each, Abort)]
         assert sorted((each.request_id, each.attempt) for each in aborts) == sorted(self.aborts)
         for each in aborts:
@@ -493,44 +694,119 @@ class Check:
 
     def dispatch(self, order: Dispatch) -> None:
         request = self.books.asked[order.request_id]
-        assert request.queued, "sent twice"
         engine = self.books.engines[order.endpoint_id]
+        if order.hedge:
+            self.check_hedge(request, engine)
         self.check_place(order, request, engine)
-        self.check_bands(request, engine)
-        request.queued = False
-        request.waited += self.now - request.queued_since
+        if not order.hedge:
+            assert request.queued, "sent twice"
+            self.check_bands(request, engine.pool)
+            self.check_order_of_tenant(request, engine.pool)
+            self.books.forget_those_who_passed(request.service_class.band, engine.pool)
+            request.queued = False
+            request.waited += self.now - request.queued_since
         request.attempts += 1
         assert (order.attempt, order.waited_ns) == (request.attempts, request.waited)
         assert order.caps == request.service_class.caps
-        if request.attempts == 1:
+        if request.attempts == 1 and not request.fell_back:
             self.count_first(request, engine.pool)
-        attempt = Open(order.request_id, order.attempt, engine, request.ticket.stream)
+        self.open(order, request, engine)
+        if not order.hedge:
+            self.books.count_served(engine.pool, request.service_class.band, request.predicted.cost_ns)
+
+    def open(self, order: Dispatch, request: Asked, engine: Engine) -> None:
+        predicted = request.predicted
+        record = self.scheduler._attempts.by_number[order.request_id, order.attempt]
+        attempt = Open(
+            order.request_id,
+            order.attempt,
+            engine,
+            request.ticket.stream,
+            request.service_class.name,
+            request.service_class.band,
+            request.account,
+            prompt_tokens=predicted.prompt_tokens,
+            cached_tokens=record.reservation.cached_tokens,
+            kv_tokens=predicted.prompt_tokens + predicted.output_tokens_most,
+            charged=0,
+            tokens_charged=predicted.output_tokens,
+            heard_at=self.now,
+        )
+        if not attempt.stream:
+            attempt.prefilled_at = self.scheduler._attempts.prefills._due[order.request_id][0]
         self.books.open[order.request_id, order.attempt] = attempt
-        self.count_turn(request, engine.pool)
+        self.charge(attempt, predicted.prompt_tokens, predicted.output_tokens, attempt.cached_tokens)
 
     def check_place(self, order: Dispatch, request: Asked, engine: Engine) -> None:
-        """2: within the limit, and no endpoint gets work while ejected, warming, leaving or busy with its trial."""
-        assert may_take(self.books, engine, request)
-        assert has_room(self.books, engine)
+        """2: where there is room for it; of the endpoints of a pool where it takes the fewest seconds."""
+        books = self.books
+        assert books.may_use(engine, request)
+        assert books.fits_beside(engine, request)
         assert (order.pool, order.service_class) == (engine.pool, request.service_class.name)
-        load = in_flight(self.books, engine)
-        pools = request.pools if request.avoid is None else (engine.pool,)
-        for other in live(self.books, pools):
-            if has_room(self.books, other) and may_take(self.books, other, request):
-                assert load <= in_flight(self.books, other), "not the least loaded"
+        cached_tokens = self.scheduler._attempts.by_number[order.request_id, order.attempt].reservation.cached_tokens
+        others = [each for each in books.live((engine.pool,)) if books.fits(each, request)]
+        if not cached_tokens:
+            assert engine in others
+            assert books.load_ns(engine) == min(books.load_ns(each) for each in others), "not the least loaded"
+        elif others:
+            least = min(others, key=books.load_ns)
+            alike = [each for each in others if books.load_ns(each) == books.load_ns(least)]
+            longest = max(self.seconds(each, request, 0) for each in alike)
+            assert self.seconds(engine, request, cached_tokens) <= longest, "elsewhere it would begin sooner"
+        else:
+            # Its lane is taken, but what is left of it is short.
+            assert request.long
+            assert request.predicted.prompt_tokens - cached_tokens < books.rules.policy.headroom.long_tokens
 
-    def check_bands(self, request: Asked, engine: Engine) -> None:
-        """Nothing of a lower band is sent where something of a higher one could go."""
-        for other in self.books.asked.values():
-            if other.queued and other.service_class.band < request.service_class.band:
-                assert not may_take(self.books, engine, other)
+    def seconds(self, engine: Engine, request: Asked, cached_tokens: int) -> int:
+        """How loaded it is, and how long the prompt takes there, in nanoseconds."""
+        prefill_ps = self.books.rules.speed(engine.pool).prefill_ps(
+            request.predicted.prompt_tokens, cached=cached_tokens
+        )
+        return self.books.load_ns(engine) + engine.prefill_percent * prefill_ps // 100_000
+
+    def check_hedge(self, request: Asked, engine: Engine) -> None:
+        """9: a second attempt goes elsewhere, only before the first token, and inside the budgets."""
+        rules = self.books.rules.policy.retry
+        assert request.service_class.hedges
+        assert not request.first_token
+        assert request.attempts < rules.attempts_max
+        [silent] = self.under_way(request)
+        assert silent.engine is not engine
+        request.avoid = silent.engine
+        self.check_extra_attempt(engine.pool)
+        self.spend(request.ticket.tenant, rules.cost)
+
+    def check_bands(self, request: Asked, pool: PoolName) -> None:
+        """Nothing of a band is sent where something of one that goes before it could go."""
+        band = request.service_class.band
+        for other in self.books.heads():
+            if self.books.goes_before(pool, other.service_class.band, band):
+                assert not self.books.fits_at(pool, other), "another band goes first"
+
+    def check_order_of_tenant(self, request: Asked, pool: PoolName) -> None:
+        """Of a tenant those whose answers are due first go first, as far as they fit."""
+        assert request in self.books.heads()
+        for other in self.books.heads():
+            alike = (other.account, other.service_class.band) == (request.account, request.service_class.band)
+            if alike and other.precedence < request.precedence:
+                assert not self.books.fits_at(pool, other), "another request of the tenant goes first"
 
     def check_nothing_waits_beside_room(self) -> None:
-        """3: no endpoint has room while a request that could go there waits."""
+        """3: no endpoint has room while the head of a line that could go there waits, floors aside."""
+        heads = self.books.heads()
         for engine in self.books.engines.values():
-            if has_room(self.books, engine):
-                for request in self.books.asked.values():
-                    assert not request.queued or not may_take(self.books, engine, request)
+            if self.books.has_headroom(engine):
+                for request in heads:
+                    band, pool = request.service_class.band, engine.pool
+                    if band not in self.books.held.get(pool, ()) or self.books.is_due(pool, band):
+                        assert not self.books.fits(engine, request), "waits beside room"
+
+    def check_turns(self) -> None:
+        """4: two tenants that both keep waiting at a pool are served alike, by their weights."""
+        self.books.keep_pairs_that_wait()
+        for key, lead in self.books.lead.items():
+            assert abs(lead) <= self.books.lead_max(key), f"turns are unfair: {key} by {lead}"
 
     # Endings
 
@@ -557,7 +833,8 @@ class Check:
         match FACES[order.outcome].retry_after:
             case RetryAfter.COMPUTED:
                 assert order.retry_after_ns is not None
-                assert SECOND <= order.retry_after_ns <= MINUTE
+                longest = 60 * MINUTE if order.outcome is Outcome.RATE_LIMITED else MINUTE
+                assert SECOND <= order.retry_after_ns <= longest
             case RetryAfter.ONE_SECOND:
                 assert order.retry_after_ns == SECOND
             case RetryAfter.ABSENT:
@@ -587,30 +864,3 @@ class Check:
         firsts = [name for name, when in self.books.firsts if when > since]
         of_pool, all_firsts_of_pool = extras.count(pool), firsts.count(pool)
         assert of_pool <= rules.pool_extra_min or 100 * of_pool <= rules.pool_percent * all_firsts_of_pool
-
-    # Turns
-
-    def count_turn(self, request: Asked, pool: PoolName) -> None:
-        band, tenant = request.service_class.band, request.ticket.tenant
-        for key in self.books.lead:
-            if key[:2] == (band, pool):
-                self.books.lead[key] += (key[2] == tenant) - (key[3] == tenant)
-
-    def check_turns(self) -> None:
-        """6: two tenants that both keep waiting at a pool differ by at most one turn there, whenever they came.
-
-        Only those count that have something waiting which any endpoint of the pool could take.
-        """
-        waiting: dict[tuple[int, PoolName], dict[TenantId, None]] = {}
-        for request in self.books.asked.values():
-            if request.queued and request.avoid is None:
-                for pool in request.pools:
-                    waiting.setdefault((request.service_class.band, pool), {})[request.ticket.tenant] = None
-        steady = {
-            (band, pool, *pair)
-            for (band, pool), tenants in waiting.items()
-            for pair in combinations(sorted(tenants), 2)
-        }
-        self.books.lead = {key: self.books.lead.get(key, 0) for key in steady}
-        for key, lead in self.books.lead.items():
-            assert abs(lead) <= 1, f"turns are unfair: {key} by {lead}"

@@ -1,28 +1,65 @@
 """Do the promises of the scheduler hold whatever happens, in whatever order?"""
 
 from copy import deepcopy
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from headgate.core.events import AttemptEnded, AttemptEnding, AttemptProgress, Event, Progressed, TimerFired
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    AttemptProgress,
+    EndpointJoined,
+    EndpointMeasured,
+    Event,
+    Progressed,
+    RequestArrived,
+    TimerFired,
+)
 from headgate.model.caps import Caps
-from headgate.model.policy import HealthRules, Policy, RetryRules
-from headgate.model.units import SECOND, Duration, Instant, RequestId
-from tests.properties.model_host import ModelHost, Open
+from headgate.model.limits import Limits
+from headgate.model.policy import (
+    AdmissionRules,
+    HeadroomRules,
+    HealthRules,
+    LadderRules,
+    Policy,
+    Promise,
+    RetryRules,
+    RoutingRules,
+    SheddingRules,
+    Variant,
+)
+from headgate.model.prefix import BYTES_PER_TOKEN, pack, reach
+from headgate.model.speed import EngineSpeed
+from headgate.model.tenant import Tenant
+from headgate.model.units import (
+    SECOND,
+    Duration,
+    EndpointId,
+    Instant,
+    ModelName,
+    RequestId,
+    TenantId,
+)
+from headgate.model.usage import Usage, UsageSource
+from tests.properties.books import Open
+from tests.properties.model_host import ModelHost
 from tests.support.builders import (
     a_class,
     a_model,
     a_policy,
+    a_pool,
     a_tenant,
+    an_endpoint,
     arrived,
     at,
     client_left,
     first_token,
     grace_over,
-    joined,
     lasting,
     leaving,
     policy_changed,
@@ -31,30 +68,51 @@ from tests.support.builders import (
 )
 from tests.support.inside import inside
 
-INTERACTIVE = a_class(
-    "interactive", queue_wait=12, queue_length_max=9, queue_length_per_tenant_max=6, caps=Caps(prompt_tokens=2_000, n=1)
+INTERACTIVE = replace(
+    a_class(
+        "interactive", queue_wait=12, queue_length_max=9, queue_length_per_tenant_max=6, caps=Caps(prompt_tokens=2_000)
+    ),
+    ttft_ns=lasting(4),
+    hedges=True,
 )
-CODE = a_class("code", queue_wait=9, pools=("q",), queue_length_max=5)
-BATCH = a_class("batch", band=1, queue_wait=20, queue_length_max=9, pools=("p", "q"), service_tiers=("flex",))
+CODE = replace(a_class("code", queue_wait=9, pools=("q",), queue_length_max=5), tpot_ns=lasting(0.05))
+BATCH = replace(
+    a_class("batch", band=1, queue_wait=20, queue_length_max=9, pools=("p", "q"), service_tiers=("flex",)),
+    floor_percent=30,
+)
 URGENT = a_class(
     "urgent", band=-1, queue_wait=6, pools=("p",), caps=Caps(prompt_tokens=500, trims_prompt=True, output_tokens=9)
 )
 STRICT = a_class("interactive", queue_wait=12, caps=Caps(prompt_tokens=100))
+GIVING_WAY = replace(BATCH, promise=Promise.COST, variants=(Variant(1, Caps(output_tokens=9)),))
+KEPT = replace(URGENT, reserve_percent=40)
 RETRY = RetryRules(credit_burst=500)
 HEALTH = HealthRules(failures_max=2, stall_ns_max=lasting(6), eject_ns=lasting(2), eject_ns_max=lasting(7))
 MODELS = (a_model("m", "p", "q"), a_model("n", "q", "p"))
+HEAVY = Tenant(TenantId("bolt"), weight=300)
+LIGHT = Tenant(TenantId("coil"), weight=50)
+SLOW = EngineSpeed(step_ps=100 * 10**9, prefill_token_ps=10**9, decode_sequence_ps=4 * 10**9, chunk_tokens=4_000)
+P = replace(a_pool("p"), kv_tokens=3_000)
+Q = replace(a_pool("q"), kv_tokens=9_000, speed=EngineSpeed(decode_sequence_ps=10**10, chunk_tokens=3_000))
+"""In p it is memory that runs out first, in q the time that a step may take."""
+NO_LADDER = LadderRules(enabled=False)
+QUICK_LADDER = LadderRules(climb_above=100, climb_after_ns=lasting(0.2), descend_after_ns=lasting(0.5))
+LONG = HeadroomRules(long_tokens=1_000, pending_percent=90)
 
 
 def policy(**changes: object) -> Policy:
+    """Keys that the builder does not know are those of the policy."""
     given: dict[str, object] = {
         "classes": (INTERACTIVE, CODE, BATCH, URGENT),
-        "tenants": ("acme", "bolt", "coil"),
-        "pools": ("p", "q"),
+        "tenants": ("acme", "acme/lab", HEAVY, LIGHT),
+        "pools": (P, Q),
         "models": MODELS,
         "retry": RETRY,
         "health": HEALTH,
     }
-    return a_policy(**(given | changes))  # type: ignore[arg-type]
+    known = given | {key: value for key, value in changes.items() if key in given}
+    others = {"ladder": NO_LADDER} | {key: value for key, value in changes.items() if key not in given}
+    return replace(a_policy(**known), **others)  # type: ignore[arg-type]
 
 
 POLICIES = (
@@ -63,37 +121,67 @@ POLICIES = (
     policy(classes=(a_class("interactive", band=3, queue_wait=1, pools=("p",)), CODE, BATCH)),
     policy(classes=(STRICT, CODE, BATCH)),
     policy(tenants=("acme", a_tenant("bolt", classes=("batch", "interactive")))),
-    policy(pools=("p",), models=(a_model("m", "p"),)),
-    policy(pools=("q",), models=(a_model("m", "q"), a_model("n", "q"))),
+    policy(pools=(P,), models=(a_model("m", "p"),)),
+    policy(pools=(Q,), models=(a_model("m", "q"), a_model("n", "q"))),
     policy(health=HealthRules(failures_max=1, stall_ns_max=lasting(2), eject_ns=lasting(1))),
+    # Places that are kept for a class, and prompts that have a lane of their own.
+    policy(classes=(INTERACTIVE, CODE, BATCH, KEPT), headroom=LONG),
+    # Slow engines, for which hardly anybody may wait.
+    policy(pools=(replace(P, speed=SLOW), replace(Q, speed=SLOW)), admission=AdmissionRules(40)),
+    # Limits of tenants.
+    policy(tenants=("acme", "acme/lab", HEAVY, replace(LIGHT, limits=Limits(6, 4_000, concurrency=2)))),
+    policy(tenants=(Tenant(TenantId("acme"), limits=Limits(concurrency=2)), "acme/lab", HEAVY, LIGHT)),
+    # Models that fall back to each other, and a pool for short prompts.
+    policy(
+        models=(
+            replace(a_model("m", "p"), fallbacks=(ModelName("n"),)),
+            replace(a_model("n", "q"), fallbacks=(ModelName("m"),)),
+        )
+    ),
+    policy(pools=(replace(P, prompt_tokens_max=500), Q)),
+    # What an engine said is soon stale.
+    policy(routing=RoutingRules(stale_ns=lasting(1))),
+    # All that gives way under overload.
+    policy(
+        classes=(INTERACTIVE, CODE, GIVING_WAY, URGENT),
+        ladder=QUICK_LADDER,
+        shedding=SheddingRules(enabled=True, pressure=50, integral_gain=2_000),
+    ),
 )
 ENDPOINTS = {"e1": "p", "e2": "p", "e3": "q", "e4": "q"}
 
 CLASSES_NAMED = ["interactive"] * 3 + ["code"] * 2 + ["batch"] * 3 + ["urgent", None, "nonsense"]
 
 waits = st.sampled_from([0, 0, 0, 0, 0, 1, SECOND // 10, SECOND, SECOND]).map(Duration)
-tenants = st.sampled_from(["acme", "bolt", "coil"])
+tenants = st.sampled_from(["acme", "acme/lab", "bolt", "coil"])
 endpoints = st.sampled_from(sorted(ENDPOINTS))
 positions = st.integers(0, 30)
-prompts = st.sampled_from([(100, 0)] * 4 + [(4_000, 400), (4_000, 4_000), (9_000, 2_000)])
+prompts = st.sampled_from([(100, 0)] * 4 + [(1_000, 0)] * 2 + [(4_000, 400), (4_000, 4_000), (9_000, 2_000)])
 """How many bytes, and how many of them cannot be left out."""
 keys = st.sampled_from([None] * 5 + ["k1", "k1", "k2"])
 allowances = st.sampled_from([None] * 12 + [-1, 0, 0.1, 1, 1, 2, 6, 12, 13])
 """Seconds that a caller allows. Some are as long as a class's patience, some shorter, some longer."""
+usages = st.sampled_from([None, None, (20, 5), (900, 900)])
+"""What an engine says at the end: tokens of the prompt and of the answer."""
 
 
 class SchedulerMachine(RuleBasedStateMachine):
     host: ModelHost
 
     @initialize(
-        ready=st.sampled_from([["e1"], ["e1", "e3"], ["e1", "e2", "e3"], list(ENDPOINTS)]), places=st.integers(1, 3)
+        ready=st.sampled_from([["e1"], ["e1", "e3"], ["e1", "e2", "e3"], list(ENDPOINTS)]),
+        places=st.integers(1, 5),
+        device=st.sampled_from(["", "", "gpu"]),
+        number=st.sampled_from([0] * 10 + list(range(len(POLICIES)))),
     )
-    def begin(self, ready: list[str], places: int) -> None:
-        self.host = ModelHost(POLICIES[0], at(0))
+    def begin(self, ready: list[str], places: int, device: str, number: int) -> None:
+        self.host = ModelHost(POLICIES[number], at(0))
         self.arrivals = 0
+        self.devices = {"e2": device, "e3": device}
         for name in ready:
-            self.host.tell(joined(name, pool=ENDPOINTS[name], places=places))
+            self.add(name, places)
             self.host.tell(readied(name))
+        self.host.know_first_tokens("interactive", "p", "q")
 
     # Requests
 
@@ -104,6 +192,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stream=st.booleans(),
         retries=st.sampled_from([0, 0, 0, 1]),
         prompt=prompts,
+        beginning=st.integers(0, 2),
         key=keys,
         allowed=st.tuples(allowances, allowances),
         later=waits,
@@ -117,6 +206,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         stream: bool,
         retries: int = 0,
         prompt: tuple[int, int] = (100, 0),
+        beginning: int = 0,
         key: str | None = None,
         allowed: tuple[float | None, float | None] = (None, None),
         later: Duration = Duration(0),
@@ -135,25 +225,35 @@ class SchedulerMachine(RuleBasedStateMachine):
             first_token_within=allowed[0],
             complete_within=allowed[1],
         )
-        self.host.tell(event, later)
+        depth = len([each for each in (1, 2, 3) if BYTES_PER_TOKEN * reach(each) <= prompt[0]])
+        hashes = [10 * beginning + part for part in range(depth)] if beginning else []
+        ticket = replace(event.ticket, prefix=pack(hashes))
+        self.host.tell(RequestArrived(ticket), later)
 
     @rule(
         senders=st.lists(tenants, min_size=2, max_size=8),
         service_class=st.sampled_from(CLASSES_NAMED),
         model=st.sampled_from(["m", "n"]),
         stream=st.booleans(),
+        prompt=prompts,
         allowed=st.tuples(allowances, allowances),
     )
     def burst(
         self,
+        *,
         senders: list[str],
         service_class: str | None,
         model: str,
         stream: bool,
+        prompt: tuple[int, int],
         allowed: tuple[float | None, float | None],
     ) -> None:
-        for tenant in senders:
-            self.arrive(tenant=tenant, service_class=service_class, model=model, stream=stream, allowed=allowed)
+        for number, tenant in enumerate(senders):
+            # Every other one is short.
+            size = prompt if number % 2 else (100, 0)
+            self.arrive(
+                tenant=tenant, service_class=service_class, model=model, stream=stream, prompt=size, allowed=allowed
+            )
 
     @precondition(lambda self: any(each.ticket.idempotency_key for each in self.host.books.asked.values()))
     @rule(position=positions, tenant=tenants, later=waits)
@@ -174,19 +274,22 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.host.tell(first_token(attempt.request_id, attempt.number), later)
 
     @precondition(lambda self: self.host.books.open)
-    @rule(positions=st.lists(positions, max_size=3), later=waits)
-    def progress(self, positions: list[int], later: Duration) -> None:
+    @rule(positions=st.lists(positions, max_size=3), tokens=st.sampled_from([0, 9, 9, 70, 700]), later=waits)
+    def progress(self, positions: list[int], tokens: int, later: Duration) -> None:
         attempts = [self.some_attempt(position) for position in positions]
-        reports = tuple(AttemptProgress(each.request_id, each.number, tokens=9) for each in attempts)
+        reports = tuple(AttemptProgress(each.request_id, each.number, tokens) for each in attempts)
         self.host.tell(Progressed(reports), later)
 
     @precondition(lambda self: self.host.books.open)
-    @rule(position=positions, ending=st.sampled_from(list(AttemptEnding)), later=waits)
-    def attempt_ends(self, position: int, ending: AttemptEnding, later: Duration) -> None:
+    @rule(position=positions, ending=st.sampled_from(list(AttemptEnding)), used=usages, later=waits)
+    def attempt_ends(
+        self, position: int, ending: AttemptEnding, used: tuple[int, int] | None = None, later: Duration = Duration(0)
+    ) -> None:
         attempt = self.some_attempt(position)
         if ending is AttemptEnding.ABORTED and not attempt.abort_ordered:
             ending = AttemptEnding.FAILED
-        self.host.tell(AttemptEnded(attempt.request_id, attempt.number, ending, "as it happened"), later)
+        usage = None if used is None else Usage(*used, cached_tokens=0, source=UsageSource.ENGINE)
+        self.host.tell(AttemptEnded(attempt.request_id, attempt.number, ending, "as it happened", usage), later)
 
     @precondition(lambda self: self.host.books.open)
     @rule(position=positions, silent=st.booleans())
@@ -226,16 +329,28 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(name=endpoints, places=st.sampled_from([1, 1, 2, 2, 3, 0]), later=waits)
     def join(self, name: str, places: int, later: Duration) -> None:
-        self.host.tell(joined(name, pool=ENDPOINTS[name], places=places), later)
+        self.add(name, places, later)
         self.host.tell(readied(name))
 
-    @rule(name=endpoints, places=st.integers(0, 4), later=waits)
+    @rule(name=endpoints, places=st.integers(0, 5), later=waits)
     def join_and_warm_up(self, name: str, places: int, later: Duration) -> None:
-        self.host.tell(joined(name, pool=ENDPOINTS[name], places=places), later)
+        self.add(name, places, later)
 
     @rule(name=endpoints, kind=st.sampled_from([readied, readied, unreadied, leaving]), later=waits)
     def endpoint_changes(self, name: str, kind: type, later: Duration) -> None:
         self.host.tell(kind(name), later)
+
+    @rule(
+        name=endpoints,
+        running=st.integers(0, 5),
+        waiting=st.sampled_from([0, 0, 2]),
+        kv_percent=st.sampled_from([None, 0, 10, 50, 100]),
+        later=waits,
+    )
+    def engine_tells_of_itself(
+        self, name: str, running: int, waiting: int, kv_percent: int | None, later: Duration
+    ) -> None:
+        self.host.tell(EndpointMeasured(EndpointId(name), running, waiting, kv_percent), later)
 
     # Time and policy
 
@@ -263,6 +378,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.host.tell(policy_changed(POLICIES[number], f"h{number}"), later)
 
     # Help
+
+    def add(self, name: str, places: int, later: Duration = Duration(0)) -> None:
+        endpoint = replace(an_endpoint(name, pool=ENDPOINTS[name], places=places), device=self.devices.get(name, ""))
+        self.host.tell(EndpointJoined(endpoint), later)
 
     def some_attempt(self, position: int) -> Open:
         attempts = list(self.host.books.open.values())
@@ -296,15 +415,24 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_that_nothing_is_remembered(self) -> None:
         idle = inside(self.host.scheduler)
         assert (idle.requests, idle.attempts, idle.queued_per_tenant, idle.lines) == (0, 0, 0, 0)
-        assert (idle.keys, idle.deadlines) == (0, (0, 0))
-        assert (idle.expiries, idle.stalls, idle.pools_changed) == ((0, 0), (0, 0), 0)
-        assert idle.tenants_with_credit <= 3
+        assert (idle.keys, idle.deadlines, idle.limit_claims, idle.work) == (0, (0, 0), 0, 0)
+        assert (idle.expiries, idle.stalls, idle.prefills, idle.hedges) == ((0, 0), (0, 0), (0, 0), (0, 0))
+        assert (idle.pools_changed, idle.promised) == (0, 0)
+        assert idle.tenants_with_credit <= 4
         assert idle.pools_with_window <= 2
         for name in ENDPOINTS:
             self.host.tell(leaving(name))
         gone = inside(self.host.scheduler)
-        assert (gone.endpoints, gone.pools, gone.shelved, gone.returns) == (0, 0, 0, (0, 0))
+        assert (gone.endpoints, gone.pools, gone.devices, gone.shelved) == (0, 0, 0, 0)
+        assert (gone.returns, gone.silences) == ((0, 0), (0, 0))
+        self.come_down_the_ladder()
         assert self.host.scheduler.next_wakeup() is None
+
+    def come_down_the_ladder(self) -> None:
+        for _ in range(400):
+            wakeup = self.host.scheduler.next_wakeup()
+            if wakeup is not None:
+                self.host.tell(TimerFired(), Duration(max(0, wakeup - self.host.now)))
 
 
 def late_word(request_id: str, number: int, kind: AttemptEnding | str) -> Event:

@@ -1,21 +1,29 @@
 """Are turns fair whatever the tenants do with them?"""
 
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import combinations
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.commands import Command, Dispatch
-from headgate.core.queues.fair import Answer, Turns
+from headgate.core.queues.fair import IDLE, PASSES, Turns
+from headgate.core.scheduler import Scheduler
+from headgate.model.tenant import Tenant
 from headgate.model.units import TenantId
-from tests.support.builders import a_policy, a_scheduler, arrived, at, completed, told
+from tests.support.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, completed, told
 
 TENANTS = [TenantId(name) for name in "abcd"]
-answers = st.fixed_dictionaries({tenant: st.sampled_from(Answer) for tenant in TENANTS})
+COST_MAX = 50
+costs = st.integers(1, COST_MAX)
+answers = st.fixed_dictionaries({tenant: st.sampled_from([IDLE, PASSES, 1, 7, COST_MAX]) for tenant in TENANTS})
 
 
-def take_turn(turns: Turns, doing: dict[TenantId, Answer], asked: list[TenantId]) -> TenantId | None:
+def take_turn(turns: Turns, doing: dict[TenantId, int], asked: list[TenantId]) -> TenantId | None:
     """Offers one turn to tenants that do with it what they are doing at the moment."""
 
-    def ask(tenant: TenantId) -> Answer:
+    def ask(tenant: TenantId) -> int:
         asked.append(tenant)
         return doing[tenant]
 
@@ -23,13 +31,13 @@ def take_turn(turns: Turns, doing: dict[TenantId, Answer], asked: list[TenantId]
 
 
 @given(st.lists(st.tuples(answers, st.integers(1, 12)), max_size=8))
-def test_those_who_take_every_turn_they_are_offered_differ_by_at_most_one(
-    phases: list[tuple[dict[TenantId, Answer], int]],
+def test_those_who_take_every_turn_differ_by_the_largest_cost_at_most(
+    phases: list[tuple[dict[TenantId, int], int]],
 ) -> None:
     turns = Turns()
     for doing, rounds in phases:
-        waiting = [tenant for tenant in TENANTS if doing[tenant] is not Answer.IDLE]
-        taking = [tenant for tenant in TENANTS if doing[tenant] is Answer.TAKES]
+        waiting = [tenant for tenant in TENANTS if doing[tenant] != IDLE]
+        taking = [tenant for tenant in TENANTS if doing[tenant] > 0]
         taken = dict.fromkeys(TENANTS, 0)
         for _ in range(rounds):
             for tenant in waiting:
@@ -37,14 +45,14 @@ def test_those_who_take_every_turn_they_are_offered_differ_by_at_most_one(
             winner = take_turn(turns, doing, [])
             assert (winner is None) is not bool(taking)
             if winner is not None:
-                taken[winner] += 1
+                taken[winner] += doing[winner]
             counts = [taken[tenant] for tenant in taking]
-            # Whatever they did before: idling and passing neither earn turns nor cost any.
-            assert max(counts, default=0) - min(counts, default=0) <= 1
+            # Whatever they did before: idling and passing neither earn anything nor cost any.
+            assert max(counts, default=0) - min(counts, default=0) <= 2 * COST_MAX
 
 
 @given(st.lists(answers, max_size=30))
-def test_nobody_is_asked_twice_for_one_turn(phases: list[dict[TenantId, Answer]]) -> None:
+def test_nobody_is_asked_twice_for_one_turn(phases: list[dict[TenantId, int]]) -> None:
     turns = Turns()
     for doing in phases:
         for tenant in TENANTS:
@@ -54,38 +62,121 @@ def test_nobody_is_asked_twice_for_one_turn(phases: list[dict[TenantId, Answer]]
         assert len(asked) == len(set(asked))
 
 
-def test_a_newcomer_stands_behind_those_who_have_had_as_many_turns_as_it_is_given() -> None:
+@given(st.lists(st.tuples(st.sampled_from(TENANTS), costs, st.integers(-COST_MAX, COST_MAX)), max_size=60))
+def test_what_is_settled_later_counts_as_if_it_had_been_known(steps: list[tuple[TenantId, int, int]]) -> None:
+    """All wait all the time; each turn's cost is corrected at once, so that only the truth counts."""
+    turns, taken = Turns(), dict.fromkeys(TENANTS, 0)
+    for tenant in TENANTS:
+        turns.list(tenant)
+    for _, cost, error in steps:
+        truth = max(1, cost + error)
+        winner = take_turn(turns, dict.fromkeys(TENANTS, cost), [])
+        assert winner is not None
+        turns.settle(winner, truth - cost)
+        taken[winner] += truth
+        assert max(taken.values()) - min(taken.values()) <= 2 * COST_MAX
+
+
+@given(before=st.lists(costs, min_size=1, max_size=30), away=st.integers(1, 30), own=costs)
+def test_a_tenant_that_returns_neither_hoards_nor_is_punished(before: list[int], away: int, own: int) -> None:
+    """6: it took some, was away while another took much, and is then served as if it had just come."""
+    a, b = TENANTS[:2]
     turns = Turns()
-    everyone = dict.fromkeys(TENANTS, Answer.TAKES)
-    for tenant in "abc":
-        turns.list(TenantId(tenant))
-    first = [take_turn(turns, everyone, []) for _ in range(4)]
-    turns.list(TenantId("d"))
+    turns.list(a)
+    turns.list(b)
+    for cost in before:
+        take_turn(turns, {a: cost, b: cost}, [])
+    for _ in range(away):
+        take_turn(turns, {a: IDLE, b: own}, [])
+    turns.list(a)
+    taken = {a: 0, b: 0}
+    for _ in range(20):
+        winner = take_turn(turns, {a: own, b: own}, [])
+        assert winner is not None
+        taken[winner] += own
+        assert abs(taken[a] - taken[b]) <= COST_MAX + own
 
-    assert first == ["a", "b", "c", "a"]
-    assert [take_turn(turns, everyone, []) for _ in range(5)] == ["b", "c", "d", "a", "b"]
+
+# The same of the whole scheduler
 
 
-def dispatches(commands: list[Command]) -> list[Dispatch]:
-    return [each for each in commands if isinstance(each, Dispatch)]
+@dataclass
+class Served:
+    """What each tenant has been given, in engine time by its weight, as long as all of them wait."""
+
+    scheduler: Scheduler
+    weights: dict[str, int]
+    given: dict[str, int] = field(default_factory=dict)
+    running: list[Dispatch] = field(default_factory=list)
+    cost_max: int = 0
+
+    def note(self, commands: list[Command]) -> None:
+        for each in commands:
+            if isinstance(each, Dispatch):
+                request = self.scheduler._requests.by_id[each.request_id]
+                self.cost_max = max(self.cost_max, request.cost_ns)
+                tenant = request.ticket.tenant
+                self.given[tenant] = self.given.get(tenant, 0) + request.cost_ns
+                self.running.append(each)
+
+    def check(self) -> None:
+        """4: |served_f/w_f - served_g/w_g| <= 2 (largest cost + in flight) / w."""
+        in_flight = self.cost_max * len(self.running)
+        for one, other in combinations(self.weights, 2):
+            mine, theirs = self.given.get(one, 0) / self.weights[one], self.given.get(other, 0) / self.weights[other]
+            least = min(self.weights[one], self.weights[other])
+            assert abs(mine - theirs) <= 2 * (self.cost_max + in_flight) / least
+
+
+def backlogged(weights: dict[str, int], prompts: dict[str, int], places: int, deep: int) -> Served:
+    tenants = tuple(Tenant(TenantId(name), weight=weight) for name, weight in weights.items())
+    policy = a_policy(
+        classes=(
+            a_class("interactive", queue_wait=10_000, queue_length_max=10_000, queue_length_per_tenant_max=9_999),
+        ),
+        tenants=(*tenants, "first"),
+    )
+    scheduler = a_scheduler(an_endpoint("e1", places=places), policy=policy)
+    served = Served(scheduler, weights)
+    served.running = [
+        each
+        for each in told(scheduler, at(0), *(arrived(f"f{number}", "first") for number in range(places)))
+        if isinstance(each, Dispatch)
+    ]
+    for number in range(deep):
+        for name, prompt_bytes in prompts.items():
+            told(scheduler, at(0), arrived(f"{name}{number}", name, prompt_bytes=prompt_bytes))
+    return served
 
 
 @given(
+    weights=st.fixed_dictionaries({name: st.sampled_from([50, 100, 300]) for name in "abc"}),
+    prompts=st.fixed_dictionaries({name: st.sampled_from([40, 400, 2_000]) for name in "abc"}),
     places=st.integers(1, 4),
-    order=st.lists(st.sampled_from(TENANTS), max_size=20),
     ends=st.lists(st.integers(0, 3), min_size=1, max_size=40),
 )
-def test_two_backlogged_tenants_differ_by_at_most_one_turn(places: int, order: list[TenantId], ends: list[int]) -> None:
-    """Whoever came first, however much each has sent, and whichever attempt happens to end."""
-    scheduler = a_scheduler(policy=a_policy(tenants=("first", *TENANTS)), places=places)
-    running = dispatches(told(scheduler, at(0), *[arrived(f"f{number}", "first") for number in range(places)]))
-    backlog = [*order, *[tenant for tenant in TENANTS for _ in ends]]
-    told(scheduler, at(0), *[arrived(f"{tenant}{number}", tenant) for number, tenant in enumerate(backlog)])
-    taken = dict.fromkeys(TENANTS, 0)
-
+def test_backlogged_tenants_get_engine_time_by_their_weights(
+    weights: dict[str, int], prompts: dict[str, int], places: int, ends: list[int]
+) -> None:
+    served = backlogged(weights, prompts, places, deep=60)
     for position in ends:
-        ended = running.pop(position % len(running))
-        [sent] = dispatches(scheduler.handle(completed(ended.request_id), at(1)))
-        running.append(sent)
-        taken[TenantId(sent.request_id[0])] += 1
-        assert max(taken.values()) - min(taken.values()) <= 1
+        ended = served.running.pop(position % len(served.running))
+        served.note(served.scheduler.handle(completed(ended.request_id), at(1)))
+        served.check()
+
+
+def shares(weights: dict[str, int], names: Callable[[str], str]) -> dict[str, int]:
+    renamed = {names(name): weight for name, weight in weights.items()}
+    served = backlogged(renamed, dict.fromkeys(renamed, 400), places=2, deep=60)
+    for _ in range(60):
+        ended = served.running.pop(0)
+        served.note(served.scheduler.handle(completed(ended.request_id), at(1)))
+    return served.given
+
+
+@given(weights=st.fixed_dictionaries({name: st.sampled_from([50, 100, 300]) for name in "abc"}))
+def test_renaming_tenants_renames_what_they_get(weights: dict[str, int]) -> None:
+    """11: of tenants of one size nobody's name is an advantage."""
+    plain, renamed = shares(weights, lambda name: name), shares(weights, lambda name: f"zz-{name}")
+
+    assert renamed == {f"zz-{name}": taken for name, taken in plain.items()}

@@ -31,6 +31,8 @@ NEEDS_A_KEY = {
 }
 # The admin listener: it only reads, and asks for no key.
 NEEDS_NO_KEY = (b"/health", b"/ready", b"/metrics", b"/status")
+# Likewise, with the name of one thing behind it.
+NEEDS_NO_KEY_BELOW = (b"/explain/",)
 
 # What engines and servers of other kinds have, or had.
 # fmt: off
@@ -143,9 +145,10 @@ def test_every_route_of_the_data_listener_stands_in_the_table() -> None:
 
 async def test_every_page_of_the_admin_listener_stands_in_the_table(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
-        pages = gateway.gateway._admin.pages
+        admin = gateway.gateway._admin
 
-    assert set(pages) == set(NEEDS_NO_KEY)
+    assert set(admin.pages) == set(NEEDS_NO_KEY)
+    assert set(admin.pages_below) == set(NEEDS_NO_KEY_BELOW)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -182,6 +185,42 @@ async def test_an_operators_page_is_only_read(stage: Stage, path: bytes) -> None
             assert answer.status == 200
         else:
             assert answer is None or answer.status in {400, 404, 405, 501}, method
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_explanation_of_a_request_is_only_read_and_by_its_name_alone(stage: Stage) -> None:
+    served = await stage.ask(b"POST", b"/v1/chat/completions", KEY)
+    assert served is not None
+    name = served.headers[b"x-request-id"]
+
+    async def statuses(path: bytes, *methods: bytes) -> set[int | None]:
+        answers = [await stage.ask(method, path, admin=True) for method in methods]
+        return {answer and answer.status for answer in answers}
+
+    path = b"/explain/" + name
+    assert await statuses(path, b"GET", b"HEAD") == {200}
+    assert await statuses(path, *(each for each in METHODS if each not in (b"GET", b"HEAD"))) <= {
+        None,
+        400,
+        404,
+        405,
+        501,
+    }
+    for spelling in (
+        *(
+            b"/explain/",
+            b"/explain",
+            b"/explain//" + name,
+            b"//explain/" + name,
+            path + b"/",
+            path + b"%00",
+            path + b";x",
+        ),
+        *(b"/explain/../status", b"/explain/..", b"/explain/%72eq_1", b"/explain/x/" + name, b"/EXPLAIN/" + name),
+        *(path.replace(b"_", b"%5f"), b"/explain/" + b"a" * 129),
+    ):
+        assert await statuses(spelling, b"GET") <= {None, 400, 404}, spelling
+    assert (await stage.ask(b"GET", path, KEY)).status == 404  # type: ignore[union-attr]
 
 
 @pytest.mark.asyncio(loop_scope="module")

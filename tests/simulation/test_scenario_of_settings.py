@@ -7,6 +7,7 @@ import pytest
 
 from headgate.compose.simulation import SCHEDULERS, scenario, warnings
 from headgate.config.scenarios.load import parse
+from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND
 from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.virtual.faults import place_of
@@ -36,6 +37,17 @@ def test_everyone_who_asks_is_known_and_asks_at_its_time() -> None:
     assert all(30 * SECOND <= each.at < 40 * SECOND for each in arrivals if each.tenant == "c")
     assert all(each.at < 20 * SECOND for each in arrivals if each.tenant != "c")
     assert whole.span_ns == 40 * SECOND
+
+
+def test_tenants_that_the_file_names_are_treated_as_it_says() -> None:
+    whole = made("tenants: {b: {weight: 300}, b/c: {plan: free}}")
+
+    assert whole.policy.tenants == (Tenant("b", weight=300), Tenant("b/c", plan=Plan.FREE), Tenant("a"), Tenant("c"))
+
+
+def test_the_first_model_of_the_file_is_asked_for() -> None:
+    assert made().model == "model"
+    assert made("models: {big: main, small: main}").model == "big"
 
 
 def test_the_duration_cuts_the_traffic_and_nothing_else() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from bench.sim_live import ENDLESS, FIGURES, RATIO_MAX, Figure, as_data, check_same_requests, compare, table_of
-from bench.sim_live_sides import Machine, Side, WrongAnswers, simulated
+from bench.sim_live_sides import Machine, Side, WrongAnswers, simulated, steady
 from bench.sim_live_workload import ROLE_TOKENS, Workload, busy, write_trace
-from headgate.model.units import MILLISECOND, SECOND
+from headgate.model.outcome import Outcome
+from headgate.model.units import MILLISECOND, SECOND, Instant
 from headgate.simulation.workload.traces import read_trace
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +68,7 @@ def test_the_list_is_the_same_each_time_and_another_for_another_seed() -> None:
 def test_at_half_the_load_the_same_requests_take_twice_as_long_to_come() -> None:
     whole, half = SMALL.asked(), replace(SMALL, load=SMALL.load / 2).asked()
 
-    assert half[-1].at_ns == pytest.approx(2 * whole[-1].at_ns, abs=2)
+    assert half[-1].at == pytest.approx(2 * whole[-1].at, abs=2)
     assert [each.prompt_tokens for each in half] == [each.prompt_tokens for each in whole]
 
 
@@ -87,9 +88,9 @@ def test_the_trace_says_what_the_list_says(tmp_path: Path) -> None:
 
     rows = list(read_trace(tmp_path / "trace.csv"))
 
-    assert [(row.at_ns, row.prompt_tokens + ROLE_TOKENS, row.output_tokens) for row in rows] == [
-        (each.at_ns, each.prompt_tokens, each.output_tokens) for each in asked
-    ]
+    assert [
+        (row.at_ns, row.prompt_tokens + ROLE_TOKENS, row.output_tokens, row.service_class, row.tenant) for row in rows
+    ] == [(each.at, each.prompt_tokens, each.output_tokens, each.service_class, each.tenant) for each in asked]
 
 
 # The simulated side, and the comparison
@@ -97,14 +98,14 @@ def test_the_trace_says_what_the_list_says(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def imagined(tmp_path_factory: pytest.TempPathFactory) -> Side:
-    return simulated(SMALL, SMALL.asked(), tmp_path_factory.mktemp("simulated"))
+    return simulated(steady(SMALL), SMALL.asked(), tmp_path_factory.mktemp("simulated"))
 
 
 def test_the_simulator_is_asked_what_the_list_says_and_answers_the_same_each_time(
     imagined: Side, tmp_path: Path
 ) -> None:
     check_same_requests(SMALL.asked(), imagined)
-    assert simulated(SMALL, SMALL.asked(), tmp_path) == imagined
+    assert simulated(steady(SMALL), SMALL.asked(), tmp_path) == imagined
 
 
 def test_a_side_that_was_asked_something_else_is_found_out(imagined: Side) -> None:
@@ -114,17 +115,27 @@ def test_a_side_that_was_asked_something_else_is_found_out(imagined: Side) -> No
         check_same_requests(SMALL.asked(), imagined, shorter)
 
 
+def test_a_side_on_which_a_request_was_not_completed_is_found_out(imagined: Side) -> None:
+    expired = (replace(imagined[0], outcome=Outcome.EXPIRED), *imagined[1:])
+
+    with pytest.raises(WrongAnswers, match="request 0 was expired"):
+        check_same_requests(SMALL.asked(), expired, imagined)
+
+
 def test_requests_wait_at_the_gateway(tmp_path: Path) -> None:
     """The list of the command itself, so that the queue is worth comparing."""
     workload = Workload()
-    waits = sorted(each.waited_ns for each in simulated(workload, workload.asked(), tmp_path))
+    waits = sorted(each.waited_ns for each in simulated(steady(workload), workload.asked(), tmp_path))
 
     assert waits[len(waits) // 2] == 0
     assert waits[len(waits) * 95 // 100] > 500 * MILLISECOND
 
 
 def test_a_side_that_waits_longer_has_another_ratio(imagined: Side) -> None:
-    later = tuple(replace(each, ttft_ns=each.ttft_ns + SECOND, waited_ns=each.waited_ns + SECOND) for each in imagined)
+    later = tuple(
+        replace(each, first_token_at=Instant((each.first_token_at or 0) + SECOND), waited_ns=each.waited_ns + SECOND)
+        for each in imagined
+    )
 
     figures = compare(later, imagined)
     told = as_data(figures, CALM)

@@ -278,7 +278,7 @@ def dispatch(
         limits.idle_ns_max,
         limits.total_ns_max,
         caps or limits.caps,
-        f"least outstanding, {place} in flight with it",
+        f"least load, {place} in flight with it",
     )
 
 

@@ -1,11 +1,12 @@
 """What might happen on a long day, with trouble in it?
 
 A seed makes events that react to what the scheduler orders, as a host would: attempts begin, go on and end in many
-ways, endpoints come and go, fail and hang, the policy changes, clients leave, are in a hurry or say a thing twice. The
-large world has many of everything; in the small one the same few meet in all possible ways.
+ways, endpoints come and go, fail and hang, engines tell of themselves or fall silent, the policy changes, clients
+leave, are in a hurry or say a thing twice. The large world has many of everything; in the small one the same few meet
+in all possible ways; in the crowded one the same few tenants wait all day long.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from headgate.core.commands import Abort, Command, Dispatch, End
@@ -13,25 +14,54 @@ from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    EndpointJoined,
+    EndpointMeasured,
     Event,
     Progressed,
     RequestArrived,
     TimerFired,
 )
 from headgate.model.caps import Caps
-from headgate.model.policy import HealthRules, Policy, RetryRules
-from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId, after
+from headgate.model.limits import Limits
+from headgate.model.policy import (
+    AdmissionRules,
+    HeadroomRules,
+    HealthRules,
+    LadderRules,
+    Policy,
+    Promise,
+    RetryRules,
+    RoutingRules,
+    SheddingRules,
+    Variant,
+)
+from headgate.model.prefix import BYTES_PER_TOKEN, pack, reach
+from headgate.model.speed import EngineSpeed
+from headgate.model.tenant import Plan, Tenant
+from headgate.model.units import (
+    MILLISECOND,
+    SECOND,
+    Duration,
+    EndpointId,
+    Instant,
+    ModelName,
+    RequestId,
+    TenantId,
+    after,
+)
+from headgate.model.usage import Usage, UsageSource
 from tests.support.builders import (
     a_class,
     a_model,
     a_policy,
+    a_pool,
     a_tenant,
+    an_endpoint,
     arrived,
     at,
     client_left,
     first_token,
     grace_over,
-    joined,
     lasting,
     leaving,
     policy_changed,
@@ -56,6 +86,18 @@ class World:
     """The share of events that are about endpoints coming, going and restarting."""
     failing: float
     """The share of attempts that fail wherever they are."""
+    places: tuple[int, ...] = (1, 1, 2)
+    """How much endpoints may be given at once."""
+    devices: tuple[str, ...] = ()
+    """Endpoints that share one device."""
+    changing: float = 0.01
+    """The share of events that change the policy."""
+    early: int = 0
+    """How many requests come before anything else happens."""
+    prompts: tuple[int, ...] = (100, 3_000, 90_000)
+    """In bytes."""
+    telling: float = 0.0
+    """The share of events in which an engine tells of itself."""
 
 
 @dataclass
@@ -75,8 +117,12 @@ class Day:
         """The policy, and every endpoint ready."""
         events: list[Event] = [policy_changed(self.world.policies[0], "h0")]
         for name, pool in self.world.endpoints.items():
-            events += [joined(name, pool=pool, places=2), readied(name)]
+            events += [self._joined(name, pool, self.world.places[-1]), readied(name)]
         return events
+
+    def _joined(self, name: str, pool: str, places: int) -> Event:
+        device = "shared" if name in self.world.devices else ""
+        return EndpointJoined(replace(an_endpoint(name, pool=pool, places=places), device=device))
 
     def next(self, wakeup: Instant | None) -> tuple[Event, Instant]:
         step = Duration(self.chance.choice(self.world.steps_ms) * MILLISECOND)
@@ -101,30 +147,33 @@ class Day:
     def _something(self) -> Event:
         if self.chance.random() < self.world.churn:
             return self._fleet()
+        if self.chance.random() < self.world.telling:
+            return self._measured()
         kind = self.chance.random()
         talking = [each for each in self.open if not self._hung(each)]
-        if kind < 0.47 or not talking:
+        if kind < 0.47 or not talking or self.arrivals < self.world.early:
             return self._arrival()
         if kind < 0.56:
             attempt = self.chance.choice(self.open)
             return first_token(attempt.request_id, attempt.attempt)
         if kind < 0.61:
             chosen = self.chance.sample(talking, min(5, len(talking)))
-            return Progressed(tuple(AttemptProgress(each.request_id, each.attempt, 9) for each in chosen))
+            tokens = self.chance.choice((0, 9, 9, 70, 500))
+            return Progressed(tuple(AttemptProgress(each.request_id, each.attempt, tokens) for each in chosen))
         if kind < 0.9:
             return self._ending(self.chance.choice(talking))
         if kind < 0.96 and self.unended:
             name = self.chance.choice(list(self.unended))
             return client_left(name) if self.chance.random() < 0.8 else grace_over(name)
-        if kind < 0.99 and self.past:
+        if kind < 1 - self.world.changing and self.past:
             late = self.chance.choice(self.past)
             return AttemptEnded(late.request_id, late.attempt, AttemptEnding.FAILED, "said twice")
         return policy_changed(self.chance.choice(self.world.policies), f"h{self.arrivals}")
 
     def _arrival(self) -> Event:
         self.arrivals += 1
-        prompt_bytes = self.chance.choice((100, 3_000, 90_000))
-        return arrived(
+        prompt_bytes = self.chance.choice(self.world.prompts)
+        event = arrived(
             f"r{self.arrivals}",
             self.chance.choice(self.world.tenants[: self.chance.choice((2, 10, 40))]),
             service_class=self.chance.choice(self.world.classes),
@@ -138,6 +187,15 @@ class Day:
             complete_within=self._allowance(),
             key=self.chance.choice(("k1", "k2", "k3")) if self.chance.random() < 0.1 else None,
         )
+        return RequestArrived(
+            replace(event.ticket, prefix=self._prefix(prompt_bytes), n=self.chance.choice((1, 1, 1, 3)))
+        )
+
+    def _prefix(self, prompt_bytes: int) -> bytes:
+        """One of a few beginnings, up to some distance within the prompt; or none."""
+        beginning = self.chance.randrange(4)
+        lengths = [count for count in range(9) if BYTES_PER_TOKEN * reach(count) <= prompt_bytes]
+        return pack([100 * beginning + part for part in range(self.chance.choice(lengths))])
 
     def _allowance(self) -> float | None:
         """Most callers set no deadline; a few have missed it before they arrive."""
@@ -159,69 +217,136 @@ class Day:
             ending = self.chance.choice((AttemptEnding.FAILED, AttemptEnding.SILENT, AttemptEnding.REFUSED))
         else:
             ending = AttemptEnding.COMPLETED
-        return AttemptEnded(RequestId(attempt.request_id), attempt.attempt, ending, "as it happened")
+        usage = None
+        if self.chance.random() < 0.5:
+            tokens = self.chance.choice((10, 100, 1_000))
+            usage = Usage(
+                tokens, self.chance.choice((5, 50, 500)), cached_tokens=tokens // 2, source=UsageSource.ENGINE
+            )
+        return AttemptEnded(RequestId(attempt.request_id), attempt.attempt, ending, "as it happened", usage)
 
     def _fleet(self) -> Event:
         name = self.chance.choice(list(self.world.endpoints))
         kind = self.chance.random()
         if kind < 0.4:
-            return joined(name, pool=self.world.endpoints[name], places=self.chance.choice((1, 1, 2)))
+            return self._joined(name, self.world.endpoints[name], self.chance.choice(self.world.places))
         return (readied if kind < 0.8 else unreadied if kind < 0.9 else leaving)(name)
+
+    def _measured(self) -> Event:
+        name = self.chance.choice(list(self.world.endpoints))
+        running, waiting = self.chance.choice((0, 2, 2, 5)), self.chance.choice((0, 0, 3))
+        return EndpointMeasured(EndpointId(name), running, waiting, self.chance.choice((None, 5, 30, 90)))
 
 
 # A large world
 
 _TENANTS = tuple(f"tenant-{number}" for number in range(40))
-_POOLS = ("large", "small", "spare")
-_CLASSES = (
-    a_class("interactive", queue_wait=4, queue_length_max=30, prompt_tokens_max=1_000),
-    a_class("code", queue_wait=6, pools=("large",), unnamed=False),
-    a_class(
-        "long", band=1, queue_wait=15, pools=("large", "spare"), caps=Caps(prompt_tokens=18_000, trims_prompt=True)
-    ),
-    a_class("batch", band=2, queue_wait=60, service_tiers=("flex",), unnamed=False),
+_WEIGHED = (
+    *(Tenant(TenantId(name), weight=50 + 50 * (number % 4)) for number, name in enumerate(_TENANTS[:20])),
+    *_TENANTS[20:],
 )
-_MODELS = (a_model("m", "large", "small"), a_model("n", "small", "spare"), a_model("o", *_POOLS))
+_SPEED = EngineSpeed(step_ps=20 * 10**9, decode_sequence_ps=2 * 10**9, prefill_token_ps=10**8)
+_POOLS = (
+    replace(a_pool("large"), kv_tokens=40_000, speed=_SPEED),
+    replace(a_pool("small"), kv_tokens=4_000, speed=_SPEED),
+    replace(a_pool("spare"), speed=_SPEED),
+)
+_CLASSES = (
+    replace(
+        a_class("interactive", queue_wait=4, queue_length_max=30, prompt_tokens_max=1_000),
+        ttft_ns=lasting(2),
+        tpot_ns=lasting(0.04),
+        hedges=True,
+        variants=(Variant(2, Caps(output_tokens=50), model=ModelName("n")),),
+    ),
+    replace(a_class("code", queue_wait=6, pools=("large",), unnamed=False), reserve_percent=40),
+    replace(
+        a_class(
+            "long", band=1, queue_wait=15, pools=("large", "spare"), caps=Caps(prompt_tokens=18_000, trims_prompt=True)
+        ),
+        ttft_ns=lasting(9),
+    ),
+    replace(
+        a_class("batch", band=2, queue_wait=60, service_tiers=("flex",), unnamed=False),
+        floor_percent=10,
+        promise=Promise.COST,
+        variants=(Variant(1, Caps(output_tokens=20)),),
+    ),
+)
+_MODELS = (
+    replace(a_model("m", "large", "small"), fallbacks=(ModelName("n"),)),
+    a_model("n", "small", "spare"),
+    a_model("o", "large", "small", "spare"),
+)
 _HEALTH = HealthRules(failures_max=2, stall_ns_max=lasting(5), eject_ns=lasting(2), eject_ns_max=lasting(20))
-_WHOLE = a_policy(classes=_CLASSES, tenants=_TENANTS, pools=_POOLS, models=_MODELS, health=_HEALTH)
-_FEWER_CLASSES = a_policy(classes=_CLASSES[::2], tenants=_TENANTS, pools=_POOLS, models=_MODELS, health=_HEALTH)
-_FEWER_TENANTS = a_policy(
-    classes=_CLASSES,
-    tenants=(*_TENANTS[5:30], a_tenant("tenant-0", models=("m",))),
+_STALE = RoutingRules(stale_ns=lasting(2))
+
+
+def _large(**changes: object) -> Policy:
+    policy = a_policy(classes=_CLASSES, tenants=_WEIGHED, pools=_POOLS, models=_MODELS, health=_HEALTH)
+    return replace(policy, **({"ladder": LadderRules(enabled=False), "routing": _STALE} | changes))  # type: ignore[arg-type]
+
+
+_WHOLE = _large()
+_FEWER_CLASSES = _large(classes=_CLASSES[::2])
+_FEWER_TENANTS = _large(
+    tenants=(
+        *(Tenant(TenantId(name), limits=Limits(20, 9_000, concurrency=3)) for name in _TENANTS[5:30]),
+        a_tenant("tenant-0", models=("m",)),
+    ),
     pools=_POOLS[:2],
     models=(a_model("m", "small"), a_model("o", "large", "small")),
-    health=_HEALTH,
+)
+_PRESSED = _large(
+    tenants=tuple(Tenant(TenantId(name), plan=list(Plan)[number % 3]) for number, name in enumerate(_TENANTS)),
+    ladder=LadderRules(climb_above=300, climb_after_ns=lasting(0.2), descend_after_ns=lasting(1)),
+    shedding=SheddingRules(enabled=True, pressure=300, integral_gain=500),
 )
 
 LARGE = World(
-    endpoints={f"{pool}-{number}": pool for pool in _POOLS for number in range(4)},
+    endpoints={f"{pool.name}-{number}": pool.name for pool in _POOLS for number in range(4)},
     tenants=_TENANTS,
     models=tuple("mmmnno"),
     classes=(*[None] * 20, *["interactive"] * 4, *["code"] * 4, "nonsense"),
-    policies=(*[_WHOLE] * 6, _FEWER_CLASSES, _FEWER_TENANTS),
+    policies=(*[_WHOLE] * 6, _FEWER_CLASSES, _FEWER_TENANTS, _PRESSED),
     steps_ms=(0, 1, 5, 10, 30),
     churn=0.02,
     failing=0.15,
+    places=(1, 2, 3),
+    devices=("large-0", "small-1"),
+    telling=0.03,
 )
+
+PRESSED = replace(LARGE, policies=(_PRESSED,), churn=0.0, failing=0.02)
+"""The large one with more to do than it can, and a ladder that climbs at once."""
 
 # A small world
 
-_EITHER = a_class("either", band=1, queue_wait=5, queue_length_max=6)
-_ONLY_P = a_class("only p", queue_wait=3, pools=("p",), caps=Caps(prompt_tokens=1_000))
-_ONLY_Q = a_class("only q", queue_wait=3, pools=("q",), queue_length_per_tenant_max=2)
+_EITHER = replace(
+    a_class("either", band=1, queue_wait=5, queue_length_max=6), ttft_ns=lasting(3), floor_percent=25, hedges=True
+)
+_ONLY_P = replace(a_class("only p", queue_wait=3, pools=("p",), caps=Caps(prompt_tokens=1_000)), ttft_ns=lasting(1))
+_ONLY_Q = replace(a_class("only q", queue_wait=3, pools=("q",), queue_length_per_tenant_max=2), tpot_ns=lasting(0.05))
+_SLOW = EngineSpeed(step_ps=10**10, decode_sequence_ps=10**10, prefill_token_ps=10**9)
+
+_BESIDE = replace(a_model("o", "p"), fallbacks=(ModelName("n"),))
 
 
-def _small(*, either_pools: tuple[str, ...] = ("p", "q"), stall: float = 2, fails: int = 2) -> Policy:
-    return a_policy(
+def _small(
+    *, either_pools: tuple[str, ...] = ("p", "q"), stall: float = 2, fails: int = 2, **changes: object
+) -> Policy:
+    policy = a_policy(
         classes=(_EITHER, _ONLY_P, _ONLY_Q),
-        tenants=("acme", "bolt"),
-        pools=("p", "q"),
-        models=(a_model("m", *either_pools), a_model("n", *reversed(either_pools)), a_model("o", "p")),
+        tenants=("acme", Tenant(TenantId("bolt"), weight=200)),
+        pools=(replace(a_pool("p"), kv_tokens=1_500), replace(a_pool("q"), speed=_SLOW)),
+        models=(a_model("m", *either_pools), a_model("n", *reversed(either_pools)), _BESIDE),
         retry=RetryRules(credit_per_first_attempt=50, pool_extra_min=2),
         health=HealthRules(
             failures_max=fails, stall_ns_max=lasting(stall), eject_ns=lasting(0.5), eject_ns_max=lasting(2)
         ),
     )
+    usual = {"ladder": LadderRules(enabled=False), "routing": RoutingRules(stale_ns=lasting(1))}
+    return replace(policy, **(usual | changes))  # type: ignore[arg-type]
 
 
 SMALL = World(
@@ -229,8 +354,49 @@ SMALL = World(
     tenants=("acme", "bolt"),
     models=("m", "n", "o"),
     classes=("either", "either", "only p", "only q"),
-    policies=(*[_small()] * 3, _small(either_pools=("q",)), _small(stall=0.5, fails=1)),
+    policies=(
+        *[_small()] * 3,
+        _small(either_pools=("q",)),
+        _small(stall=0.5, fails=1),
+        _small(admission=AdmissionRules(10), headroom=HeadroomRules(long_tokens=500)),
+    ),
     steps_ms=(0, 0, 10, 100, 200),
     churn=0.12,
     failing=0.4,
+    places=(1, 2, 4),
+    telling=0.05,
+)
+
+# A crowded world
+
+_CROWDED = replace(
+    a_policy(
+        classes=(
+            a_class("steady", queue_wait=900),
+            replace(a_class("batch", band=1, queue_wait=900), floor_percent=20),
+        ),
+        tenants=tuple(
+            Tenant(TenantId(name), weight=weight)
+            for name, weight in (("acme", 100), ("bolt", 50), ("coil", 200), ("dune", 100))
+        ),
+        pools=(replace(a_pool("p"), kv_tokens=30_000), a_pool("q")),
+        models=(a_model("m", "p"), a_model("n", "p", "q")),
+    ),
+    admission=AdmissionRules(None),
+    ladder=LadderRules(enabled=False),
+)
+
+CROWDED = World(
+    endpoints={"p-0": "p", "p-1": "p", "q-0": "q"},
+    tenants=("acme", "bolt", "coil", "dune"),
+    models=("m", "m", "m", "n"),
+    classes=("steady", "steady", "batch"),
+    policies=(_CROWDED,),
+    steps_ms=(0, 1, 5, 20),
+    churn=0.005,
+    failing=0.02,
+    places=(3,),
+    changing=0.0,
+    early=100,
+    prompts=(400, 2_000, 8_000),
 )

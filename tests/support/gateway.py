@@ -19,6 +19,7 @@ from headgate.config.load import load
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
 from headgate.ports.observer import Observer
+from headgate.simulation.engine.profile import PROFILES
 from tests.support.ports import free_port
 from tests.support.processes import ChildProcess
 
@@ -123,7 +124,7 @@ async def gateway_in_loop(
     file.write_text(yaml.safe_dump(config))
 
     def read() -> Settings:
-        return load(file, os.environ, engines=DIALECTS.keys())
+        return load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
 
     gateway = Gateway(read(), read, observers=observers)
     up = asyncio.Event()

@@ -21,7 +21,7 @@ from headgate.core.events import (
     RequestArrived,
     TimerFired,
 )
-from headgate.core.summary import EndpointSummary, Summary
+from headgate.core.summary import EndpointSummary, GivenUp, Summary
 from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.outcome import Outcome
@@ -112,6 +112,24 @@ def test_attempts_retries_and_tokens_go_to_the_pool_and_class_they_ran_in() -> N
     }
 
 
+def test_a_hedge_counts_apart_from_retries_and_its_end_goes_to_its_own_pool() -> None:
+    observer = an_observer()
+
+    saw(observer, dispatch(), event=arrived())
+    saw(observer, replace(dispatch(attempt=2, pool="large"), hedge=True))
+    saw(observer, end(Outcome.COMPLETED), event=ended())
+    assert observer.open_requests == 1
+    saw(observer, event=AttemptEnded("r", 2, AttemptEnding.ABORTED))
+
+    assert observer.open_requests == 0
+    assert counted(observer) == {
+        "headgate_requests_total{class=chat,outcome=completed}": 1,
+        "headgate_attempts_total{ending=completed,pool=small}": 1,
+        "headgate_attempts_total{ending=aborted,pool=large}": 1,
+        "headgate_hedges_total{pool=large}": 1,
+    }
+
+
 def test_the_wait_of_a_first_attempt_is_a_histogram_in_seconds() -> None:
     observer = an_observer()
 
@@ -167,6 +185,28 @@ def test_the_present_state_is_told_at_each_scrape() -> None:
     assert found["headgate_endpoints{pool=large,state=ready}"] == 0
     assert found["headgate_config_info{hash=abc}"] == 1
     assert found[f"headgate_build_info{{version={__version__}}}"] == 1
+
+
+def test_how_much_is_known_of_beginnings_is_told_of_every_pool_of_the_policy() -> None:
+    known = (("small", 1_200), ("gone", 7))
+    found = samples(an_observer(), Summary("abc", queued={}, requests=0, endpoints=(), prefix_hashes=known))
+
+    assert {name: value for name, value in found.items() if name.startswith("headgate_prefix_hashes")} == {
+        "headgate_prefix_hashes{pool=small}": 1_200,
+        "headgate_prefix_hashes{pool=large}": 0,
+    }
+
+
+def test_what_is_given_up_is_told_of_every_pool_of_the_policy() -> None:
+    given_up = (GivenUp("small", level=2, shed_ppm=250_000), GivenUp("gone", level=6, shed_ppm=1))
+    found = samples(an_observer(), Summary("abc", queued={}, requests=0, endpoints=(), given_up=given_up))
+
+    assert {key: value for key, value in found.items() if "ladder" in key or "shed_fraction" in key} == {
+        "headgate_ladder_level{pool=small}": 2,
+        "headgate_ladder_level{pool=large}": 0,
+        "headgate_shed_fraction{pool=small}": 0.25,
+        "headgate_shed_fraction{pool=large}": 0,
+    }
 
 
 def test_a_new_policy_keeps_the_counts_of_what_stays_and_forgets_what_goes() -> None:

@@ -306,3 +306,45 @@ def test_a_body_is_large_by_its_length_or_by_what_is_in_it() -> None:
     assert is_large(b"{}" * 4097)
     assert not is_large(b"x" * 262_144)
     assert is_large(b"x" * 262_145)
+
+
+# How much is asked for
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "most"),
+    [
+        (Api.CHAT, {}, None),
+        (Api.CHAT, {"max_tokens": 7}, 7),
+        (Api.CHAT, {"max_completion_tokens": 7}, 7),
+        (Api.CHAT, {"max_tokens": None, "max_completion_tokens": 7}, 7),
+        (Api.CHAT, {"max_tokens": 9, "max_completion_tokens": 7}, 9),
+        (Api.CHAT, {"max_tokens": 9, "n_predict": -1}, None),
+        (Api.COMPLETIONS, {"max_tokens": 0, "echo": True}, 0),
+        (Api.RESPONSES, {"max_output_tokens": 7}, 7),
+        (Api.EMBEDDINGS, {"max_tokens": 7}, None),
+    ],
+)
+def test_the_longest_answer_that_any_engine_would_give_is_known(
+    api: Api, fields: dict[str, object], most: int | None
+) -> None:
+    asked = {"model": "m", "messages": MESSAGES, "prompt": "hi", "input": "hi"} | fields
+
+    assert parsed(api, **asked).output_tokens_max == most
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "n"),
+    [
+        (Api.CHAT, {}, 1),
+        (Api.CHAT, {"n": 3}, 3),
+        (Api.CHAT, {"n": None}, 1),
+        (Api.CHAT, {"n": 2, "n_cmpl": 4}, 4),
+        (Api.COMPLETIONS, {"n": 1, "best_of": 5}, 5),
+        (Api.EMBEDDINGS, {"n": 3}, 1),
+    ],
+)
+def test_as_many_answers_are_counted_as_an_engine_makes(api: Api, fields: dict[str, object], n: int) -> None:
+    asked = {"model": "m", "messages": MESSAGES, "prompt": "hi", "input": "hi"} | fields
+
+    assert parsed(api, **asked).n == n

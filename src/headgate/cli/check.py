@@ -22,10 +22,11 @@ def run(args: argparse.Namespace) -> int:
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.engines.dialects import DIALECTS
+    from headgate.simulation.engine.profile import PROFILES
 
     file: Path = args.file
     try:
-        settings = load(file, os.environ, engines=DIALECTS.keys())
+        settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
     except ConfigErrors as errors:
         if args.json:
             _print_json({"ok": False, "problems": [_problem(each) for each in errors.problems]})

@@ -163,9 +163,18 @@ class Demo:
             drain_grace: 1s
             key_secret: ${{{SECRET}}}
             pools:
-              simulated: {{engine: vllm, served_model: {MODEL}, in_flight_max: 12, endpoints: [{endpoints}]}}
+              simulated:
+                engine: vllm
+                served_model: {MODEL}
+                in_flight_max: 12
+                endpoints: [{endpoints}]
+                speed: {PROFILE}
             models:
               {MODEL}: simulated
+            classes:
+              interactive: {{ttft: 2s, tpot: 100ms}}
+              long: {{}}
+              batch: {{}}
             tenants:
             """)
         return f"{head}{tenants}\n"

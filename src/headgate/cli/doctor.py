@@ -45,9 +45,10 @@ def _findings(file: Path) -> "list[Finding]":
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.engines.dialects import DIALECTS
+    from headgate.simulation.engine.profile import PROFILES
 
     try:
-        settings = load(file, os.environ, engines=DIALECTS.keys())
+        settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
     except ConfigErrors as errors:
         return [_read(Level.PROBLEM, str(each)) for each in errors.problems]
     findings = [ok(str(file), f"is right; configuration {settings.hash}")]

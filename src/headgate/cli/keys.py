@@ -76,11 +76,12 @@ def _hash(config: Path | None) -> int:
 def _new(tenant: str, config: Path | None, *, write: bool) -> int:
     import secrets
 
-    from headgate.config.references import is_name
+    from headgate.config.references import is_path
     from headgate.wire.keys import digest, format_digest
 
-    if not is_name(tenant):
-        return _problem(f'"{tenant}" cannot name a tenant; use up to 64 letters, digits, and . _ -')
+    if not is_path(tenant):
+        problem = "cannot name a tenant; use up to 64 letters, digits, and . _ -, or several such with / between them"
+        return _problem(f'"{tenant}" {problem}')
     secret = _key_secret(config)
     if secret is None:
         return 1

@@ -23,6 +23,7 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "doctor": "compare a configuration with the engines and the machine",
         "status": "say what a running gateway is doing",
         "top": "watch a running gateway, second by second",
+        "explain": "say why a request waited, went where it went, or was refused",
         "keys": "make and hash the keys of callers",
         "engine": "run a simulated engine, without a GPU",
         "simulate": "say what would become of traffic on engines, under virtual time",

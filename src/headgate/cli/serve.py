@@ -30,9 +30,10 @@ def run(args: argparse.Namespace) -> int:
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.engines.dialects import DIALECTS
+    from headgate.simulation.engine.profile import PROFILES
 
     def read() -> "Settings":
-        return load(args.file, os.environ, engines=DIALECTS.keys())
+        return load(args.file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
 
     _log_to_stderr(args.log_level, args.log_format)
     _allow_open_files()

@@ -34,8 +34,10 @@ from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
-from headgate.model.units import SECOND, EndpointId, ModelName, TenantId
+from headgate.model.units import SECOND, EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.observer import Observer
+from headgate.telemetry.decisions import Decisions
+from headgate.telemetry.explanation import explained, unknown
 from headgate.telemetry.log import LogObserver, log, tell
 from headgate.telemetry.loop_lag import measure_for_ever
 from headgate.telemetry.meters import Histogram, Meters
@@ -61,8 +63,11 @@ class Gateway:
         self._addresses: dict[EndpointId, _Address] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
         self._meters = Meters()
+        self._decisions = Decisions()
         self._loop_lag = Histogram()
-        self._host = LocalHost(Scheduler(), SystemClock(), (self._meters, LogObserver(), *observers), self._on_fault)
+        self._clock = SystemClock()
+        watching = (self._meters, self._decisions, LogObserver(), *observers)
+        self._host = LocalHost(Scheduler(), self._clock, watching, self._on_fault)
         self._watch = EngineWatch(self._session, self._host.tell, _tell_signals)
         self._attempts = OpenAttempts(self._host.tell)
         self._large_bodies = LargeBodies()
@@ -76,9 +81,10 @@ class Gateway:
             turned_away=self._meters.turned_away,
             read_large=self._large_bodies.read,
             cap_large=self._large_bodies.cap,
+            zone=settings.zone,
         )
         self._listeners: tuple[Listener, ...] = ()
-        self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status)
+        self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status, explain=self._explain)
         self._take_over(settings)
 
     async def run(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> int:
@@ -158,6 +164,7 @@ class Gateway:
         self._door.access = _access(settings)
         self._door.limits = _door_limits(settings)
         self._door.replies = Replies(settings.error_docs, settings.quote_engine_errors)
+        self._door.zone = settings.zone
         for listener in self._listeners:
             listener.connections.bounds = _bounds(settings)
         self._take_over(settings)
@@ -260,9 +267,18 @@ class Gateway:
             "queued": summary.queued,
             "counted": self._meters.figures(),
             "held": self._held(),
+            "explainable": self._decisions.reach().held,
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in self._watch.capabilities()],
         }
+
+    def _explain(self, name: str) -> tuple[bool, Callable[[], Mapping[str, object]]]:
+        """Whether the request is known, and what tells of it, in whichever thread, as of this moment."""
+        request_id, now = RequestId(name), self._clock.now()
+        picture = self._decisions.picture(request_id)
+        if picture is None:
+            return False, partial(unknown, request_id, self._decisions.reach(), now)
+        return True, partial(explained, picture, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +302,7 @@ def _addresses(settings: Settings) -> dict[EndpointId, _Address]:
 
 def _endpoints(settings: Settings) -> tuple[Endpoint, ...]:
     return tuple(
-        Endpoint(endpoint.id, pool.name, endpoint.in_flight_max)
+        Endpoint(endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone)
         for pool in settings.pools
         for endpoint in pool.endpoints
     )

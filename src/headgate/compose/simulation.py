@@ -11,7 +11,7 @@ from random import Random
 from types import MappingProxyType
 from typing import assert_never
 
-from headgate.config.scenarios.load import CAPPED, MODEL
+from headgate.config.scenarios.load import CAPPED
 from headgate.config.scenarios.settings import (
     CallerSettings,
     CrashSettings,
@@ -91,7 +91,7 @@ def scenario(settings: ScenarioSettings, seed: int) -> Scenario:
         title=settings.title,
         seed=seed,
         policy=_policy(settings.policy, traffic),
-        model=MODEL,
+        model=settings.model,
         engines=engines,
         callers={name: _callers(each) for name, each in settings.callers.items()},
         arrivals=lambda: _arrivals(traffic, seed, settings.duration_ns),
@@ -228,9 +228,11 @@ def _lengths(settings: LengthSettings) -> Lengths:
 
 
 def _policy(policy: Policy, traffic: tuple[Traffic, ...]) -> Policy:
-    """With everyone in it who asks."""
-    names = dict.fromkeys(name for each in traffic for name in _who(each))
-    return replace(policy, tenants=tuple(Tenant(TenantId(name)) for name in names))
+    """With everyone in it who asks, whether the file names them or not."""
+    named = {str(each.id): each for each in policy.tenants}
+    asking = dict.fromkeys(name for each in traffic for name in _who(each))
+    others = tuple(Tenant(TenantId(name)) for name in asking if name not in named)
+    return replace(policy, tenants=(*policy.tenants, *others))
 
 
 def _who(traffic: Traffic) -> Iterable[str]:

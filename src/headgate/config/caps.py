@@ -3,16 +3,25 @@
 Each cap that a class leaves out is that of the class it starts from. `unlimited` lifts one.
 """
 
+from typing import TypeVar
+
 from headgate.config.problems import Place, Report
 from headgate.config.schema import UNLIMITED, CapsSection
 from headgate.config.shape import suggestion
-from headgate.model.caps import Caps, ReasoningEffort
+from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 
-EFFORTS = tuple(each.value for each in ReasoningEffort)
+Word = TypeVar("Word", ReasoningEffort, ImageDetail)
 
 
 def caps(section: CapsSection, base: Caps, place: Place, report: Report) -> Caps:
-    found = Caps(
+    found = read_caps(section, base, place, report)
+    _check(found, place, report)
+    return found
+
+
+def read_caps(section: CapsSection, base: Caps, place: Place, report: Report) -> Caps:
+    """As they are written, whether or not they go together."""
+    return Caps(
         prompt_tokens=_number(section.prompt_tokens, base.prompt_tokens),
         trims_prompt=base.trims_prompt if section.trims_prompt is None else section.trims_prompt,
         output_tokens=_number(section.output_tokens, base.output_tokens),
@@ -20,10 +29,11 @@ def caps(section: CapsSection, base: Caps, place: Place, report: Report) -> Caps
         best_of=_number(section.best_of, base.best_of),
         logprobs=_number(section.logprobs, base.logprobs),
         prompt_logprobs=_number(section.prompt_logprobs, base.prompt_logprobs),
-        reasoning_effort=_effort(section.reasoning_effort, base.reasoning_effort, place, report),
+        reasoning_effort=_most(
+            ReasoningEffort, section.reasoning_effort, base.reasoning_effort, (*place, "reasoning_effort"), report
+        ),
+        image_detail=_most(ImageDetail, section.image_detail, base.image_detail, (*place, "image_detail"), report),
     )
-    _check(found, place, report)
-    return found
 
 
 def _number(value: int | str | None, otherwise: int | None) -> int | None:
@@ -32,17 +42,15 @@ def _number(value: int | str | None, otherwise: int | None) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _effort(
-    word: str | None, otherwise: ReasoningEffort | None, place: Place, report: Report
-) -> ReasoningEffort | None:
+def _most(kind: type[Word], word: str | None, otherwise: Word | None, place: Place, report: Report) -> Word | None:
+    known = [each.value for each in kind]
     if word is None:
         return otherwise
-    if word in EFFORTS:
-        return ReasoningEffort(word)
+    if word in known:
+        return kind(word)
     if word != UNLIMITED:
-        known = (*EFFORTS, UNLIMITED)
-        hint = suggestion(word, known, quiet=f"; they are {', '.join(EFFORTS)}, or {UNLIMITED}")
-        report.problem((*place, "reasoning_effort"), f'effort "{word}" does not exist{hint}')
+        hint = suggestion(word, (*known, UNLIMITED), quiet=f"; they are {', '.join(known)}, or {UNLIMITED}")
+        report.problem(place, f'{place[-1]} "{word}" does not exist{hint}')
     return None
 
 

@@ -15,7 +15,9 @@ from headgate.config.caps import caps
 from headgate.config.problems import Report
 from headgate.config.schema import ClassSection
 from headgate.config.shape import suggestion
-from headgate.model.policy import ServiceClass
+from headgate.config.variants import variants
+from headgate.config.words import one_of
+from headgate.model.policy import Promise, ServiceClass
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, PoolName
 
 _INTERACTIVE = ServiceClass(
@@ -32,6 +34,8 @@ _BATCH = ServiceClass(
     service_tiers=("flex",),
     unnamed=False,
     queue_wait_ns_max=Duration(10 * MINUTE),
+    floor_percent=5,
+    promise=Promise.COST,
     first_token_ns_max=Duration(5 * MINUTE),
     idle_ns_max=Duration(2 * MINUTE),
     total_ns_max=Duration(60 * MINUTE),
@@ -43,6 +47,7 @@ DEFAULT_CLASSES: Mapping[str, ServiceClass] = MappingProxyType(
 TIERS = ("priority", "fast", "flex", "scale")
 """The values of `service_tier` that can select a class."""
 T = TypeVar("T")
+Span = TypeVar("Span", Duration, Duration | None)
 
 _TIERS_LEFT_TO_US = ("auto", "default")
 
@@ -55,6 +60,7 @@ def service_classes(sections: Mapping[str, ClassSection] | None, report: Report)
         report.problem(("classes",), "names no class; name at least one, or leave it out for the default ones")
     classes = tuple(_service_class(name, section, report) for name, section in sections.items())
     _check_tiers(classes, report)
+    _check_shares(classes, report)
     if classes and not any(each.unnamed for each in classes):
         report.warn(
             ("classes",), "no class takes requests that name neither class nor tier; set unnamed: true on one of them"
@@ -82,8 +88,16 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         idle_ns_max=_lasting(section.idle_max, base.idle_ns_max),
         total_ns_max=_lasting(section.total_max, base.total_ns_max),
         caps=caps(section.caps, base.caps, ("classes", name, "caps"), report),
+        ttft_ns=_lasting(section.ttft, base.ttft_ns),
+        tpot_ns=_lasting(section.tpot, base.tpot_ns),
+        floor_percent=_given(section.floor_percent, base.floor_percent),
+        reserve_percent=_given(section.reserve_percent, base.reserve_percent),
+        promise=one_of(Promise, section.promise, base.promise, ("classes", name, "promise"), report),
+        variants=base.variants if section.variants is None else variants(section, ("classes", name), report),
+        hedges=_given(section.hedges, base.hedges),
     )
     _check_lengths(service_class, report)
+    _check_variants(service_class, report)
     return service_class
 
 
@@ -97,6 +111,27 @@ def _check_lengths(service_class: ServiceClass, report: Report) -> None:
             f"is less than prompt_tokens_max {taken}, so longer unnamed prompts come to this class and are refused; "
             f"lower prompt_tokens_max to {cap}, or set trims_prompt",
         )
+
+
+def _check_variants(service_class: ServiceClass, report: Report) -> None:
+    if service_class.variants and service_class.promise is Promise.QUALITY:
+        warning = "are never taken, since a class that promises quality gives nothing up; remove them, or the promise"
+        report.warn(("classes", service_class.name, "variants"), warning)
+
+
+def _check_shares(classes: tuple[ServiceClass, ...], report: Report) -> None:
+    """What is promised of one whole must not be more than the whole."""
+    floors: dict[int, int] = {}
+    reserved = 0
+    for each in classes:
+        floors[each.band] = max(floors.get(each.band, 0), each.floor_percent)
+        reserved += each.reserve_percent
+        if sum(floors.values()) > 100:
+            problem = f"the floors of the bands come to {sum(floors.values())} percent with this one; lower them"
+            report.problem(("classes", each.name, "floor_percent"), problem)
+        if reserved > 100:
+            problem = f"what classes reserve comes to {reserved} percent with this one; lower some of it"
+            report.problem(("classes", each.name, "reserve_percent"), problem)
 
 
 def _check_tiers(classes: tuple[ServiceClass, ...], report: Report) -> None:
@@ -119,5 +154,5 @@ def _given(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
 
 
-def _lasting(value: int | None, otherwise: Duration) -> Duration:
+def _lasting(value: int | None, otherwise: Span) -> Duration | Span:
     return otherwise if value is None else Duration(value)

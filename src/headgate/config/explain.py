@@ -3,29 +3,40 @@
 from collections.abc import Iterator, Sized
 from dataclasses import asdict
 
-from headgate.config.quantities import address_text, duration_text
+from headgate.config.quantities import address_text, duration_text, fine_text
 from headgate.config.schema import UNLIMITED
 from headgate.config.settings import PoolSettings, Settings
 from headgate.model.caps import Caps
-from headgate.model.policy import ServiceClass
+from headgate.model.limits import Limits
+from headgate.model.policy import Model, Pool, Promise, ServiceClass
+from headgate.model.speed import EngineSpeed
+
+_RULES = ("retry", "health", "headroom", "admission", "routing", "shedding", "ladder")
+"""The parts of the policy that hold for all alike."""
 
 
 def explain(settings: Settings) -> Iterator[str]:
     """One line per thing that the file names. Tenants are counted, since there may be thousands."""
     yield f"configuration {settings.hash}"
     yield f"listens on {address_text(*settings.listen)}, for admins on {address_text(*settings.admin_listen)}"
+    if settings.zone:
+        yield f"stands in zone {settings.zone}"
+    known = {pool.name: pool for pool in settings.policy.pools}
     for pool in settings.pools:
-        yield _pool(pool)
+        yield _pool(pool) + _known(known[pool.name])
     for model in settings.policy.models:
-        yield f"model {model.name}: served by {_names(model.pools)}"
+        yield f"model {model.name}: served by {_names(model.pools)}{_rungs(model)}"
     for service_class in settings.policy.classes:
         yield _service_class(service_class)
     anonymous = f'; without a key: tenant "{settings.anonymous_tenant}"' if settings.anonymous_tenant else ""
-    yield f"callers: {_count(settings.policy.tenants, 'tenant')}, {_count(settings.keys, 'key')}{anonymous}"
+    tenants, limited = settings.policy.tenants, [each for each in settings.policy.tenants if each.limits != Limits()]
+    limits = f", {len(limited):,} with limits" if limited else ""
+    yield f"callers: {_count(tenants, 'tenant')}{limits}, {_count(settings.keys, 'key')}{anonymous}"
 
 
 def as_data(settings: Settings) -> dict[str, object]:
-    """The same for machines, without secrets or hashes of keys."""
+    """The same for machines, without secrets or hashes of keys. Numbers are in the units of the core."""
+    known = {pool.name: _without_name(pool) for pool in settings.policy.pools}
     return {
         "hash": settings.hash,
         "listen": address_text(*settings.listen),
@@ -35,21 +46,33 @@ def as_data(settings: Settings) -> dict[str, object]:
                 "engine": pool.engine,
                 "served_model": pool.served_model,
                 "endpoints": [
-                    {"id": each.id, "url": each.url, "in_flight_max": each.in_flight_max} for each in pool.endpoints
+                    {
+                        "id": each.id,
+                        "url": each.url,
+                        "in_flight_max": each.in_flight_max,
+                        "device": each.device,
+                        "zone": each.zone,
+                    }
+                    for each in pool.endpoints
                 ],
+                **known[pool.name],
             }
             for pool in settings.pools
         },
-        "models": {model.name: {"pools": model.pools} for model in settings.policy.models},
-        "classes": {
-            each.name: {"band": each.band, "pools": each.pools, "caps": asdict(each.caps)}
-            for each in settings.policy.classes
-        },
+        "models": {each.name: _without_name(each) for each in settings.policy.models},
+        "classes": {each.name: _without_name(each) for each in settings.policy.classes},
+        "rules": {name: asdict(getattr(settings.policy, name)) for name in _RULES},
+        "fairness_depth": settings.policy.fairness_depth,
+        "zone": settings.zone,
         "tenants": len(settings.policy.tenants),
         "keys": len(settings.keys),
         "anonymous_tenant": settings.anonymous_tenant,
         "warnings": settings.warnings,
     }
+
+
+def _without_name(each: Pool | Model | ServiceClass) -> dict[str, object]:
+    return {name: value for name, value in asdict(each).items() if name != "name"}
 
 
 def _pool(pool: PoolSettings) -> str:
@@ -58,11 +81,52 @@ def _pool(pool: PoolSettings) -> str:
     return f"pool {pool.name}: {endpoints} of {pool.engine}, {places} in flight at most, as {pool.served_model}"
 
 
+def _known(pool: Pool) -> str:
+    """What the scheduler was told of its engines, and what it is meant for."""
+    told = "" if pool.speed == EngineSpeed() else f", a step takes {fine_text(pool.speed.step_ps)}"
+    if pool.kv_tokens is not None:
+        told += f", {pool.kv_tokens:,} KV tokens each"
+    told += _range("prompts", pool.prompt_tokens_min, pool.prompt_tokens_max)
+    return told + _range("answers", pool.output_tokens_min, pool.output_tokens_max)
+
+
+def _range(what: str, least: int, most: int | None) -> str:
+    if not least and most is None:
+        return ""
+    least_text = f" from {least:,}" if least else ""
+    most_text = "" if most is None else f" up to {most:,}"
+    return f", for {what}{least_text}{most_text} tokens"
+
+
+def _rungs(model: Model) -> str:
+    rungs = f", by {_count(model.rungs, 'rung')}" if model.rungs else ""
+    return rungs + (f", else as {_names(model.fallbacks)}" if model.fallbacks else "")
+
+
 def _service_class(each: ServiceClass) -> str:
     return (
         f"class {each.name}: band {each.band}, takes {_taken(each)}, "
-        f"waits {duration_text(each.queue_wait_ns_max)} at most{_where(each)}{_capped(each.caps)}"
+        f"waits {duration_text(each.queue_wait_ns_max)} at most{_where(each)}{_promised(each)}{_capped(each.caps)}"
     )
+
+
+def _promised(each: ServiceClass) -> str:
+    said: list[str] = []
+    if each.ttft_ns is not None:
+        said.append(f"begins within {duration_text(each.ttft_ns)}")
+    if each.tpot_ns is not None:
+        said.append(f"{duration_text(each.tpot_ns)} per token")
+    if each.floor_percent:
+        said.append(f"{each.floor_percent} % of the work at least")
+    if each.reserve_percent:
+        said.append(f"{each.reserve_percent} % of the places kept free for it")
+    if each.promise is not Promise.LATENCY:
+        said.append(f"promises {each.promise}")
+    if each.variants:
+        said.append(f"gives way at level {_names(tuple(str(variant.level) for variant in each.variants))}")
+    if each.hedges:
+        said.append("hedges")
+    return "".join(f", {part}" for part in said)
 
 
 def _taken(each: ServiceClass) -> str:

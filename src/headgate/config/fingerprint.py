@@ -47,6 +47,7 @@ def _canonical(settings: Settings) -> bytes:
             "limits": settings.limits,
             "error_docs": settings.error_docs,
             "quote_engine_errors": settings.quote_engine_errors,
+            "zone": settings.zone,
             "keys": {format_digest(digest): tenant for digest, tenant in settings.keys.items()},
             "anonymous_tenant": settings.anonymous_tenant,
             "pools": sorted(pools, key=lambda each: each.name),

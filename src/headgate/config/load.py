@@ -11,32 +11,51 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.config import document, shape
+from headgate.config.accounts import tenants
 from headgate.config.classes import service_classes
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
 from headgate.config.limits import limits
-from headgate.config.pools import pool_settings
+from headgate.config.models import check_models, models
+from headgate.config.pools import pool_settings, pools
 from headgate.config.problems import ConfigErrors, Problem, Report
 from headgate.config.references import check_names, check_references
-from headgate.config.rules import health_rules, retry_rules
+from headgate.config.rules import (
+    admission_rules,
+    headroom_rules,
+    health_rules,
+    ladder_rules,
+    retry_rules,
+    routing_rules,
+    shedding_rules,
+)
 from headgate.config.schema import File
 from headgate.config.settings import Address, Settings
+from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import callers
-from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.tenant import Tenant
-from headgate.model.units import ClassName, Duration, ModelName, PoolName, TenantId
+from headgate.model.policy import Policy, ServiceClass
+from headgate.model.units import Duration
 
 
-def load(path: Path, environ: Mapping[str, str], *, engines: Collection[str]) -> Settings:
-    """Reads the file; `engines` are the names a pool may give. Raises `ConfigErrors` with everything that is wrong."""
-    return parse(read_text(path), str(path), environ, engines=engines)
+def load(
+    path: Path, environ: Mapping[str, str], *, engines: Collection[str], profiles: Mapping[str, SpeedFigures]
+) -> Settings:
+    """Reads the file; `engines` and `profiles` are what a pool may name. Raises `ConfigErrors` with all problems."""
+    return parse(read_text(path), str(path), environ, engines=engines, profiles=profiles)
 
 
-def parse(text: str, name: str, environ: Mapping[str, str], *, engines: Collection[str]) -> Settings:
+def parse(
+    text: str,
+    name: str,
+    environ: Mapping[str, str],
+    *,
+    engines: Collection[str],
+    profiles: Mapping[str, SpeedFigures],
+) -> Settings:
     """As `load`, for a text that is at hand; `name` is how messages call it."""
     report = Report(name)
     file = shape.read(document.parse(text, report), File, environ, report)
-    settings = _settings(file, engines, report)
+    settings = _settings(file, engines, profiles, report)
     report.raise_if_wrong()
     settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()))
     return replace(settings, hash=fingerprint(settings))
@@ -78,12 +97,13 @@ def read_text(path: Path, *, missing: str = "name the configuration file, or let
     raise ConfigErrors((Problem(str(path), None, "", problem),))
 
 
-def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
+def _settings(file: File, engines: Collection[str], profiles: Mapping[str, SpeedFigures], report: Report) -> Settings:
     check_names(file, report)
     classes = service_classes(file.classes, report)
+    check_models(file.models, file.pools, [each.name for each in classes], report)
     check_references(file, classes, report)
     who = callers(file, report)
-    pools = pool_settings(file, engines, report)
+    engine_pools = pool_settings(file, engines, report)
     _check_numbers(file, report)
     return Settings(
         listen=Address(*file.listen),
@@ -93,10 +113,11 @@ def _settings(file: File, engines: Collection[str], report: Report) -> Settings:
         key_secret=who.key_secret,
         keys=who.keys,
         anonymous_tenant=who.anonymous_tenant,
-        pools=pools,
-        policy=_policy(file, classes, report),
+        pools=engine_pools,
+        policy=_policy(file, classes, profiles, report),
         error_docs=error_docs(file, report),
         quote_engine_errors=file.quote_engine_errors,
+        zone=file.zone or "",
         hash="",
     )
 
@@ -106,22 +127,20 @@ def _check_numbers(file: File, report: Report) -> None:
         report.problem(("admin_listen",), "is the same as listen; give the admin listener a port of its own")
 
 
-def _policy(file: File, classes: tuple[ServiceClass, ...], report: Report) -> Policy:
+def _policy(
+    file: File, classes: tuple[ServiceClass, ...], profiles: Mapping[str, SpeedFigures], report: Report
+) -> Policy:
     return Policy(
         classes=classes,
-        tenants=tuple(
-            Tenant(
-                TenantId(name),
-                classes=tuple(ClassName(each) for each in section.classes),
-                models=tuple(ModelName(each) for each in section.models),
-            )
-            for name, section in file.tenants.items()
-        ),
-        pools=tuple(Pool(PoolName(name), Duration(section.warm_up)) for name, section in file.pools.items()),
-        models=tuple(
-            Model(ModelName(name), tuple(PoolName(each) for each in section.pools))
-            for name, section in file.models.items()
-        ),
+        tenants=tenants(file.tenants, report),
+        pools=pools(file.pools, profiles, report),
+        models=models(file.models, report),
         retry=retry_rules(file.retry),
         health=health_rules(file.health, report),
+        headroom=headroom_rules(file.headroom),
+        admission=admission_rules(file.admission),
+        routing=routing_rules(file.routing),
+        shedding=shedding_rules(file.shedding),
+        ladder=ladder_rules(file.ladder, report),
+        fairness_depth=file.fairness_depth,
     )

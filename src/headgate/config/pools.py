@@ -1,15 +1,18 @@
 """Which engines are there, where do they listen, and what do they call the model?"""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from headgate.config.problems import Place, Report
 from headgate.config.schema import EndpointSection, File, PoolSection
 from headgate.config.settings import EndpointSettings, PoolSettings
 from headgate.config.shape import suggestion
-from headgate.model.units import EndpointId, PoolName
+from headgate.config.speeds import SpeedFigures, engine_speed
+from headgate.model.policy import Pool
+from headgate.model.units import Duration, EndpointId, PoolName
 
 _PORTS = {"http": 80, "https": 443}
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
@@ -20,6 +23,50 @@ def pool_settings(file: File, engines: Collection[str], report: Report) -> tuple
         report.problem(("pools",), "names no pool; name at least one, with the addresses of its engines")
     reading = _Pools(file, sorted(engines), report)
     return tuple(reading.pool(name, section) for name, section in file.pools.items())
+
+
+def pools(
+    sections: Mapping[str, PoolSection], profiles: Mapping[str, SpeedFigures], report: Report
+) -> tuple[Pool, ...]:
+    """What the scheduler knows of them."""
+    for name, section in sections.items():
+        check_ranges(section, ("pools", name), report)
+    return tuple(
+        Pool(
+            PoolName(name),
+            Duration(section.warm_up),
+            speed=engine_speed(section.speed, profiles, ("pools", name, "speed"), report),
+            kv_tokens=section.kv_tokens,
+            prompt_tokens_min=section.prompt_tokens_min,
+            prompt_tokens_max=section.prompt_tokens_max,
+            output_tokens_min=section.output_tokens_min,
+            output_tokens_max=section.output_tokens_max,
+        )
+        for name, section in sections.items()
+    )
+
+
+def check_ranges(section: "Ranged", place: Place, report: Report) -> None:
+    for least, most, setting in (
+        (section.prompt_tokens_min, section.prompt_tokens_max, "prompt_tokens_max"),
+        (section.output_tokens_min, section.output_tokens_max, "output_tokens_max"),
+    ):
+        if most is not None and most < least:
+            smaller = setting.replace("_max", "_min")
+            report.problem((*place, setting), f"is less than {smaller} {least}, so nothing is between them; raise it")
+
+
+class Ranged(Protocol):
+    """A pool that may say which prompts and answers it is meant for."""
+
+    @property
+    def prompt_tokens_min(self) -> int: ...
+    @property
+    def prompt_tokens_max(self) -> int | None: ...
+    @property
+    def output_tokens_min(self) -> int: ...
+    @property
+    def output_tokens_max(self) -> int | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +129,19 @@ class _Pools:
             return None
         if endpoint.name is not None and not _NAME.fullmatch(endpoint.name):
             self.report.problem((*place, "name"), "a name is made of letters, digits, and . _ : -")
+        for setting, word in (("device", endpoint.device), ("zone", endpoint.zone)):
+            if word is not None and not _NAME.fullmatch(word):
+                self.report.problem((*place, setting), "a name is made of letters, digits, and . _ : -")
         identity = EndpointId(f"{pool}/{endpoint.name or _host_and_port(url)}")
         if not self._take(url, identity, place):
             return None
-        return EndpointSettings(identity, f"{url.scheme}://{url.netloc}", self._in_flight_max(pool, section, endpoint))
+        return EndpointSettings(
+            identity,
+            f"{url.scheme}://{url.netloc}",
+            self._in_flight_max(pool, section, endpoint),
+            device=endpoint.device or "",
+            zone=endpoint.zone or "",
+        )
 
     def _take(self, url: SplitResult, identity: EndpointId, place: Place) -> bool:
         address = _host_and_port(url)

@@ -13,6 +13,7 @@ from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
 _DURATION = re.compile(_NUMBER + r" ?(ms|s|m|h)")
+_FINE = re.compile(_NUMBER + r" ?(ps|ns|us|µs|ms|s)")
 _SIZE = re.compile(_NUMBER + r" ?(B|KiB|MiB|GiB|kB|MB|GB)")
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
 _DECIMAL = re.compile(r"[+-]?" + _NUMBER)
@@ -21,6 +22,7 @@ _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,3}(_?[0-9]{3})*|[+-]?[0-9]{1,18}")
 
 _NANOSECONDS = {"ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": 60 * MINUTE}
+_PICOSECONDS = {"ps": 1, "ns": 10**3, "us": 10**6, "µs": 10**6, "ms": 10**9, "s": 10**12}
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -33,6 +35,13 @@ def duration(text: str) -> int:
     if found := _DURATION.fullmatch(text):
         return int(Decimal(found[1]) * _NANOSECONDS[found[2]])
     raise Unreadable("a duration with its unit, such as 250ms, 10s, 5m or 1h")
+
+
+def fine_duration(text: str) -> int:
+    """Picoseconds."""
+    if found := _FINE.fullmatch(text):
+        return int(Decimal(found[1]) * _PICOSECONDS[found[2]])
+    raise Unreadable("a short duration with its unit, such as 13.2ms, 36us or 0.28ns")
 
 
 def size(text: str) -> int:
@@ -84,7 +93,14 @@ def flag(text: str) -> bool:
 
 
 READERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
-    {"address": address, "duration": duration, "range": number_range, "share": share, "size": size}
+    {
+        "address": address,
+        "duration": duration,
+        "fine": fine_duration,
+        "range": number_range,
+        "share": share,
+        "size": size,
+    }
 )
 """What a field of the schema names in `reads` -> how its text is read."""
 
@@ -97,6 +113,12 @@ def duration_text(nanoseconds: int) -> str:
     if nanoseconds % SECOND == 0:
         return f"{nanoseconds // SECOND}s"
     return f"{Decimal(nanoseconds) / MILLISECOND:f}ms"
+
+
+def fine_text(picoseconds: int) -> str:
+    """A short duration as the file would write it."""
+    unit = next((unit for unit in ("s", "ms", "us", "ns") if picoseconds >= _PICOSECONDS[unit]), "ns")
+    return f"{(Decimal(picoseconds) / _PICOSECONDS[unit]).normalize():f}{unit}"
 
 
 def size_text(size_bytes: int) -> str:

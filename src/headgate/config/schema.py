@@ -12,20 +12,32 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from headgate.model.policy import AdmissionRules, HeadroomRules, LadderRules, RoutingRules, SheddingRules
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
 KIB = 1024
 MIB = 1024 * KIB
+LEVELS = 6
+"""How many levels the ladder has above the one at which nothing is given up."""
 UNLIMITED = "unlimited"
 """How the file lifts a cap. An empty value means one that is left out, and `none` is a reasoning effort."""
+THOUSANDTHS = 10
+"""To the percent; the core has pressure in them."""
+
+_HEADROOM, _ROUTING, _SHEDDING, _LADDER = HeadroomRules(), RoutingRules(), SheddingRules(), LadderRules()
 
 AddressText = Annotated[tuple[str, int], Meta(extra={"reads": "address"})]
 Lasting = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
 LastingOrNone = Annotated[int, Meta(ge=0, extra={"reads": "duration"})]
+Fine = Annotated[int, Meta(ge=0, extra={"reads": "fine"})]
+FineStep = Annotated[int, Meta(ge=1_000_000, extra={"reads": "fine"})]
 Bytes = Annotated[int, Meta(ge=1024, extra={"reads": "size"})]
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
+Part = Annotated[int, Meta(ge=1, le=1_000)]
+"""In percent, where more than the whole may be meant."""
+Remembered = Annotated[int, Meta(ge=10, le=100_000)]
 PositiveCap = Positive | Literal["unlimited"]
 CountCap = Count | Literal["unlimited"]
 Secret = Annotated[str, Meta(extra={"secret": True})]
@@ -59,6 +71,22 @@ class EndpointSection(Section, frozen=True):
     url: Url
     name: str | None = None
     in_flight_max: Positive | None = None
+    device: str | None = None
+    zone: str | None = None
+
+
+class SpeedSection(Section, frozen=True):
+    """Each number left out is that of the profile named in `like`, else the usual one (speeds.py)."""
+
+    SHORT: ClassVar[str | None] = "like"
+
+    like: str | None = None
+    step: FineStep | None = None
+    prefill_token: Fine | None = None
+    decode_sequence: Fine | None = None
+    kv_token: Fine | None = None
+    attention: Fine | None = None
+    chunk_tokens: Positive | None = None
 
 
 class PoolSection(Section, frozen=True):
@@ -69,12 +97,30 @@ class PoolSection(Section, frozen=True):
     api_key: Secret | None = None
     warm_up: LastingOrNone = 30 * SECOND
     passes_priority: bool = False
+    speed: SpeedSection = SpeedSection()
+    kv_tokens: Positive | None = None
+    prompt_tokens_min: Count = 0
+    prompt_tokens_max: Positive | None = None
+    output_tokens_min: Count = 0
+    output_tokens_max: Positive | None = None
+
+
+class RungSection(Section, frozen=True):
+    SHORT: ClassVar[str | None] = "pools"
+
+    pools: Annotated[list[str], Meta(extra={"next": "name the pools of the model that serve this rung"})]
+    classes: list[str] = []
+    plans: list[str] = []
+    prompt_tokens_max: Positive | None = None
+    named: str | None = None
 
 
 class ModelSection(Section, frozen=True):
     SHORT: ClassVar[str | None] = "pools"
 
     pools: Annotated[list[str], Meta(extra={"next": "name the pools that serve this model"})]
+    rungs: list[RungSection] = []
+    fallbacks: list[str] = []
 
 
 class CapsSection(Section, frozen=True):
@@ -88,6 +134,15 @@ class CapsSection(Section, frozen=True):
     logprobs: CountCap | None = None
     prompt_logprobs: CountCap | None = None
     reasoning_effort: str | None = None
+    image_detail: str | None = None
+
+
+class VariantSection(Section, frozen=True):
+    """What it leaves out stays as the class has it."""
+
+    level: Annotated[int, Meta(ge=1, le=LEVELS, extra={"next": "say from which level of the ladder on, 1 to 6"})]
+    caps: CapsSection = CapsSection()
+    model: str | None = None
 
 
 class ClassSection(Section, frozen=True):
@@ -105,12 +160,28 @@ class ClassSection(Section, frozen=True):
     idle_max: Lasting | None = None
     total_max: Lasting | None = None
     caps: CapsSection = CapsSection()
+    ttft: Lasting | None = None
+    tpot: Lasting | None = None
+    floor_percent: Percent | None = None
+    reserve_percent: Percent | None = None
+    promise: str | None = None
+    variants: list[VariantSection] | None = None
+    hedges: bool | None = None
+
+
+class TenantLimitsSection(Section, frozen=True):
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    concurrency: Positive | None = None
 
 
 class TenantSection(Section, frozen=True):
     keys: list[Secret] = []
     classes: list[str] = []
     models: list[str] = []
+    weight: Positive = 100
+    plan: str = "standard"
+    limits: TenantLimitsSection = TenantLimitsSection()
 
 
 class RetrySection(Section, frozen=True):
@@ -130,6 +201,45 @@ class HealthSection(Section, frozen=True):
     eject_max: Lasting = 5 * MINUTE
 
 
+class HeadroomSection(Section, frozen=True):
+    pending_percent: Part = _HEADROOM.pending_percent
+    measured_percent: Part = _HEADROOM.measured_percent
+    predicted_percent: Part = _HEADROOM.predicted_percent
+    kv_percent: Percent = _HEADROOM.kv_percent
+    long_tokens: Positive = _HEADROOM.long_tokens
+    long_percent: Percent = _HEADROOM.long_percent
+
+
+class AdmissionSection(Section, frozen=True):
+    certainty_percent: Part | Literal["unlimited"] = AdmissionRules().certainty_percent or UNLIMITED
+
+
+class RoutingSection(Section, frozen=True):
+    other_zone: LastingOrNone = _ROUTING.other_zone_ns
+    stale_after: Lasting = _ROUTING.stale_ns
+    prefix: bool = _ROUTING.prefix
+
+
+class SheddingSection(Section, frozen=True):
+    enabled: bool = _SHEDDING.enabled
+    period: Lasting = _SHEDDING.period_ns
+    pressure_percent: Part = _SHEDDING.pressure // THOUSANDTHS
+    proportional_gain: Count = _SHEDDING.proportional_gain
+    integral_gain: Count = _SHEDDING.integral_gain
+    percent_max: Percent = _SHEDDING.percent_max
+    arrivals: Remembered = _SHEDDING.arrivals
+
+
+class LadderSection(Section, frozen=True):
+    enabled: bool = _LADDER.enabled
+    climb_above_percent: Part = _LADDER.climb_above // THOUSANDTHS
+    climb_after: Lasting = _LADDER.climb_after_ns
+    descend_below_percent: Part = _LADDER.descend_below // THOUSANDTHS
+    descend_after: Lasting = _LADDER.descend_after_ns
+    level_max: Annotated[int, Meta(ge=0, le=LEVELS)] = _LADDER.level_max
+    easy_tokens: Count = _LADDER.easy_tokens
+
+
 class File(Section, frozen=True):
     pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "name at least one pool of endpoints"})]
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
@@ -145,3 +255,10 @@ class File(Section, frozen=True):
     limits: LimitsSection = LimitsSection()
     retry: RetrySection = RetrySection()
     health: HealthSection = HealthSection()
+    headroom: HeadroomSection = HeadroomSection()
+    admission: AdmissionSection = AdmissionSection()
+    routing: RoutingSection = RoutingSection()
+    shedding: SheddingSection = SheddingSection()
+    ladder: LadderSection = LadderSection()
+    fairness_depth: Positive = 1
+    zone: str | None = None

@@ -46,6 +46,9 @@ class EndpointSettings:
     url: str
     """Scheme, host and port where given; no path, no trailing slash."""
     in_flight_max: int
+    device: str = ""
+    """Endpoints that name the same one share its capacity; empty means one of its own."""
+    zone: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,8 @@ class Settings:
     """Below this address callers find the pages about outcomes; empty if there are none. No slash at its end."""
     quote_engine_errors: bool
     """Whether what engines say of their errors is repeated to callers and in the log."""
+    zone: str
+    """Where this gateway stands; empty where nobody says."""
     hash: str
     """Names this configuration: the same in every process that runs it, different after any change."""
     warnings: tuple[str, ...] = ()

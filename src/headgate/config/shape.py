@@ -238,6 +238,8 @@ def _bound(limit: float, unit: object) -> str:
     match unit:
         case "duration":
             return quantities.duration_text(int(limit))
+        case "fine":
+            return quantities.fine_text(int(limit))
         case "size":
             return quantities.size_text(int(limit))
         case _:

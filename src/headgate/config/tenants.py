@@ -79,8 +79,10 @@ def _check_reachable(file: File, report: Report) -> None:
         report.warn(
             ("tenants",), "there is no tenant, so nobody can call; `headgate keys new --tenant NAME` makes a key"
         )
+    # A limit of the whole may stand above tenants with keys of their own.
+    wholes = {name[:end] for name in file.tenants for end, sign in enumerate(name) if sign == "/"}
     for name, tenant in file.tenants.items():
-        if not tenant.keys and name != file.anonymous_tenant:
+        if not tenant.keys and name != file.anonymous_tenant and name not in wholes:
             hint = f"`headgate keys new --tenant {name}` makes one"
             report.warn(
                 ("tenants", name), f"has no key and is not the anonymous tenant, so nobody can call as it; {hint}"

@@ -52,6 +52,10 @@ classes:
     band: 0
     # Who has waited 5 s presses the button again. Refused at once with a Retry-After, the caller can say so instead.
     queue_wait_max: 5s
+    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
+    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
+    # ttft: 2s
+    # tpot: 100ms
     # Twice what {places} places serve in 5 s when an answer takes 5 s, 16 at least; whoever came later would expire.
     queue_length_max: {interactive}
     # Half of it, so that one tenant's burst leaves room for the others.
@@ -75,6 +79,10 @@ classes:
     # A burst brings several times what the engines run at once and is over within a minute. Whoever waits it out gets
     # an answer; refused and retried, the same requests would come back as the next burst.
     queue_wait_max: 30s
+    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
+    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
+    # ttft: 20s
+    # tpot: 150ms
     # Twice what {places} places serve in 30 s when an answer takes 5 s, 16 at least.
     queue_length_max: {interactive}
     # Half of it: a burst usually comes from one tenant, and the others go on beside it.
@@ -99,6 +107,10 @@ classes:
     band: 0
     unnamed: false
     queue_wait_max: 10s
+    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
+    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
+    # ttft: 5s
+    # tpot: 150ms
     # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least, and half of it for one tenant.
     queue_length_max: {interactive}
     queue_length_per_tenant_max: {interactive_each}
@@ -106,6 +118,8 @@ classes:
   batch:
     band: 1
     unnamed: true
+    # Of the engines' time this much is its own, whatever goes first.
+    floor_percent: 5
     # Nobody watches, so waiting is better than being refused. Callers must be as patient: the openai client gives up
     # after 10 minutes unless it is made with a longer timeout.
     queue_wait_max: 1h
@@ -128,6 +142,10 @@ classes:
     band: 0
     # People wait ten seconds at most.
     queue_wait_max: 10s
+    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
+    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
+    # ttft: 2s
+    # tpot: 100ms
     # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least; whoever came later would expire.
     queue_length_max: {interactive}
     # Half of it, in each class, so that one tenant's burst leaves room for the others.
@@ -143,6 +161,8 @@ classes:
   # By service_tier "flex" or the header x-headgate-class. It takes what the others leave of the engines.
   batch:
     band: 2
+    # Of the engines' time this much is its own, whatever the others want; so it gets on even on the busiest day.
+    floor_percent: 5
     # As long as the openai client waits before it gives up by itself.
     queue_wait_max: 10m
     # Twice what {places} places serve in 10 min when an answer takes 30 s, 10000 at most.

@@ -7,8 +7,9 @@ explain every decision without asking the core.
 from dataclasses import dataclass
 
 from headgate.model.caps import Caps
+from headgate.model.limits import LimitsLeft
 from headgate.model.outcome import Outcome
-from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName, RequestId
+from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,14 @@ class Dispatch:
     caps: Caps
     """What the request may ask of the engine, at most."""
     reason: str
+    level: int = 0
+    """The ladder's level by which it was degraded; 0 where nothing was given up."""
+    hedge: bool = False
+    """Whether another attempt of the same request is under way: whichever speaks first is kept, the other aborted."""
+    limits: LimitsLeft | None = None
+    """What is left to its tenant; None where it has no limits."""
+    model: ModelName | None = None
+    """The model that serves it, where that is another than the one it asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,8 @@ class End:
     waited_ns: Duration
     retry_after_ns: Duration | None
     reason: str
+    limits: LimitsLeft | None = None
+    """As in `Dispatch`; None also where the answer was whole."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,17 @@ class EndpointUnreadied:
 
 
 @dataclass(frozen=True, slots=True)
+class EndpointMeasured:
+    """What an engine says of itself."""
+
+    endpoint_id: EndpointId
+    running: int
+    waiting: int
+    kv_percent: int | None = None
+    """How much of its KV cache is in use; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class EndpointLeaving:
     """Nothing new goes there; it is forgotten when the last attempt has ended."""
 
@@ -118,16 +129,7 @@ class TimerFired:
     """The moment that `next_wakeup` named has come."""
 
 
+FleetEvent = EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointMeasured | EndpointLeaving
 Event = (
-    RequestArrived
-    | FirstToken
-    | Progressed
-    | AttemptEnded
-    | RequestWithdrawn
-    | TimerFired
-    | EndpointJoined
-    | EndpointReadied
-    | EndpointUnreadied
-    | EndpointLeaving
-    | PolicyChanged
+    RequestArrived | FirstToken | Progressed | AttemptEnded | RequestWithdrawn | TimerFired | FleetEvent | PolicyChanged
 )

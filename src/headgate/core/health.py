@@ -3,7 +3,8 @@
 Failures in a row eject an endpoint for a while; each ejection in a row lasts twice as long.
 It comes back on trial: one request at a time, until one succeeds. A health page that answers
 proves nothing, so only work counts; an engine that has been restarted meanwhile is on trial at
-once, without sitting out its time.
+once, without sitting out its time. Where no endpoint of a pool takes work, nobody sits out more
+than the first length: there is nothing to spare the others, and whoever is back first must be found.
 """
 
 from headgate.core.routing.endpoints import EndpointRecord
@@ -45,3 +46,11 @@ def eject(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> None:
     endpoint.failures = 0
     endpoint.state = EndpointState.EJECTED
     endpoint.returns_at = after(now, Duration(min(length, rules.eject_ns_max)))
+
+
+def shorten(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> bool:
+    """Lets an ejection last no longer than a first one that begins at this moment; false if it is not ejected."""
+    if endpoint.state is not EndpointState.EJECTED:
+        return False
+    endpoint.returns_at = min(endpoint.returns_at, after(now, rules.eject_ns))
+    return True

@@ -59,6 +59,15 @@ class RetryBudget:
             window.count_extra(now)
         return True
 
+    def take_for_pool(self, pool: PoolName, now: Instant) -> bool:
+        """For what goes to this pool although it was meant for another: the pool is asked, and all pools together."""
+        windows = (self._window(pool), self._all)
+        if not all(each.allows_extra(now, self._rules) for each in windows):
+            return False
+        for window in windows:
+            window.count_extra(now)
+        return True
+
     def pace(self, pools: tuple[PoolName, ...], now: Instant) -> tuple[int, Duration]:
         """How quickly these pools have been taking work: first attempts, and in how long."""
         count = 0

@@ -5,16 +5,21 @@ The policy itself is plain tuples; this is the same policy, indexed.
 
 from dataclasses import replace
 
+from headgate.core.queues.fair import WEIGHT
+from headgate.core.routing.endpoints import Terms
+from headgate.core.routing.rungs import rung_names
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
 _WARM_UP_UNKNOWN = Duration(30 * SECOND)
+_SPEED_UNKNOWN = EngineSpeed()
 
 
 class Rules:
-    __slots__ = ("classes", "hash", "models", "policy", "pools", "tenants")
+    __slots__ = ("_accounts", "classes", "floors", "hash", "models", "policy", "pools", "tenants")
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
         self.policy = policy
@@ -23,18 +28,57 @@ class Rules:
         self.tenants: dict[TenantId, Tenant] = {each.id: each for each in policy.tenants}
         self.models: dict[ModelName, Model] = {each.name: each for each in policy.models}
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
-
-    def route(self, model: Model, service_class: ServiceClass) -> tuple[PoolName, ...]:
-        """The pools that a request for this model may use in this class."""
-        if not service_class.pools:
-            return model.pools
-        return tuple(pool for pool in model.pools if pool in service_class.pools)
+        self.floors = _floors(policy)
+        self._accounts: dict[TenantId, TenantId] = {}
+        """Of the tenants that the policy names: nobody else comes in."""
 
     def warm_up_ns(self, pool: PoolName) -> Duration:
         return self.pools[pool].warm_up_ns if pool in self.pools else _WARM_UP_UNKNOWN
 
-    def without_gone_class(self, ticket: Ticket) -> Ticket:
-        """The ticket as if it had not named its class, where that class exists no more."""
-        if ticket.class_named is None or ticket.class_named in self.classes:
-            return ticket
-        return replace(ticket, class_named=None)
+    def speed(self, pool: PoolName) -> EngineSpeed:
+        return self.pools[pool].speed if pool in self.pools else _SPEED_UNKNOWN
+
+    def terms(self, pool: PoolName) -> Terms:
+        """What holds for the endpoints of a pool."""
+        promised = [
+            each.tpot_ns
+            for each in self.policy.classes
+            if each.tpot_ns is not None and (not each.pools or pool in each.pools)
+        ]
+        kv_tokens = self.pools[pool].kv_tokens if pool in self.pools else None
+        reserves = tuple(
+            (each.name, each.reserve_percent)
+            for each in self.policy.classes
+            if each.reserve_percent and (not each.pools or pool in each.pools)
+        )
+        promised_ns, other_zone_ns = min(promised, default=None), self.policy.routing.other_zone_ns
+        return Terms(self.speed(pool), kv_tokens, promised_ns, self.policy.headroom, reserves, other_zone_ns)
+
+    def account(self, tenant: TenantId) -> TenantId:
+        """Whose turns a tenant takes."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            steps = tenant.split("/")[: self.policy.fairness_depth]
+            account = self._accounts[tenant] = TenantId("/".join(steps))
+        return account
+
+    def weight(self, account: TenantId) -> int:
+        return self.tenants[account].weight if account in self.tenants else WEIGHT
+
+    def without_gone_names(self, ticket: Ticket) -> Ticket:
+        """The ticket as if it had not named its class or its rung, where there is none of that name any more."""
+        if ticket.class_named is not None and ticket.class_named not in self.classes:
+            ticket = replace(ticket, class_named=None)
+        model = self.models.get(ticket.model)
+        if ticket.rung is not None and model is not None and ticket.rung not in rung_names(model):
+            ticket = replace(ticket, rung=None)
+        return ticket
+
+
+def _floors(policy: Policy) -> dict[int, int]:
+    """The floor of each band that has one."""
+    floors: dict[int, int] = {}
+    for each in policy.classes:
+        if each.floor_percent:
+            floors[each.band] = max(floors.get(each.band, 0), each.floor_percent)
+    return floors

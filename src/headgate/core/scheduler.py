@@ -8,44 +8,56 @@ Theory of operation. A request is either queued or in flight, and ends exactly o
 bound to an endpoint only when that endpoint has room (late binding), so that as long as it
 waits its order can still change. Three promises hold after every event:
 
-- no endpoint has room while a request that could go there waits;
-- nothing that has waited too long is still queued, and nothing whose caller's deadline has
-  passed is still queued or in flight;
+- no endpoint has headroom while the head of a line that it could take waits, unless a band is
+  held at its floor;
+- nothing is queued that has waited too long or whose answer could no longer begin in time, and
+  nothing whose caller's deadline has passed is still queued or in flight;
 - every place taken at an endpoint belongs to an attempt that the host has not yet reported
   as ended. A place outlives its request where the request ended first.
 
-What is not ideal: a place is counted in requests, not in seconds or memory, and a tenant's
-turn costs the same whether its prompt is short or long.
+All sharing is in predicted engine time, trued up by what engines report: what a request takes
+is measured at its arrival (`measure`), charged when it is sent and settled when it has ended
+(`attempts`).
+
+What is not ideal: what does not fit holds up those behind it in its line, and a large request
+may be passed by small ones of others until its time is over.
 
 The methods stand in the order of a request's life; fleet and policy come last.
 """
 
 from typing import assert_never
 
+from headgate.core.admission.feasibility import unreachable
 from headgate.core.admission.gate import (
     Admitted,
     Refusal,
     drain,
     duplicate,
     expected_wait,
+    instead,
     judge,
     late,
     no_place,
     no_retry,
+    over_limit,
     servable,
 )
+from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import bounded
 from headgate.core.alarms import Alarms
+from headgate.core.attempts import Attempts
 from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     EndpointJoined,
     EndpointLeaving,
+    EndpointMeasured,
     EndpointReadied,
     EndpointUnreadied,
     Event,
     FirstToken,
+    FleetEvent,
     PolicyChanged,
     Progressed,
     RequestArrived,
@@ -53,12 +65,18 @@ from headgate.core.events import (
     TimerFired,
     WithdrawalCause,
 )
+from headgate.core.hedging import Hedging
+from headgate.core.measure import meant, measure, soonest_ns
 from headgate.core.open_requests import OpenRequests
+from headgate.core.overload import Overload
+from headgate.core.prediction import Predictions
 from headgate.core.queues.bands import Backlog
+from headgate.core.queues.floors import Floors
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.fleet import Fleet
-from headgate.core.routing.least_outstanding import choose
+from headgate.core.routing.least_seconds import choose, why
+from headgate.core.routing.reserves import closed_bands
 from headgate.core.rules import Rules
 from headgate.core.state import Attempt, Request
 from headgate.core.summary import EndpointSummary, Summary
@@ -67,17 +85,24 @@ from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Duration, Instant, PoolName, RequestId, after, seconds
 
+_LOST = (Outcome.QUEUE_FULL, Outcome.UNREACHABLE)
+"""How those are refused who could not be served in time."""
+
 
 class Scheduler:
     def __init__(self) -> None:
         self._rules = Rules(Policy(), policy_hash="")
         self._requests = OpenRequests()
-        self._attempts: dict[tuple[RequestId, int], Attempt] = {}
-        """Every place taken at an endpoint."""
-        self._backlog = Backlog()
+        self._floors = Floors()
+        self._backlog = Backlog(self._floors)
         self._expiries: Alarms[RequestId] = Alarms()
-        self._fleet = Fleet(self._rules.policy.health)
+        self._fleet = Fleet(self._rules)
+        self._predictions = Predictions()
+        self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions)
         self._retry_budget = RetryBudget(self._rules.policy.retry)
+        self._hedging = Hedging()
+        self._limits = TenantLimits()
+        self._overload = Overload(self._rules)
         self._sequence = 0
         self._now = Instant(0)
 
@@ -87,38 +112,35 @@ class Scheduler:
         out: list[Command] = []
         self._expire(now, out)
         self._miss_deadlines(event, now, out)
+        self._attempts.prefilled(now)
+        self._overload.tick(self._fleet, self._floors, now)
         match event:
             case RequestArrived(ticket):
                 self._arrive(ticket, now, out)
             case FirstToken(request_id, attempt):
                 self._first_token(request_id, attempt, now, out)
             case Progressed():
-                self._progress(event, now)
+                self._attempts.progressed(event, now)
             case AttemptEnded():
                 self._attempt_ended(event, now, out)
             case RequestWithdrawn(request_id, cause):
                 self._withdraw(request_id, cause, now, out)
             case TimerFired():
                 pass
-            case EndpointJoined(endpoint):
-                self._fleet.join(endpoint, now)
-            case EndpointReadied(endpoint_id):
-                _note(self._fleet.ready(endpoint_id), out)
-            case EndpointUnreadied(endpoint_id):
-                self._fleet.unready(endpoint_id)
-            case EndpointLeaving(endpoint_id):
-                self._fleet.leave(endpoint_id)
             case PolicyChanged(policy, policy_hash):
                 self._change_policy(policy, policy_hash, now, out)
             case _:
-                assert_never(event)
+                self._fleet_changed(event, now, out)
         self._watch_endpoints(now, out)
         self._dispatch(now, out)
+        self._hedge_silent(now, out)
+        self._overload.watch(now)
         return out
 
     def next_wakeup(self) -> Instant | None:
         """When the host must call again, if nothing happens before."""
-        moments = (self._expiries.next(), self._requests.deadlines.next(), *self._fleet.next_wakeup())
+        requests = (self._expiries, self._requests.deadlines, self._attempts.prefills, self._hedging.silent)
+        moments = (*(each.next() for each in requests), *self._fleet.next_wakeup(), self._overload.next_wakeup())
         return min((moment for moment in moments if moment is not None), default=None)
 
     # Arrival
@@ -129,44 +151,82 @@ class Scheduler:
         if isinstance(verdict, Admitted):
             self._sequence += 1
             request = Request(ticket, verdict.service_class, verdict.pools, sequence=self._sequence, now=now)
-            refusal = self._refusal(request, verdict, now)
+            self._move(request, verdict)
+            refusal = self._refusal(request, now)
             if refusal is None:
                 self._requests.add(request)
+                self._limits.take(ticket, request.prompt_tokens, request.output_tokens, now)
                 self._enqueue(request, now)
                 return
+            if refusal.outcome in _LOST:
+                self._overload.lost(request)
             verdict = refusal
         name = verdict.service_class.name if verdict.service_class else None
-        wait = bounded(verdict.retry_after_ns)
-        out.append(End(ticket.request_id, verdict.outcome, name, 0, Duration(0), wait, verdict.reason))
+        wait, left = bounded(verdict.retry_after_ns, verdict.outcome), self._limits.left(ticket.tenant, now)
+        out.append(End(ticket.request_id, verdict.outcome, name, 0, Duration(0), wait, verdict.reason, left))
 
-    def _refusal(self, request: Request, admitted: Admitted, now: Instant) -> Refusal | None:
+    def _move(self, request: Request, admitted: Admitted) -> None:
+        """Gives it this class and these pools, less what the ladder takes from it there."""
+        request.service_class, request.pools, request.model = admitted.service_class, admitted.pools, admitted.model
+        request.fell_back = admitted.model != request.ticket.model
+        measure(request, self._predictions, self._fleet, self._rules)
+        self._overload.degrade(request, self._fleet)
+        if request.level:
+            measure(request, self._predictions, self._fleet, self._rules)
+
+    def _refusal(self, request: Request, now: Instant) -> Refusal | None:
         """Why a request that the policy allows does not come in at this moment."""
         return (
             late(request, now)
             or duplicate(self._requests.first_of_key(request.ticket), request)
-            or servable(admitted, self._fleet, self._rules, now)
+            or self._unserved(request, now)
+            or over_limit(request, self._limits, now)
+            or self._overload.refusal(request, self._backlog, self._fleet, self._retry_budget, now)
             or no_place(request, self._fleet, self._backlog, self._retry_budget, now)
+            or unreachable(request, self._patience(request, now), self._backlog, self._fleet, self._rules)
             or no_retry(request, self._backlog, self._retry_budget, now)
         )
+
+    def _unserved(self, request: Request, now: Instant) -> Refusal | None:
+        """Whether neither its own pools nor, inside the budget, those of a model that it falls back to can serve it."""
+        if self._fleet.live(request.pools):
+            return None
+        other = instead(request.ticket, self._rules.classes[request.service_class.name], self._fleet, self._rules)
+        if other is None or not self._retry_budget.take_for_pool(other.pools[0], now):
+            return servable(request.service_class, request.pools, self._fleet, self._rules, now)
+        self._move(request, other)
+        return None
 
     # Queue
 
     def _enqueue(self, request: Request, now: Instant) -> None:
         request.queued_since = now
-        # One patience for all attempts together: what it has waited before is spent.
-        patience = Duration(max(0, request.service_class.queue_wait_ns_max - request.waited_ns))
-        expires, deadline = after(now, patience), request.deadline
+        expires, deadline = after(now, self._patience(request, now)), request.deadline
         if deadline is None or expires < deadline.at:
             self._expiries.set(request.ticket.request_id, expires)
         self._push(request)
 
+    def _patience(self, request: Request, now: Instant) -> Duration:
+        """How long it may wait from here on, by its class, if it is to be worth sending."""
+        # One patience for all attempts together: what it has waited before is spent.
+        patience = max(0, request.service_class.queue_wait_ns_max - request.waited_ns)
+        if request.target is not None:
+            # Once its answer cannot begin in time even where least is ahead of it, computing it would be for nothing.
+            patience = min(patience, max(0, request.target - soonest_ns(request, self._rules) - now))
+        return Duration(patience)
+
     def _push(self, request: Request) -> None:
         self._backlog.push(request)
+        self._overload.queued(request)
         for pool in request.pools:
             self._fleet.changed[pool] = None
 
     def _stop_waiting(self, request: Request, now: Instant) -> None:
+        # Whoever stood behind it in its line is the next one, and may fit where this one did not.
+        for pool in request.pools:
+            self._fleet.changed[pool] = None
         self._expiries.clear(request.ticket.request_id)
+        self._overload.left(request)
         request.waited_ns = Duration(request.waited_ns + now - request.queued_since)
 
     def _expire(self, now: Instant, out: list[Command]) -> None:
@@ -177,6 +237,7 @@ class Scheduler:
             waited = seconds(request.waited_ns)
             if self._fleet.live(request.pools):
                 reason = f'waited {waited}, as long as class "{request.service_class.name}" may wait'
+                self._overload.lost(request)
                 self._end(request, Outcome.EXPIRED, reason, out, drain(request, self._backlog, self._retry_budget, now))
             else:
                 reason = f"no endpoint of pool {', '.join(request.pools)} became ready in {waited}"
@@ -191,14 +252,13 @@ class Scheduler:
         """
         for request_id in self._requests.deadlines.pop_due(now):
             request = self._requests.by_id[request_id]
-            running = request.running
-            if running is None:
+            if request.running is None:
                 self._backlog.remove(request)
                 self._stop_waiting(request, now)
                 self._too_late(request, f'while it waited in class "{request.service_class.name}"', out)
-            elif not (isinstance(event, AttemptEnded) and _is_about(event, request, running)):
-                self._abort(request, running, "the caller's deadline has passed", out)
-                self._too_late(request, f"while attempt {running.number} was running", out)
+            elif not (isinstance(event, AttemptEnded) and _is_about(event, request)):
+                self._abort_all(request, "the caller's deadline has passed", out)
+                self._too_late(request, f"while attempt {request.attempt} was running", out)
 
     def _too_late(self, request: Request, how: str, out: list[Command]) -> None:
         assert request.deadline is not None
@@ -218,25 +278,32 @@ class Scheduler:
                 del self._fleet.changed[pool]
 
     def _give_place(self, pool: PoolName, now: Instant, out: list[Command]) -> bool:
-        def start(request: Request) -> bool:
+        def start(request: Request) -> int | None:
             endpoint = choose(request, (pool,), self._fleet)
-            if endpoint is None:
-                return False
-            self._start(request, endpoint, now, out)
-            return True
+            return None if endpoint is None else self._start(request, endpoint, now, out)
 
-        return self._backlog.offer(pool, start)
+        classes = self._rules.policy.classes
+        closed = closed_bands(self._fleet.pools[pool], classes, self._backlog.in_class)
+        return self._backlog.offer(pool, start, closed)
 
-    def _start(self, request: Request, endpoint: EndpointRecord, now: Instant, out: list[Command]) -> None:
-        ticket, service_class = request.ticket, request.service_class
+    def _start(self, request: Request, endpoint: EndpointRecord, now: Instant, out: list[Command]) -> int:
+        """Sends it; what its tenant is charged."""
+        ticket = request.ticket
         self._stop_waiting(request, now)
-        request.attempt += 1
-        if request.attempt == 1:
+        self._overload.went(request)
+        if not request.attempt and not request.fell_back:
             client_retry = ticket.client_retries > 0
             self._retry_budget.first_attempt(ticket.tenant, endpoint.pool, now, client_retry=client_retry)
-        attempt = Attempt(endpoint, number=request.attempt, stream=ticket.stream)
-        self._attempts[ticket.request_id, request.attempt] = request.running = attempt
-        self._fleet.occupy(endpoint)
+        request.running = self._send(request, endpoint, now, out)
+        if request.attempt < self._rules.policy.retry.attempts_max:
+            self._hedging.watch(request, endpoint.pool, now)
+        return request.running.charged
+
+    def _send(
+        self, request: Request, endpoint: EndpointRecord, now: Instant, out: list[Command], *, hedge: bool = False
+    ) -> Attempt:
+        ticket, service_class = request.ticket, request.service_class
+        attempt = self._attempts.open(request, endpoint, now)
         out.append(
             Dispatch(
                 ticket.request_id,
@@ -249,36 +316,89 @@ class Scheduler:
                 service_class.idle_ns_max,
                 service_class.total_ns_max,
                 service_class.caps,
-                f"least outstanding, {endpoint.in_flight} of {endpoint.in_flight_max} in flight with it",
+                why(endpoint, attempt.reservation),
+                level=request.level,
+                hedge=hedge,
+                limits=self._limits.left(ticket.tenant, now),
+                model=None if request.model == ticket.model else request.model,
             )
         )
+        return attempt
+
+    # A second attempt while the first is silent
+
+    def _hedge_silent(self, now: Instant, out: list[Command]) -> None:
+        """Asks a second endpoint for those whose first has been silent for unusually long.
+
+        It goes where there is room after all who wait have been served. Where it cannot be sent
+        it is looked at again after as long.
+        """
+        for request_id in self._hedging.silent.pop_due(now):
+            request = self._requests.by_id[request_id]
+            assert request.running is not None, f"request {request_id} is watched but does not run"
+            endpoint = self._hedge_endpoint(request, request.running, now)
+            if endpoint is None:
+                self._hedging.watch(request, request.running.endpoint.pool, now)
+            else:
+                request.hedge = hedge = self._send(request, endpoint, now, out, hedge=True)
+                self._backlog.settle(hedge.band, endpoint.pool, hedge.account, hedge.charged)
+
+    def _hedge_endpoint(self, request: Request, silent: Attempt, now: Instant) -> EndpointRecord | None:
+        """Another endpoint with room, if nothing is given up there and the budgets agree."""
+        if not self._overload.allows_hedging(request.pools):
+            return None
+        request.avoid = silent.endpoint
+        endpoint = choose(request, request.pools, self._fleet)
+        if endpoint is None or endpoint is silent.endpoint:
+            return None
+        agreed = self._retry_budget.take(request.ticket.tenant, endpoint.pool, now, after_silence=False)
+        return endpoint if agreed else None
+
+    def _speaks(self, request: Request, attempt: Attempt, now: Instant, out: list[Command]) -> None:
+        """This attempt answers the request; the other one, if there are two, is let go."""
+        self._hedging.silent.clear(request.ticket.request_id)
+        other = request.beside(attempt)
+        if other is not None:
+            if other is request.running:
+                self._hedging.learn(request, other.endpoint.pool, Duration(now - other.heard_at))
+            other.let_go = True
+            self._abort(request, other, f"attempt {attempt.number} was the first to answer", out)
+        request.running, request.hedge = attempt, None
+
+    def _goes_on(
+        self, request: Request, attempt: Attempt, event: AttemptEnded, now: Instant, out: list[Command]
+    ) -> bool:
+        """Whether the request goes on without this attempt, because of another one that is under way."""
+        other = request.beside(attempt)
+        if other is None or event.ending in (AttemptEnding.COMPLETED, AttemptEnding.REFUSED):
+            self._speaks(request, attempt, now, out)
+            return False
+        request.running, request.hedge = other, None
+        if request.deadline is not None and request.deadline.passed(now):
+            self._abort(request, other, "the caller's deadline has passed", out)
+            self._too_late(request, f"while attempt {other.number} was running", out)
+        return True
 
     # While it runs
 
     def _first_token(self, request_id: RequestId, number: int, now: Instant, out: list[Command]) -> None:
-        attempt = self._attempts.get((request_id, number))
+        attempt = self._attempts.get(request_id, number)
         if attempt is None:
             return
         _note(self._fleet.succeeded(attempt.endpoint, now), out)
-        if attempt.stream and not attempt.streaming:
-            attempt.streaming = True
-            self._fleet.began_stream(attempt.endpoint, now)
         request = self._requests.by_id.get(request_id)
-        if request is not None:
+        if request is not None and not attempt.let_go and not request.first_token:
+            self._hedging.learn(request, attempt.endpoint.pool, Duration(now - attempt.heard_at))
+            self._speaks(request, attempt, now, out)
             self._requests.began(request)
-
-    def _progress(self, event: Progressed, now: Instant) -> None:
-        for report in event.attempts:
-            attempt = self._attempts.get((report.request_id, report.attempt))
-            if attempt is not None:
-                attempt.endpoint.last_heard = now
+        self._attempts.began(attempt, now)
 
     def _withdraw(self, request_id: RequestId, cause: WithdrawalCause, now: Instant, out: list[Command]) -> None:
         request = self._requests.by_id.get(request_id)
         if request is None:
             return
         if request.running is not None:
-            self._abort(request, request.running, cause.value, out)
+            self._abort_all(request, cause.value, out)
         else:
             self._backlog.remove(request)
             self._stop_waiting(request, now)
@@ -295,9 +415,14 @@ class Scheduler:
             return
         for endpoint in stalled.values():
             _note(self._fleet.eject_stalled(endpoint, now), out)
-        for (request_id, _), attempt in self._attempts.items():
-            if attempt.stream and attempt.endpoint.id in stalled and request_id in self._requests.by_id:
-                self._abort(self._requests.by_id[request_id], attempt, "its endpoint shows no sign of life", out)
+        for (request_id, _), attempt in self._attempts.by_number.items():
+            request = self._requests.by_id.get(request_id)
+            if attempt.stream and attempt.endpoint.id in stalled and request is not None and not attempt.let_go:
+                self._abort(request, attempt, "its endpoint shows no sign of life", out)
+
+    def _abort_all(self, request: Request, reason: str, out: list[Command]) -> None:
+        for attempt in request.in_flight():
+            self._abort(request, attempt, reason, out)
 
     def _abort(self, request: Request, attempt: Attempt, reason: str, out: list[Command]) -> None:
         out.append(Abort(request.ticket.request_id, attempt.number, attempt.endpoint.id, reason))
@@ -305,13 +430,16 @@ class Scheduler:
     # The end
 
     def _attempt_ended(self, event: AttemptEnded, now: Instant, out: list[Command]) -> None:
-        attempt = self._attempts.pop((event.request_id, event.attempt), None)
+        attempt = self._attempts.get(event.request_id, event.attempt)
         if attempt is None:
             return
-        self._judge_endpoint(attempt.endpoint, event, now, out)
-        self._fleet.vacate(attempt.endpoint, streaming=attempt.streaming)
+        if not attempt.let_go:
+            self._judge_endpoint(attempt.endpoint, event, now, out)
+        tokens = self._attempts.ended(attempt, event)
+        if not attempt.let_go:
+            self._limits.attempt_ended(event.request_id, tokens, now)
         request = self._requests.by_id.get(event.request_id)
-        if request is None:
+        if request is None or attempt.let_go or self._goes_on(request, attempt, event, now, out):
             return
         request.running = None
         match event.ending:
@@ -340,11 +468,17 @@ class Scheduler:
             case _:
                 assert_never(event.ending)
 
-    def _judge(self, ticket: Ticket, now: Instant) -> Admitted | Refusal:
+    def _judge(self, request: Request, now: Instant) -> Admitted | Refusal:
+        """Where it may be tried again: at its own pools or, if none of them takes work, where it falls back to."""
+        ticket = self._rules.without_gone_names(request.ticket)
         verdict = judge(ticket, self._rules)
         if isinstance(verdict, Refusal):
             return verdict
-        return servable(verdict, self._fleet, self._rules, now) or verdict
+        pools = meant(request, verdict.pools, self._fleet, self._rules)
+        if self._fleet.live(pools):
+            return verdict
+        other = instead(ticket, verdict.service_class, self._fleet, self._rules)
+        return other or servable(verdict.service_class, pools, self._fleet, self._rules, now) or verdict
 
     def _retry(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, silent: bool
@@ -356,7 +490,7 @@ class Scheduler:
         """
         outcome = Outcome.ENGINE_SILENT if silent else Outcome.ENGINE_FAILED
         attempts_max = self._rules.policy.retry.attempts_max
-        verdict = self._judge(self._rules.without_gone_class(request.ticket), now)
+        verdict = self._judge(request, now)
         if request.deadline is not None and request.deadline.passed(now):
             self._too_late(request, f"when attempt {request.attempt} ended: {detail}", out)
         elif request.first_token:
@@ -365,21 +499,47 @@ class Scheduler:
             self._end(request, outcome, f"attempt {request.attempt} of {attempts_max}: {detail}", out, SECOND)
         elif isinstance(verdict, Refusal):
             self._end(request, verdict.outcome, f"{verdict.reason} (after: {detail})", out, verdict.retry_after_ns)
-        elif not self._retry_budget.take(request.ticket.tenant, attempt.endpoint.pool, now, after_silence=silent):
+        elif not self._take_retry(attempt, verdict, now, silent=silent):
             self._end(request, outcome, f"not tried again, the retry budget is used up: {detail}", out, SECOND)
         else:
             request.avoid = attempt.endpoint
-            request.service_class, request.pools = verdict.service_class, verdict.pools
+            self._move(request, verdict)
             self._enqueue(request, now)
+
+    def _take_retry(self, attempt: Attempt, admitted: Admitted, now: Instant, *, silent: bool) -> bool:
+        """Whether the budgets allow another attempt. One at the pools of another model counts there."""
+        pool = attempt.endpoint.pool
+        if pool not in admitted.pools:
+            pool = admitted.pools[0]
+        return self._retry_budget.take(attempt.ticket.tenant, pool, now, after_silence=silent)
 
     def _end(
         self, request: Request, outcome: Outcome, reason: str, out: list[Command], retry_after: Duration | None = None
     ) -> None:
         self._requests.remove(request)
-        request_id, name, wait = request.ticket.request_id, request.service_class.name, bounded(retry_after)
-        out.append(End(request_id, outcome, name, request.attempt, request.waited_ns, wait, reason))
+        self._hedging.silent.clear(request.ticket.request_id)
+        request_id, name, wait = request.ticket.request_id, request.service_class.name, bounded(retry_after, outcome)
+        self._limits.request_ended(request_id, self._now, in_flight=request.running is not None)
+        # With an answer that is whole they have been told already.
+        left = None if outcome is Outcome.COMPLETED else self._limits.left(request.ticket.tenant, self._now)
+        out.append(End(request_id, outcome, name, request.attempt, request.waited_ns, wait, reason, left))
 
-    # Policy
+    # Fleet and policy
+
+    def _fleet_changed(self, event: FleetEvent, now: Instant, out: list[Command]) -> None:
+        match event:
+            case EndpointJoined(endpoint):
+                self._fleet.join(endpoint, now)
+            case EndpointReadied(endpoint_id):
+                _note(self._fleet.ready(endpoint_id), out)
+            case EndpointUnreadied(endpoint_id):
+                self._fleet.unready(endpoint_id)
+            case EndpointMeasured():
+                self._fleet.measured(event, now)
+            case EndpointLeaving(endpoint_id):
+                self._fleet.leave(endpoint_id)
+            case _:
+                assert_never(event)
 
     def _change_policy(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
         """Takes the new policy at once.
@@ -392,16 +552,24 @@ class Scheduler:
         """
         self._rules = Rules(policy, policy_hash)
         self._retry_budget.change_rules(policy)
-        self._fleet.change_rules(policy.health)
-        self._backlog = Backlog()
+        self._hedging.change_policy(policy)
+        self._limits.change_rules(policy.tenants, (each.ticket for each in self._requests.by_id.values()), now)
+        self._fleet.change_rules(self._rules)
+        self._floors.change_rules(self._rules.floors)
+        self._backlog = Backlog(self._floors)
+        self._attempts.change_rules(self._rules, self._backlog)
         waiting = [request for request in self._requests.by_id.values() if request.running is None]
+        self._overload.change_rules(self._rules, waiting)
         for request in sorted(waiting, key=lambda each: each.sequence):
-            verdict = judge(self._rules.without_gone_class(request.ticket), self._rules)
+            if request.fell_back:
+                verdict = self._judge(request, now)
+            else:
+                verdict = judge(self._rules.without_gone_names(request.ticket), self._rules)
             if isinstance(verdict, Refusal):
                 self._stop_waiting(request, now)
                 self._end(request, verdict.outcome, verdict.reason, out)
             else:
-                request.service_class, request.pools = verdict.service_class, verdict.pools
+                self._move(request, verdict)
                 self._push(request)
 
     # For those who look
@@ -415,11 +583,17 @@ class Scheduler:
                 EndpointSummary(each.id, each.pool, each.state, each.leaving, each.in_flight, each.in_flight_max)
                 for each in self._fleet.endpoints.values()
             ),
+            given_up=tuple(self._overload.given_up()),
+            prefix_hashes=tuple(
+                (name, size) for name, each in self._fleet.pools.items() if (size := each.prefixes.size)
+            ),
         )
 
 
-def _is_about(event: AttemptEnded, request: Request, attempt: Attempt) -> bool:
-    return (event.request_id, event.attempt) == (request.ticket.request_id, attempt.number)
+def _is_about(event: AttemptEnded, request: Request) -> bool:
+    """Whether it tells of the end of an attempt that the request goes by."""
+    numbers = [each.number for each in request.in_flight()]
+    return event.request_id == request.ticket.request_id and event.attempt in numbers
 
 
 def _note(command: Command | None, out: list[Command]) -> None:

@@ -4,10 +4,14 @@ These records are mutable and slotted for speed; they never leave the core.
 """
 
 from headgate.core.deadlines import Deadline, deadlines
-from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.endpoints import EndpointRecord, Reservation
 from headgate.model.policy import ServiceClass
 from headgate.model.ticket import Ticket
-from headgate.model.units import Duration, Instant, PoolName
+from headgate.model.units import Duration, Instant, ModelName, PoolName, TenantId, after
+
+NEVER = Instant(2**63)
+TRUE_UP_TOKENS = 64
+"""Charges and promises are corrected when an answer is so much longer than was thought."""
 
 
 class Attempt:
@@ -17,30 +21,96 @@ class Attempt:
     relay says so.
     """
 
-    __slots__ = ("endpoint", "number", "stream", "streaming")
+    __slots__ = (
+        "account",
+        "answers",
+        "band",
+        "began",
+        "charged",
+        "endpoint",
+        "heard_at",
+        "let_go",
+        "model",
+        "number",
+        "reservation",
+        "stream",
+        "streaming",
+        "ticket",
+        "tokens",
+        "tokens_charged",
+    )
 
-    def __init__(self, endpoint: EndpointRecord, *, number: int, stream: bool) -> None:
+    def __init__(
+        self, endpoint: EndpointRecord, *, number: int, stream: bool, reservation: Reservation, now: Instant
+    ) -> None:
         self.endpoint = endpoint
         self.number = number
         self.stream = stream
-        self.streaming = False
+        self.reservation = reservation
+        self.began = False
         """Whether its first token has come."""
+        self.streaming = False
+        """Whether it has, and more follow one by one."""
+        self.tokens = 0
+        """What it has produced, as far as was told."""
+        self.heard_at = now
+        self.let_go = False
+        """Whether another attempt of its request spoke first: how this one ends says nothing."""
+        self.charged = 0
+        """What its tenant has been charged for it, in this band."""
+        self.band = 0
+        self.tokens_charged = 0
+        """The length of the answer that the charge is for."""
+        self.ticket: Ticket
+        self.account = TenantId("")
+        self.model = ModelName("")
+        self.answers = 1
+        """How many it gives to one prompt."""
+
+    def produced(self, tokens: int, now: Instant) -> int:
+        """Notes what has come. Answers with how much more KV cache it must be promised."""
+        self.tokens += tokens
+        self.heard_at = now
+        promised = self.reservation
+        lacking = promised.prompt_tokens + self.tokens - promised.kv_tokens
+        if lacking <= 0:
+            return 0
+        more = lacking + TRUE_UP_TOKENS
+        self.reservation = promised._replace(kv_tokens=promised.kv_tokens + more)
+        return more
 
 
 class Request:
     """One request from its arrival to its end: either queued or in flight."""
 
     __slots__ = (
+        "account",
+        "answers",
         "attempt",
         "avoid",
+        "cached_tokens",
+        "cost_ns",
         "deadline",
         "deadline_of_whole",
+        "due",
+        "fell_back",
         "first_token",
+        "hashes",
+        "hedge",
+        "level",
+        "long",
+        "model",
+        "output_tokens",
+        "output_tokens_most",
         "pools",
+        "pressing",
+        "prompt_tokens",
         "queued_since",
         "running",
         "sequence",
         "service_class",
+        "standing",
+        "target",
         "ticket",
         "waited_ns",
     )
@@ -51,6 +121,10 @@ class Request:
         self.ticket = ticket
         self.service_class = service_class
         self.pools = pools
+        self.model = ticket.model
+        """Whose pools these are."""
+        self.fell_back = False
+        """Whether they are of a model that its own falls back to, as an extra attempt there."""
         self.sequence = sequence
         self.queued_since = now
         self.waited_ns = Duration(0)
@@ -59,6 +133,8 @@ class Request:
         self.first_token = False
         self.running: Attempt | None = None
         """None while it is queued."""
+        self.hedge: Attempt | None = None
+        """A second attempt, made while the other is silent. Whichever speaks first is the one that runs."""
         self.avoid: EndpointRecord | None = None
         """Where its last attempt failed."""
         self.deadline: Deadline | None
@@ -66,3 +142,46 @@ class Request:
         self.deadline_of_whole: Deadline | None
         """The one that counts once the first token is out."""
         self.deadline, self.deadline_of_whole = deadlines(ticket, now)
+        self.target: Instant | None = None
+        """By when its answer should begin, by its class."""
+        if ticket.stream and service_class.ttft_ns is not None:
+            self.target = after(now, service_class.ttft_ns)
+        self.due = min(
+            NEVER if self.target is None else self.target, NEVER if self.deadline is None else self.deadline.at
+        )
+        """By its class or its caller, whichever is earlier: the order inside a tenant."""
+        self._unmeasured()
+
+    def _unmeasured(self) -> None:
+        """What is predicted of it once its class and its pools are known."""
+        self.account = self.ticket.tenant
+        """Whose turns it takes: its tenant, or the level of the tenant's path at which turns are counted."""
+        self.long = False
+        """Whether its prompt is long enough to keep an endpoint from all others."""
+        self.hashes: tuple[int, ...] = ()
+        """Of its prompt's beginning, each reaching further than the one before; none where nobody looks at them."""
+        self.prompt_tokens = 1
+        self.cached_tokens = 0
+        """What of its prompt some endpoint of its first pool probably holds."""
+        self.answers = 1
+        """How many its prompt is to be given."""
+        self.output_tokens = 1
+        """What they are predicted to have together, on the mean."""
+        self.output_tokens_most = 1
+        """What nine in ten such answers do not exceed."""
+        self.cost_ns = Duration(0)
+        """The engine time it is predicted to take."""
+        self.level = 0
+        """The ladder's level by which something was taken from it."""
+        self.standing = 0
+        """By plan and share; the higher, the sooner the ladder refuses."""
+        self.pressing = 0
+        """What it adds to the pressure while it waits."""
+
+    def in_flight(self) -> tuple[Attempt, ...]:
+        """Its attempts under way, less those that were let go."""
+        return tuple(each for each in (self.running, self.hedge) if each is not None)
+
+    def beside(self, attempt: Attempt) -> Attempt | None:
+        """The other one of two attempts under way."""
+        return self.hedge if attempt is self.running else self.running

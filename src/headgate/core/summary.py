@@ -21,6 +21,17 @@ class EndpointSummary:
 
 
 @dataclass(frozen=True, slots=True)
+class GivenUp:
+    """What is given up at a pool under overload; of those who may use it, the most."""
+
+    pool: PoolName
+    level: int
+    """Of the ladder."""
+    shed_ppm: int
+    """Of what arrives, so many in a million are refused by rank."""
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     policy_hash: str
     queued: dict[ClassName, int]
@@ -28,3 +39,7 @@ class Summary:
     requests: int
     """Requests that have not ended."""
     endpoints: tuple[EndpointSummary, ...]
+    given_up: tuple[GivenUp, ...] = ()
+    """Pools at which anybody has asked to be served, also those where nothing is given up."""
+    prefix_hashes: tuple[tuple[PoolName, int], ...] = ()
+    """Pools of which it is known who holds which beginnings, and how many hashes that takes."""

@@ -68,6 +68,8 @@ class Door:
     replies: Replies = field(default_factory=Replies)
     read_large: ReadLarge = read_in_thread
     cap_large: CapLarge = cap_in_thread
+    zone: str = ""
+    """Where this gateway stands; empty where nobody says."""
     draining: bool = False
     bodies_bytes: int = 0
     """What the bodies of open requests take."""
@@ -148,6 +150,7 @@ class Door:
             request_id=request_id,
             body_bytes_max=self.limits.body_bytes_max,
             read_large=self.read_large,
+            zone=self.zone,
         )
         if client.received:
             return await self._held(taken)

@@ -3,6 +3,10 @@
 The exchange follows its line: it carries out each order, reports how that went, and tells the
 caller how it ended. Every `Dispatch` is answered by exactly one `AttemptEnded`, whatever happens
 in between; that is what keeps the scheduler's count of places true.
+
+A hedge, a second attempt while the first is silent, runs in a task of its own. Whichever of the two
+is first to have something for the caller speaks from there on, and the other is let go within the
+same breath: before the scheduler says so, since that may be a message away.
 """
 
 import asyncio
@@ -22,6 +26,8 @@ from headgate.model.outcome import Outcome
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Call, Engine
 from headgate.ports.host import Host
+
+_SPOKEN = "another attempt was the first to answer"
 
 
 class Exchange:
@@ -46,14 +52,21 @@ class Exchange:
         self._engines = engines
         self._attempts = attempts
         self._replies = replies
+        self._model = ticket.model
+        """The one that serves it, or was the last to be asked to."""
         self._refusal: EngineReply | None = None
         self._events = 0
         """How many events of a stream the caller has been sent."""
-        self._aborted: Abort | None = None
-        """An abort that came before its attempt had begun."""
+        self._open: dict[int, OpenAttempt] = {}
+        """Attempts under way, by number."""
+        self._spoken = False
+        """Whether one of them has begun to answer the caller. From then on no other may."""
+        self._hedges: list[asyncio.Task[None]] = []
+        self._aborted: dict[int, str] = {}
+        """Why an attempt is not to be begun, where its abort came before."""
 
     async def run(self) -> None:
-        line = self._host.open(self._ticket, self._on_abort)
+        line = self._host.open(self._ticket, self._aside)
         self._client.notify_when_left(self._client_left)
         ended = False
         try:
@@ -66,6 +79,9 @@ class Exchange:
                 self._give_up()
             if (untaken := line.close()) is not None:
                 self._attempt_ended(untaken, Result(AttemptEnding.ABORTED, "the door was closed"))
+            for hedge in self._hedges:
+                # The end of the request has stopped it, and it has nothing more to wait for.
+                await hedge
 
     def _give_up(self) -> None:
         """Nobody will carry out what the scheduler orders for this request from here on."""
@@ -74,25 +90,28 @@ class Exchange:
     def _client_left(self) -> None:
         self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.CLIENT_LEFT))
 
-    def _on_abort(self, abort: Abort) -> None:
-        attempt = self._attempts.get(abort.request_id)
-        if attempt is not None and attempt.dispatch.attempt == abort.attempt:
-            attempt.stop(AttemptEnding.ABORTED, abort.reason)
+    def _aside(self, order: Abort | Dispatch) -> None:
+        if isinstance(order, Dispatch):
+            self._hedges.append(asyncio.create_task(self._attempt(order)))
+        elif (attempt := self._open.get(order.attempt)) is not None:
+            attempt.stop(AttemptEnding.ABORTED, order.reason)
         else:
-            # The order to begin it has been given, but the exchange has yet to wake up and take it.
-            self._aborted = abort
+            # The order to begin it has been given, but who is to carry it out has yet to wake up and take it.
+            self._aborted[order.attempt] = order.reason
 
     # One attempt
 
     async def _attempt(self, dispatch: Dispatch) -> None:
-        if self._aborted is not None and self._aborted.attempt == dispatch.attempt:
-            self._attempt_ended(dispatch, Result(AttemptEnding.ABORTED, self._aborted.reason))
+        why = _SPOKEN if self._spoken else self._aborted.get(dispatch.attempt)
+        if why is not None:
+            self._attempt_ended(dispatch, Result(AttemptEnding.ABORTED, why))
             return
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
         now = asyncio.get_running_loop().time()
         attempt = OpenAttempt(dispatch, self._client, task, streamed=self._ticket.stream, now=now)
         self._attempts.add(attempt)
+        self._open[dispatch.attempt] = attempt
         result: Result | None = None
         try:
             result = await self._relay(dispatch, attempt)
@@ -102,7 +121,9 @@ class Exchange:
             result = Result(*attempt.stopped)
         finally:
             self._attempts.remove(attempt)
-            self._events = attempt.events
+            del self._open[dispatch.attempt]
+            if attempt.first_seen:
+                self._events = attempt.events
             if result is None:
                 # Given up before the place is, or the scheduler would send the request elsewhere.
                 self._give_up()
@@ -114,10 +135,16 @@ class Exchange:
         if engine is None:
             return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left")
         call, degraded = await self._shaped(dispatch.caps)
-        told = tale(dispatch.service_class, self._ticket.model, dispatch.waited_ns, dispatch.attempt, degraded)
+        self._model = dispatch.model or self._ticket.model
+        if dispatch.model is not None:
+            degraded = (*degraded, f"model={dispatch.model}")
+        if dispatch.level:
+            degraded = (*degraded, f"level={dispatch.level}")
+        waited_ns, number, limits = dispatch.waited_ns, dispatch.attempt, dispatch.limits
+        told = tale(dispatch.service_class, self._model, waited_ns, number, degraded, limits=limits)
         relay = Relay(self._client, attempt, told, quotes_engine=self._replies.quotes_engines)
-        result = await relay.run(engine, call, lambda: self._first_token(dispatch))
-        self._refusal = relay.refusal
+        result = await relay.run(engine, call, lambda: self._first_token(attempt))
+        self._refusal = relay.refusal or self._refusal
         return result
 
     async def _shaped(self, caps: Caps) -> tuple[Call, tuple[str, ...]]:
@@ -129,8 +156,13 @@ class Exchange:
             body, degraded = whole.capped(caps)
         return (replace(self._call, body=body) if degraded else self._call), degraded
 
-    def _first_token(self, dispatch: Dispatch) -> None:
-        self._host.tell(FirstToken(dispatch.request_id, dispatch.attempt))
+    def _first_token(self, attempt: OpenAttempt) -> None:
+        """This one speaks for the request from here on."""
+        self._spoken = True
+        for other in self._open.values():
+            if other is not attempt:
+                other.stop(AttemptEnding.ABORTED, _SPOKEN)
+        self._host.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
     def _attempt_ended(self, dispatch: Dispatch, result: Result) -> None:
         self._host.tell(AttemptEnded(dispatch.request_id, dispatch.attempt, result.ending, result.detail, result.usage))
@@ -149,7 +181,7 @@ class Exchange:
         # it when we return without having finished.
 
     def _reply(self, end: End) -> None:
-        told = tale(end.service_class, self._ticket.model, end.waited_ns, end.attempts)
+        told = tale(end.service_class, self._model, end.waited_ns, end.attempts, limits=end.limits)
         if end.outcome is Outcome.ENGINE_REFUSED and self._refusal is not None:
             refusal = self._refusal
             kind = (b"content-type", refusal.content_type.encode())

@@ -14,6 +14,7 @@ from headgate.edge.large_bodies import ReadLarge, read_in_thread
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
+from headgate.wire.prefix import salted
 from headgate.wire.request import BadRequest, RequestBody, is_large
 
 _RETRIES_TOLD_MAX = 1_000
@@ -47,7 +48,8 @@ class Intake:
 
     def of(self, tenant: TenantId) -> "Intake":
         """The same, asked by another tenant."""
-        return replace(self, ticket=replace(self.ticket, tenant=tenant))
+        prefix = salted(self.body.prefix, tenant)
+        return replace(self, ticket=replace(self.ticket, tenant=tenant, prefix=prefix))
 
 
 def identify(client: Client, keys: KeyRing) -> TenantId:
@@ -66,7 +68,9 @@ async def take_in(
     request_id: RequestId,
     body_bytes_max: int,
     read_large: ReadLarge = read_in_thread,
+    zone: str = "",
 ) -> Intake:
+    """`zone` is where this gateway stands."""
     headers = client.headers
     deadline_ns = _deadline(headers.get(DEADLINE))
     idempotency_key = _idempotency_key(headers.get(IDEMPOTENCY_KEY))
@@ -86,6 +90,11 @@ async def take_in(
         first_token_ns_left=first_token_ns,
         completion_ns_left=completion_ns,
         idempotency_key=idempotency_key,
+        n=body.n,
+        output_tokens_max=body.output_tokens_max,
+        prefix=salted(body.prefix, tenant),
+        rung=_text(headers.get(b"x-headgate-rung")),
+        zone=zone,
     )
     passed_on = {name.decode(): headers[name].decode("latin-1") for name in _PASSED_ON if name in headers}
     return Intake(ticket, body, passed_on)

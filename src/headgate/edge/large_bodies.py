@@ -112,6 +112,9 @@ class LargeBodies:
 
     async def cap(self, body: RequestBody, caps: Caps) -> Capped:
         """What `RequestBody.capped` gives."""
+        if caps.image_detail is not None:
+            # Finding images takes less than reading did, and no more is known of where they are.
+            return await cap_in_thread(body, caps)
         length_max = body.trims_to(caps)
         if length_max is None:
             return body.shaped(caps, None)

@@ -35,6 +35,7 @@ class OpenAttempt:
         "events",
         "first_seen",
         "heard_at",
+        "key",
         "reported",
         "started_at",
         "stopped",
@@ -45,6 +46,7 @@ class OpenAttempt:
         self, dispatch: Dispatch, client: Client, task: asyncio.Task[None], *, streamed: bool, now: float
     ) -> None:
         self.dispatch = dispatch
+        self.key = (dispatch.request_id, dispatch.attempt)
         self.client = client
         self.streamed = streamed
         self._task = task
@@ -69,19 +71,16 @@ class OpenAttempt:
 class OpenAttempts:
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
-        self._open: dict[RequestId, OpenAttempt] = {}
+        self._open: dict[tuple[RequestId, int], OpenAttempt] = {}
 
     def __len__(self) -> int:
         return len(self._open)
 
     def add(self, attempt: OpenAttempt) -> None:
-        self._open[attempt.dispatch.request_id] = attempt
+        self._open[attempt.key] = attempt
 
     def remove(self, attempt: OpenAttempt) -> None:
-        del self._open[attempt.dispatch.request_id]
-
-    def get(self, request_id: RequestId) -> OpenAttempt | None:
-        return self._open.get(request_id)
+        del self._open[attempt.key]
 
     async def sweep_for_ever(self) -> None:
         time, excused = asyncio.get_running_loop().time, False
@@ -100,7 +99,7 @@ class OpenAttempts:
     def sweep(self, attempts: list[OpenAttempt], now: float) -> None:
         progress: list[AttemptProgress] = []
         for attempt in attempts:
-            if self._open.get(attempt.dispatch.request_id) is not attempt:
+            if attempt.key not in self._open:
                 # It ended while others were looked at; what its task does now is not ours to stop.
                 continue
             blocked = attempt.client.blocked

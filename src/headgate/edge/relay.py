@@ -2,13 +2,13 @@
 
 They pass as they come. A streamed answer is looked at only for event boundaries, its end, errors
 and usage; nothing reaches the caller before the first event is known not to be an error, so that
-a failure up to there can still be tried elsewhere. An answer that is not streamed is held until
+a failure up to there can still be tried elsewhere; of two attempts at once the one that gets there
+first goes on, and the other has sent nothing. An answer that is not streamed is held until
 it is whole, as long as it is of ordinary size, so that a broken one is never delivered.
 """
 
 import asyncio
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from headgate.core.events import AttemptEnding
@@ -58,6 +58,7 @@ class Relay:
         self._attempt = attempt
         self._headers = headers
         self._loop = asyncio.get_running_loop()
+        self._paces = False
         self.refusal: EngineReply | None = None
 
     async def run(self, engine: Engine, call: Call, first_token: FirstTokenNotice) -> Result:
@@ -89,9 +90,16 @@ class Relay:
 
     async def _stream(self, answer: Answer, scanner: StreamScanner, first_token: FirstTokenNotice) -> Result:
         head = (answer.status, [*self._headers, (b"content-type", answer.content_type.encode())])
-        stream = _Stream(self._client, self._attempt, scanner, head, first_token)
-        with self._paced(answer):
+
+        def begin() -> None:
+            first_token()
+            self._pace(answer)
+
+        stream = _Stream(self._client, self._attempt, scanner, head, begin)
+        try:
             await answer.pour(stream.take)
+        finally:
+            self._pace_no_more()
         if scanner.done:
             answer.let_end()
             return Result(AttemptEnding.COMPLETED, "", scanner.usage)
@@ -101,9 +109,8 @@ class Relay:
             return Result(AttemptEnding.FAILED, "the engine sent an event without end", scanner.usage)
         return Result(AttemptEnding.FAILED, "the stream ended before its last event", scanner.usage)
 
-    @contextmanager
-    def _paced(self, answer: Answer) -> Generator[None]:
-        """Takes from the engine no faster than the caller reads."""
+    def _pace(self, answer: Answer) -> None:
+        """Takes from the engine no faster than the caller reads, from the moment it speaks for the request."""
 
         def go_on() -> None:
             # While the caller did not read, the engine could not be heard.
@@ -112,18 +119,22 @@ class Relay:
 
         client = self._client
         client.on_blocked, client.on_unblocked = answer.pause, go_on
+        self._paces = True
         if client.blocked:
             answer.pause()
-        try:
-            yield
-        finally:
-            client.on_blocked = client.on_unblocked = None
+
+    def _pace_no_more(self) -> None:
+        if self._paces:
+            self._client.on_blocked = self._client.on_unblocked = None
 
     async def _whole(self, answer: Answer, first_token: FirstTokenNotice) -> Result:
         first_token()
         whole = _Whole(self._client, (answer.status, [*self._headers, (b"content-type", answer.content_type.encode())]))
-        with self._paced(answer):
+        self._pace(answer)
+        try:
             await answer.pour(whole.take)
+        finally:
+            self._pace_no_more()
         return whole.conclude(self._quote)
 
     def _quote(self, how: str, said: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from headgate.core.commands import End
 from headgate.edge.client import Headers
+from headgate.model.limits import LimitsLeft
 from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome, RetryAfter
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName
@@ -31,17 +32,45 @@ def tale(
     waited_ns: Duration,
     attempts: int,
     degraded: tuple[str, ...] = (),
+    *,
+    limits: LimitsLeft | None = None,
 ) -> Headers:
-    """What every answer tells of how the request was treated, and what of it was given up."""
+    """What every answer tells of how the request was treated, what of it was given up, and what its tenant has left."""
     headers: Headers = [
         (b"x-headgate-model", _UNPRINTABLE.sub("?", model)[:_MODEL_SHOWN_MAX].encode()),
         (b"x-headgate-queue-ms", b"%d" % (waited_ns // MILLISECOND)),
         (b"x-headgate-attempts", b"%d" % attempts),
-        (b"x-headgate-degraded", ", ".join(degraded).encode() if degraded else b"none"),
+        (b"x-headgate-degraded", _UNPRINTABLE.sub("?", ", ".join(degraded)).encode() if degraded else b"none"),
     ]
     if service_class is not None:
         headers.append((b"x-headgate-class", service_class.encode()))
+    if limits is not None:
+        headers += rates_left(limits)
     return headers
+
+
+def rates_left(limits: LimitsLeft) -> Headers:
+    """As other providers tell it, so that clients that slow down by themselves do."""
+    headers: Headers = []
+    for rate, unit in ((limits.requests, b"requests"), (limits.tokens, b"tokens")):
+        if rate is not None:
+            headers.append((b"x-ratelimit-limit-" + unit, b"%d" % rate.limit))
+            headers.append((b"x-ratelimit-remaining-" + unit, b"%d" % rate.remaining))
+            headers.append((b"x-ratelimit-reset-" + unit, lasting(rate.reset_ns).encode()))
+    return headers
+
+
+def lasting(length: Duration) -> str:
+    """A duration as clients read it: `12ms`, `1.5s`, `6m0s`, `1h0m0s`. Never less than it is."""
+    whole = -(-length // MILLISECOND)
+    if 0 < whole < 1_000:
+        return f"{whole}ms"
+    minutes, rest = divmod(whole, 60_000)
+    text = f"{rest // 1_000}.{rest % 1_000:03}".rstrip("0").rstrip(".") + "s"
+    if not minutes:
+        return text
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h{minutes}m{text}" if hours else f"{minutes}m{text}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """Which engines can serve, and how loaded do they say they are?
 
 One task per endpoint looks at its engine: often until it is ready, then every few seconds. The scheduler is told of
-transitions only. Nothing here is on the path of a request, and all of it is bounded: the time and size of each look,
-and how many looks go on at once over all endpoints.
+transitions, and of what each engine says of its load. Nothing here is on the path of a request, and all of it is
+bounded: the time and size of each look, and how many looks go on at once over all endpoints.
 
 Endpoints that answer and endpoints that do not take turns in separate lines. Otherwise a dozen dead ones, each holding
 its place until its time is up, would leave the living ones unwatched. Metrics pages have lines of their own for the
@@ -20,7 +20,7 @@ from typing import Final
 
 import aiohttp
 
-from headgate.core.events import EndpointReadied, EndpointUnreadied, Event
+from headgate.core.events import EndpointMeasured, EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialect import Dialect, Signal
 from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Health, Probe, Scrape, Verdict
@@ -228,6 +228,14 @@ class EngineWatch:
             watched.telemetry = scrape.telemetry
             watched.signals = scrape.signals or {}
             watched.telemetry_at = asyncio.get_running_loop().time()
+            self._tell_load(watched.endpoint_id, scrape.telemetry)
+
+    def _tell_load(self, endpoint_id: EndpointId, telemetry: Telemetry) -> None:
+        if telemetry.running is None:
+            return
+        fraction = telemetry.kv_used_fraction
+        kv_percent = None if fraction is None else round(100 * fraction)
+        self._tell(EndpointMeasured(endpoint_id, telemetry.running, telemetry.waiting or 0, kv_percent))
 
     # What is not heard
 

@@ -20,6 +20,14 @@ class ReasoningEffort(StrEnum):
     XHIGH = "xhigh"
 
 
+class ImageDetail(StrEnum):
+    """From least to most. Whoever names none leaves it to the engine, as with auto."""
+
+    LOW = "low"
+    AUTO = "auto"
+    HIGH = "high"
+
+
 @dataclass(frozen=True, slots=True)
 class Caps:
     """None means no limit."""
@@ -34,3 +42,4 @@ class Caps:
     prompt_logprobs: int | None = 0
     """Engines keep a whole row of the vocabulary per token for these; one request can exhaust their memory."""
     reasoning_effort: ReasoningEffort | None = None
+    image_detail: ImageDetail | None = None

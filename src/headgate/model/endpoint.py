@@ -15,6 +15,9 @@ class Endpoint:
     id: EndpointId
     pool: PoolName
     in_flight_max: int
+    device: str = ""
+    """Endpoints that name the same device share its capacity; empty means one of its own."""
+    zone: str = ""
 
 
 class EndpointState(StrEnum):

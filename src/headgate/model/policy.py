@@ -6,12 +6,38 @@ of their own.
 """
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from headgate.model.caps import Caps
-from headgate.model.tenant import Tenant
-from headgate.model.units import MINUTE, SECOND, ClassName, Duration, ModelName, PoolName
+from headgate.model.speed import EngineSpeed
+from headgate.model.tenant import Plan, Tenant
+from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName
 
 _USUAL_CAPS = Caps()
+_NO_CAPS = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None)
+_USUAL_SPEED = EngineSpeed()
+
+
+class Promise(StrEnum):
+    """What a class keeps when something has to give way."""
+
+    LATENCY = "latency"
+    """Stays quick: may lose length, or be sent to a smaller model."""
+    QUALITY = "quality"
+    """Stays good: may only wait."""
+    COST = "cost"
+    """Stays cheap: gives way first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a class gives up from a level of the ladder on. What it does not name stays as it is."""
+
+    level: int
+    caps: Caps = _NO_CAPS
+    """Joined with the class's own: the stricter of the two counts."""
+    model: ModelName | None = None
+    """Served by the pools of this model instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +66,19 @@ class ServiceClass:
     """The pools it may use; empty means every pool of the model."""
     caps: Caps = _USUAL_CAPS
     """What its requests may ask of an engine, at most."""
+    ttft_ns: Duration | None = None
+    """By when a streamed answer should begin. What can no longer do so is not computed."""
+    tpot_ns: Duration | None = None
+    """How long each further token should take, on the mean."""
+    floor_percent: int = 0
+    """What its band is given of a pool's work, however much waits before it; of its classes the highest counts."""
+    reserve_percent: int = 0
+    """What is kept free for it of each endpoint's places."""
+    promise: Promise = Promise.LATENCY
+    variants: tuple[Variant, ...] = ()
+    """In the order of their levels."""
+    hedges: bool = False
+    """Whether a second attempt may be made elsewhere while the first is silent for unusually long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +88,39 @@ class Pool:
     name: PoolName
     warm_up_ns: Duration = Duration(30 * SECOND)
     """How long an endpoint usually needs from its start to its first answer."""
+    speed: EngineSpeed = _USUAL_SPEED
+    kv_tokens: int | None = None
+    """What the KV cache of an endpoint holds; None where nobody said."""
+    prompt_tokens_min: int = 0
+    prompt_tokens_max: int | None = None
+    """The prompts it is meant for, as long as another pool of the model is meant for the rest."""
+    output_tokens_min: int = 0
+    output_tokens_max: int | None = None
+    """The answers it is meant for, by their predicted length."""
+
+
+@dataclass(frozen=True, slots=True)
+class RungRule:
+    """Who is served by which rung of a model. What a rule does not name it does not ask for."""
+
+    pools: tuple[PoolName, ...]
+    classes: tuple[ClassName, ...] = ()
+    plans: tuple[Plan, ...] = ()
+    prompt_tokens_max: int | None = None
+    named: str | None = None
+    """What the caller says in `x-headgate-rung`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A public model name and the pools that serve it."""
+    """A public model name and the pools that serve it, from the smallest rung to the largest."""
 
     name: ModelName
     pools: tuple[PoolName, ...]
+    rungs: tuple[RungRule, ...] = ()
+    """The first that fits chooses the pools; where none does all of them may serve."""
+    fallbacks: tuple[ModelName, ...] = ()
+    """Whose pools are tried, in this order, when no endpoint of its own can serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +153,79 @@ class HealthRules:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadroomRules:
+    """When an endpoint takes one more request. Percentages are of the strictest time per token promised at its pool."""
+
+    pending_percent: int = 60
+    """Prompts that have yet to be computed there, in percent of what one step computes."""
+    measured_percent: int = 95
+    """Between two tokens, as measured."""
+    predicted_percent: int = 80
+    """A step in which nobody's prompt is computed, as predicted with the newcomer in it."""
+    kv_percent: int = 95
+    """Of the KV cache, with what answers may grow to."""
+    long_tokens: int = 8_192
+    """A prompt from this length on is long: it keeps an endpoint from all others until it is computed."""
+    long_percent: int = 50
+    """At so many of a pool's endpoints, and at least at one, such prompts may be computed at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionRules:
+    """When a request is refused at its arrival because it would come too late."""
+
+    certainty_percent: int | None = 100
+    """Of the time that it may wait: a predicted wait beyond this refuses. None lets everybody wait and see."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingRules:
+    """What counts, in seconds, when an endpoint is chosen."""
+
+    prefix: bool = True
+    """Whether it counts what an engine has probably computed of a prompt's beginning."""
+    other_zone_ns: Duration = Duration(5 * MILLISECOND)
+    """What an endpoint in another zone than the gateway's is behind one in the same."""
+    stale_ns: Duration = Duration(30 * SECOND)
+    """An engine that told of itself and has been silent for so long is not trusted, as long as most others talk."""
+
+
+@dataclass(frozen=True, slots=True)
+class SheddingRules:
+    """How much is refused at arrival under overload. Pressure is in thousandths: at 1,000 a target is being missed."""
+
+    enabled: bool = False
+    period_ns: Duration = Duration(100 * MILLISECOND)
+    """How often pressure is measured, by the shedder and by the ladder, as long as anything waits."""
+    pressure: int = 1_500
+    """What the fraction refused is steered towards: above it grows, below it shrinks."""
+    proportional_gain: int = 100
+    integral_gain: int = 10
+    """Millionths of arrivals per thousandth of pressure: by how much it changed, and every period by how far it is off.
+    """
+    percent_max: int = 95
+    """Of arrivals, never more than these are refused."""
+    arrivals: int = 1_000
+    """So many of the last are remembered, to know which rank divides them."""
+
+
+@dataclass(frozen=True, slots=True)
+class LadderRules:
+    """When more is given up, and when it is given back. Pressure is in thousandths."""
+
+    enabled: bool = True
+    climb_above: int = 1_000
+    climb_after_ns: Duration = Duration(3 * SECOND)
+    """A step up when pressure was above for so long, and another for each time as long."""
+    descend_below: int = 700
+    descend_after_ns: Duration = Duration(30 * SECOND)
+    level_max: int = 6
+    """No more than this level allows is ever given up."""
+    easy_tokens: int = 1_000
+    """A prompt up to this length is easy enough for the next smaller rung of its model."""
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     classes: tuple[ServiceClass, ...] = ()
     tenants: tuple[Tenant, ...] = ()
@@ -96,3 +233,10 @@ class Policy:
     models: tuple[Model, ...] = ()
     retry: RetryRules = RetryRules()
     health: HealthRules = HealthRules()
+    headroom: HeadroomRules = HeadroomRules()
+    admission: AdmissionRules = AdmissionRules()
+    routing: RoutingRules = RoutingRules()
+    shedding: SheddingRules = SheddingRules()
+    ladder: LadderRules = LadderRules()
+    fairness_depth: int = 1
+    """Of a tenant's path, how many steps name the one whom turns are counted for."""

@@ -38,3 +38,16 @@ class Ticket:
     """As above, up to the end of the answer."""
     idempotency_key: str | None = None
     """What the caller sent as `Idempotency-Key`."""
+    n: int = 1
+    """How many answers it asks for."""
+    output_tokens_max: int | None = None
+    """What it asks for at most, of each answer."""
+    prefix: bytes = b""
+    """Hashes of the prompt's beginning up to growing distances, each of eight bytes, at most 64 of them.
+
+    Equal hashes mean equal beginnings; the tenant's salt is in them, where caches of tenants are kept apart.
+    """
+    rung: str | None = None
+    """What the caller named in `x-headgate-rung`."""
+    zone: str = ""
+    """Where the gateway stands that holds it."""

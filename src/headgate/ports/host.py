@@ -1,8 +1,9 @@
 """How does a gateway talk to the scheduler, wherever that runs?
 
 The door opens a line for each request and follows it: it awaits the next order, carries it
-out, and reports what happened. A host may answer at once, in this process, or later, from
-another one.
+out, and reports what happened. What cannot wait until an order has been carried out comes beside
+the line: that an attempt is to stop, or that a second is to be made while the first is silent. A
+host may answer at once, in this process, or later, from another one.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,9 @@ from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import Event
 from headgate.core.summary import Summary
 from headgate.model.ticket import Ticket
+
+Aside = Callable[[Abort | Dispatch], None]
+"""Takes what comes beside the line. It tells the host nothing before it returns."""
 
 
 class RequestLine(Protocol):
@@ -28,8 +32,8 @@ class RequestLine(Protocol):
 
 
 class Host(Protocol):
-    def open(self, ticket: Ticket, on_abort: Callable[[Abort], None]) -> RequestLine:
-        """Brings a request before the scheduler. `on_abort` is called when a running attempt must stop."""
+    def open(self, ticket: Ticket, aside: Aside) -> RequestLine:
+        """Brings a request before the scheduler. `aside` is called when an attempt must stop, and with a hedge."""
         ...
 
     def tell(self, event: Event) -> None:

@@ -87,18 +87,19 @@ class ClassMeter:
 
 
 class PoolMeter:
-    __slots__ = ("ejections", "endings", "retries")
+    __slots__ = ("ejections", "endings", "hedges", "retries")
 
     def __init__(self) -> None:
         self.endings = dict.fromkeys(AttemptEnding, 0)
         self.retries = 0
+        self.hedges = 0
         self.ejections = 0
 
 
 class _Open:
     """What is known of a request until it and its last attempt have ended."""
 
-    __slots__ = ("arrived", "class_meter", "ended", "heard", "pool_meter", "running", "stream")
+    __slots__ = ("arrived", "class_meter", "ended", "heard", "hedge", "pool_meter", "running", "stream")
 
     def __init__(self, arrived: Instant, class_meter: ClassMeter, pool_meter: PoolMeter, *, stream: bool) -> None:
         self.arrived = arrived
@@ -107,7 +108,10 @@ class _Open:
         self.pool_meter = pool_meter
         self.heard: Instant | None = None
         """When its tokens were last reported."""
-        self.running = False
+        self.running = 0
+        """How many attempts are under way."""
+        self.hedge: tuple[int, PoolMeter] | None = None
+        """The number of the attempt that was made beside another, and its pool."""
         self.ended = False
 
 
@@ -167,12 +171,18 @@ class Meters:
 
     def _dispatched(self, command: Dispatch) -> None:
         class_meter, pool_meter = self._class(command.service_class), self._pool(command.pool)
-        if command.attempt == 1:
+        if command.hedge:
+            pool_meter.hedges += 1
+        elif command.attempt == 1:
             class_meter.wait.add(command.waited_ns)
         else:
             pool_meter.retries += 1
         if (found := self._open.get(command.request_id)) is not None:
-            found.class_meter, found.pool_meter, found.running = class_meter, pool_meter, True
+            found.running += 1
+            if command.hedge:
+                found.hedge = (command.attempt, pool_meter)
+            else:
+                found.class_meter, found.pool_meter = class_meter, pool_meter
 
     def _first_token(self, request_id: RequestId, now: Instant) -> None:
         found = self._open.get(request_id)
@@ -192,13 +202,15 @@ class Meters:
         found = self._open.get(event.request_id)
         class_meter = found.class_meter if found else self.classes[OTHER]
         pool_meter = found.pool_meter if found else self.pools[OTHER]
+        if found is not None and found.hedge is not None and found.hedge[0] == event.attempt:
+            pool_meter = found.hedge[1]
         pool_meter.endings[event.ending] += 1
         if event.usage is not None:
             # A counter may never fall, whatever an engine claims.
             class_meter.prompt_tokens += max(0, event.usage.prompt_tokens)
             class_meter.output_tokens += max(0, event.usage.output_tokens)
         if found is not None:
-            found.running = False
+            found.running -= 1
             self._forget_if_over(event.request_id, found)
 
     def _ended(self, command: End, now: Instant) -> None:
@@ -222,7 +234,8 @@ class Meters:
             "latency_bounds_s": LATENCY_BOUNDS_S,
             "classes": {name: meter.figures() for name, meter in self.classes.items()},
             "pools": {
-                name: {"retries": meter.retries, "ejections": meter.ejections} for name, meter in self.pools.items()
+                name: {"retries": meter.retries, "hedges": meter.hedges, "ejections": meter.ejections}
+                for name, meter in self.pools.items()
             },
         }
 

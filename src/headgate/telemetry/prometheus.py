@@ -17,11 +17,12 @@ from prometheus_client.registry import Collector
 from headgate import __version__
 from headgate.core.summary import Summary
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import SECOND, EndpointId
+from headgate.model.units import SECOND, EndpointId, PoolName
 from headgate.telemetry.meters import LATENCY_BOUNDS_S, OTHER, ClassMeter, Histogram, Meters, PoolMeter
 
 _LEAVING = "leaving"
 _STATES = (*(state.value for state in EndpointState), _LEAVING)
+_MILLION = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,9 @@ class _Scrape(Collector):
         yield from _class_latencies(classes)
         yield from _pool_metrics(pools)
         yield _queue_depth(self._summary)
+        yield from _given_up(self._summary, pools)
         yield from _endpoint_metrics(self._summary, pools)
+        yield _prefix_hashes(self._summary, pools)
         yield from _signal_metrics(self._signals)
         yield _loop_lag(self._loop_lag)
         yield _held(self._held)
@@ -128,14 +131,16 @@ def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histog
 
 def _pool_metrics(pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
     attempts = CounterMetricFamily("headgate_attempts", "Attempts by how they ended.", labels=["pool", "ending"])
-    retries = CounterMetricFamily("headgate_retries", "Attempts after a request's first.", labels=["pool"])
+    retries = CounterMetricFamily("headgate_retries", "Attempts after another had ended.", labels=["pool"])
+    hedges = CounterMetricFamily("headgate_hedges", "Attempts made while another was silent.", labels=["pool"])
     ejections = CounterMetricFamily("headgate_endpoint_ejections", "Endpoints ejected.", labels=["pool"])
     for name, meter in pools:
         for ending, count in meter.endings.items():
             attempts.add_metric([name, ending.value], count)
         retries.add_metric([name], meter.retries)
+        hedges.add_metric([name], meter.hedges)
         ejections.add_metric([name], meter.ejections)
-    return iter((attempts, retries, ejections))
+    return iter((attempts, retries, hedges, ejections))
 
 
 def _queue_depth(summary: Summary) -> Metric:
@@ -143,6 +148,19 @@ def _queue_depth(summary: Summary) -> Metric:
     for name, count in summary.queued.items():
         depth.add_metric([name], count)
     return depth
+
+
+def _given_up(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
+    """Every pool is there, also where nothing is given up."""
+    levels = GaugeMetricFamily("headgate_ladder_level", "How much is given up under overload.", labels=["pool"])
+    shed = GaugeMetricFamily("headgate_shed_fraction", "Of what arrives, what is refused by rank.", labels=["pool"])
+    found = {each.pool: each for each in summary.given_up}
+    for name, _ in pools:
+        if name != OTHER:
+            given = found.get(PoolName(name))
+            levels.add_metric([name], given.level if given else 0)
+            shed.add_metric([name], given.shed_ppm / _MILLION if given else 0)
+    return iter((levels, shed))
 
 
 def _endpoint_metrics(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
@@ -157,6 +175,19 @@ def _endpoint_metrics(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) 
     for key, count in counts.items():
         endpoints.add_metric(key, count)
     return iter((in_flight, endpoints))
+
+
+def _prefix_hashes(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> Metric:
+    family = GaugeMetricFamily(
+        "headgate_prefix_hashes",
+        "Hashes by which endpoints are known to hold the beginnings of prompts.",
+        labels=["pool"],
+    )
+    found = dict(summary.prefix_hashes)
+    for name, _ in pools:
+        if name != OTHER:
+            family.add_metric([name], found.get(PoolName(name), 0))
+    return family
 
 
 def _signal_metrics(signals: EngineSignals) -> Iterator[Metric]:

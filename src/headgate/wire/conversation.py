@@ -92,7 +92,7 @@ def text_bytes(raw: bytes, name: str) -> int:
     return sum(_text_bytes(each, name) + 1 for each in _decode(_MESSAGES, raw, name)) + 1
 
 
-def has_media(raw: bytes) -> bool:
+def has_media(raw: bytes | memoryview) -> bool:
     return _MEDIA.search(raw) is not None
 
 

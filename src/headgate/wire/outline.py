@@ -21,6 +21,7 @@ class Outline(msgspec.Struct, frozen=True, array_like=True, gc=False):
     wants_usage: bool
     prompt_bytes: int
     prompt_bytes_kept: int
+    prefix: bytes
     fields: dict[str, Span]
     stream_options: dict[str, Span]
 

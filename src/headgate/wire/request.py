@@ -30,8 +30,9 @@ from headgate.wire.fields import (
     too_many,
 )
 from headgate.wire.outline import Outline, cut, spans
+from headgate.wire.prefix import beginnings
 from headgate.wire.salts import engine_salt
-from headgate.wire.shaping import shape
+from headgate.wire.shaping import asked_choices, asked_output, shape
 
 __all__ = ["BYTES_PER_TOKEN", "DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed", "is_large"]
 
@@ -78,6 +79,8 @@ class RequestBody:
     prompt_bytes_kept: int
     """How many of them stay if every turn is left out that can be."""
     is_large: bool
+    prefix: bytes = field(repr=False)
+    """Hashes of the prompt's beginning, packed; the same for all tenants."""
     # Prompts must not reach a log by way of a repr.
     _fields: Fields = field(repr=False)
     _stream_options: Fields = field(repr=False)
@@ -104,6 +107,7 @@ class RequestBody:
             prompt_bytes=prompt_bytes,
             prompt_bytes_kept=kept,
             is_large=is_large(raw),
+            prefix=beginnings(fields, api, prompt_bytes),
             _fields=fields,
             _stream_options=options,
         )
@@ -120,6 +124,7 @@ class RequestBody:
             wants_usage=self.wants_usage,
             prompt_bytes=self.prompt_bytes,
             prompt_bytes_kept=self.prompt_bytes_kept,
+            prefix=self.prefix,
             fields=fields,
             stream_options=spans(raw, fields["stream_options"]) if self._stream_options else {},
         )
@@ -136,9 +141,22 @@ class RequestBody:
             prompt_bytes=outline.prompt_bytes,
             prompt_bytes_kept=outline.prompt_bytes_kept,
             is_large=is_large(raw),
+            prefix=outline.prefix,
             _fields=cut(raw, outline.fields),
             _stream_options=cut(raw, outline.stream_options),
         )
+
+    # How much it asks for
+
+    @property
+    def n(self) -> int:
+        """How many answers an engine would make."""
+        return asked_choices(self._fields, self.api)
+
+    @property
+    def output_tokens_max(self) -> int | None:
+        """What it asks for at most, of each answer."""
+        return asked_output(self._fields, self.api)
 
     # Asked of an engine
 
@@ -164,14 +182,13 @@ class RequestBody:
 
     def shaped(self, caps: Caps, trimmed: Trimmed | None) -> tuple[Self, tuple[str, ...]]:
         """As `capped`, with what is left of the conversation where it is to be trimmed."""
-        fields, told = shape(self._fields, self.api, caps)
-        prompt_bytes = self.prompt_bytes
-        if trimmed is not None:
-            messages, length, dropped = trimmed
-            if dropped:
-                prompt_bytes = length
-                fields = fields | {"messages": msgspec.Raw(messages)}
-                told.append(f"turns_dropped={dropped}")
+        fields, prompt_bytes, dropped = self._fields, self.prompt_bytes, 0
+        if trimmed is not None and trimmed[2]:
+            messages, prompt_bytes, dropped = trimmed
+            fields = fields | {"messages": msgspec.Raw(messages)}
+        fields, told = shape(fields, self.api, caps)
+        if dropped:
+            told.append(f"turns_dropped={dropped}")
         if not told:
             return self, ()
         shaped = type(self)(
@@ -183,6 +200,7 @@ class RequestBody:
             prompt_bytes=prompt_bytes,
             prompt_bytes_kept=self.prompt_bytes_kept,
             is_large=self.is_large,
+            prefix=self.prefix,
             _fields=fields,
             _stream_options=self._stream_options,
         )

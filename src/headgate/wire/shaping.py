@@ -8,9 +8,10 @@ from typing import Final
 
 import msgspec
 
-from headgate.model.caps import Caps, ReasoningEffort
+from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 from headgate.model.ticket import Api
 from headgate.wire.fields import BOOL, FIELDS, INTEGER, STRING, Fields, read
+from headgate.wire.images import lowered
 
 _ENCODER: Final = msgspec.json.Encoder()
 _EFFORTS: Final = tuple(ReasoningEffort)
@@ -25,6 +26,7 @@ _OUTPUT: Final = {
 _KNOWN_EVERYWHERE: Final = {Api.CHAT: 2, Api.COMPLETIONS: 1, Api.RESPONSES: 1}
 """How many of these names bind every engine. One that does not know the others would not be bound at all."""
 _CHOICES: Final = ("n", "n_cmpl")
+_MADE: Final = (*_CHOICES, "best_of")
 _LOGPROBS: Final = {
     Api.CHAT: ("top_logprobs", "n_probs"),
     Api.COMPLETIONS: ("logprobs", "n_probs"),
@@ -46,7 +48,29 @@ def shape(fields: Fields, api: Api, caps: Caps) -> tuple[Fields, list[str]]:
         _cap_prompt_logprobs(shaping, api, caps.prompt_logprobs)
     if caps.reasoning_effort is not None:
         _cap_effort(shaping, api, caps.reasoning_effort)
+    if caps.image_detail is not None:
+        _cap_images(shaping, caps.image_detail)
     return shaping.fields, shaping.told
+
+
+def asked_output(fields: Fields, api: Api) -> int | None:
+    """The longest answer that these fields ask for; None where they set no limit."""
+    most: int | None = None
+    for name in _OUTPUT.get(api, ()):
+        if name in fields and (asked := read(fields, name, INTEGER, "an integer")) is not None:
+            if asked < 0:
+                return None
+            most = max(asked, most or 0)
+    return most
+
+
+def asked_choices(fields: Fields, api: Api) -> int:
+    """How many answers an engine would make for these fields, be they given out or not."""
+    most = 1
+    for name in () if api is Api.EMBEDDINGS else _MADE:
+        if name in fields:
+            most = max(most, read(fields, name, INTEGER, "an integer") or 1)
+    return most
 
 
 class _Shaping:
@@ -139,6 +163,13 @@ def _cap_effort(shaping: _Shaping, api: Api, most: ReasoningEffort) -> None:
     if asked is not None and _is_beyond(asked, most):
         shaping.put("reasoning_effort", most)
         shaping.tell("reasoning_effort", most)
+
+
+def _cap_images(shaping: _Shaping, most: ImageDetail) -> None:
+    for name in ("messages", "input"):
+        if name in shaping.fields and (changed := lowered(bytes(shaping.fields[name]), most)) is not None:
+            shaping.put(name, msgspec.Raw(changed))
+            shaping.tell("image_detail", most)
 
 
 def _is_beyond(asked: str, most: ReasoningEffort) -> bool:

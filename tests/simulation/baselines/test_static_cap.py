@@ -1,9 +1,23 @@
 """What does a fixed limit let through?"""
 
+from dataclasses import replace
+
 from headgate.model.outcome import Outcome
 from headgate.simulation.baselines.static_cap import StaticCap
 from tests.simulation.baselines.arranged import sent, with_endpoints
-from tests.support.builders import arrived, at, client_left, completed, end, failed, told
+from tests.support.builders import (
+    a_class,
+    a_policy,
+    arrived,
+    at,
+    client_left,
+    completed,
+    end,
+    failed,
+    lasting,
+    policy_changed,
+    told,
+)
 
 
 def test_beyond_the_cap_a_request_is_refused_at_once() -> None:
@@ -44,4 +58,17 @@ def test_a_full_line_refuses() -> None:
 
     assert told(cap, at(0), arrived("a"), arrived("b"), arrived("c"))[1:] == [
         end("c", Outcome.QUEUE_FULL, "1 requests are in flight at every endpoint and 1 wait", retry_after=1),
+    ]
+
+
+def test_a_line_that_drops_who_is_late_serves_those_behind() -> None:
+    cap = with_endpoints(StaticCap(1, waiting_max=3, drops_late=True), "e1")
+    hurried = replace(a_class(), ttft_ns=lasting(2))
+    told(cap, at(0), policy_changed(a_policy(classes=(hurried, a_class("batch")))))
+    told(cap, at(0), arrived("a"), arrived("late"), arrived("easy", service_class="batch"))
+
+    assert told(cap, at(3), completed("a")) == [
+        end("a", Outcome.COMPLETED, attempts=1),
+        end("late", Outcome.EXPIRED, "its first token cannot come in time", waited=3, retry_after=1),
+        sent("easy", "e1", "least outstanding, 0 of 1 before it", service_class="batch", waited=3),
     ]

@@ -11,7 +11,21 @@ from random import Random
 from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.model.caps import Caps
-from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
+from headgate.model.limits import Limits
+from headgate.model.policy import (
+    AdmissionRules,
+    HeadroomRules,
+    HealthRules,
+    LadderRules,
+    Model,
+    Policy,
+    Pool,
+    RetryRules,
+    RoutingRules,
+    ServiceClass,
+    SheddingRules,
+)
+from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName, TenantId
 from headgate.simulation.engine.profile import TINY, EngineProfile
@@ -97,13 +111,18 @@ def _policy(random: Random, tenants: list[TenantId], pools: list[PoolName]) -> P
             idle_ns_max=_s(random.choice((2, 30))),
             total_ns_max=_s(random.choice((8, 600))),
             caps=Caps(output_tokens=random.choice((None, 5, 60))),
+            ttft_ns=_maybe(random, 0.5, 2, 20),
+            tpot_ns=_maybe(random, 0.02, 0.05, 0.3),
+            floor_percent=random.choice((0, 0, 10, 30)),
+            reserve_percent=random.choice((0, 0, 0, 20)),
+            hedges=random.random() < 0.3,
         )
         for name in CLASSES
     )
     return Policy(
         classes=classes,
-        tenants=tuple(Tenant(each) for each in tenants),
-        pools=tuple(Pool(each, _s(random.choice((1, 30)))) for each in pools),
+        tenants=tuple(Tenant(each, weight=random.choice((50, 100, 400)), limits=_limits(random)) for each in tenants),
+        pools=tuple(_pool(random, each) for each in pools),
         models=(Model(MODEL, tuple(pools)),),
         retry=RetryRules(attempts_max=random.randint(1, 4), pool_extra_min=random.choice((0, 10))),
         health=HealthRules(
@@ -111,7 +130,31 @@ def _policy(random: Random, tenants: list[TenantId], pools: list[PoolName]) -> P
             stall_ns_max=_s(random.choice((1, 5, 30))),
             eject_ns=_s(random.choice((0.5, 10))),
         ),
+        headroom=HeadroomRules(long_tokens=random.choice((250, 1_000, 8_192))),
+        admission=AdmissionRules(random.choice((None, 50, 100))),
+        routing=RoutingRules(stale_ns=_s(random.choice((2, 30))), prefix=random.random() < 0.8),
+        ladder=LadderRules(enabled=random.random() < 0.3, climb_after_ns=_s(0.5), descend_after_ns=_s(2)),
+        shedding=SheddingRules(enabled=random.random() < 0.2),
     )
+
+
+def _maybe(random: Random, *seconds: float) -> Duration | None:
+    return _s(random.choice(seconds)) if random.random() < 0.6 else None
+
+
+def _limits(random: Random) -> Limits:
+    return Limits(60, 20_000, concurrency=5) if random.random() < 0.15 else Limits()
+
+
+def _pool(random: Random, name: PoolName) -> Pool:
+    """What is said of its engines is seldom true of them."""
+    speed = EngineSpeed(
+        step_ps=random.choice((1, 10, 40)) * 10**9,
+        prefill_token_ps=random.choice((2, 100, 1_000)) * 10**6,
+        chunk_tokens=random.choice((64, 512, 2_048)),
+    )
+    kv_tokens = random.choice((None, 1_600, 4_096, 16_384))
+    return Pool(name, _s(random.choice((1, 30))), speed, kv_tokens)
 
 
 def _callers(random: Random) -> Callers:

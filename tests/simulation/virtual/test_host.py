@@ -12,6 +12,7 @@ from headgate.core.events import (
     EndpointUnreadied,
     FirstToken,
     Progressed,
+    RequestArrived,
     TimerFired,
 )
 from headgate.core.scheduler import Scheduler
@@ -71,6 +72,17 @@ def test_a_caller_whose_patience_ends_before_the_first_token_leaves_and_frees_th
     left, stayed = seen.stories
     assert (left.number, left.outcome, left.ended_at, left.attempts) == (1, Outcome.CANCELLED, at(1.1), 0)
     assert (stayed.number, stayed.outcome) == (0, Outcome.COMPLETED)
+
+
+@pytest.mark.parametrize(("names_length", "told"), [(False, None), (True, 7)])
+def test_a_gateway_is_told_how_long_an_answer_may_be_where_callers_say_it(
+    *, names_length: bool, told: int | None
+) -> None:
+    seen = run(a_scenario([arrival(0, output=7)], callers=Callers(names_length=names_length)))
+
+    [(arrived, _)] = seen.events(RequestArrived)
+    assert arrived.ticket.output_tokens_max == told  # type: ignore[attr-defined]
+    assert seen.stories[0].output_tokens == 7
 
 
 def test_who_leaves_while_an_engine_computes_is_told_what_was_spent_on_it() -> None:

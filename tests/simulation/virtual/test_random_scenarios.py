@@ -75,6 +75,8 @@ def test_the_scenarios_are_worth_running() -> None:
         Outcome.CANCELLED,
         Outcome.QUEUE_FULL,
         Outcome.EXPIRED,
+        Outcome.UNREACHABLE,
+        Outcome.RATE_LIMITED,
         Outcome.ENGINE_FAILED,
         Outcome.ENGINE_SILENT,
         Outcome.ENGINE_REFUSED,

@@ -1,17 +1,21 @@
 """Which engines are simulated, and how large is each?
 
 An engine is as its profile says, but for what the file says of its size. What could not run as a real engine would
-refuse to start is told here, with the line.
+refuse to start is told here, with the line. What the scheduler knows of a pool follows from its engines, unless the
+file says otherwise: a scheduler that is told wrongly is worth simulating too.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from headgate.config.pools import check_ranges
 from headgate.config.problems import Place, Report
-from headgate.config.references import is_name
+from headgate.config.references import A_NAME, is_name
 from headgate.config.scenarios.schema import EnginesSection, ScenarioFile, SimulatedPoolSection
-from headgate.config.scenarios.settings import EngineLimits, EngineSettings, EngineSize
+from headgate.config.scenarios.settings import EngineFigures, EngineSettings, EngineSize
 from headgate.config.shape import suggestion
+from headgate.config.speeds import USUAL, engine_speed
+from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 TRACE_BLOCK_TOKENS = 512
@@ -19,7 +23,7 @@ TRACE_BLOCK_TOKENS = 512
 
 
 def engine_settings(
-    file: ScenarioFile, profiles: Mapping[str, EngineLimits], report: Report
+    file: ScenarioFile, profiles: Mapping[str, EngineFigures], report: Report
 ) -> tuple[EngineSettings, ...]:
     if not file.pools:
         report.problem(("pools",), "names no pool; name at least one, with its engines")
@@ -27,15 +31,53 @@ def engine_settings(
     return tuple(each for name, section in file.pools.items() for each in reading.pool(name, section))
 
 
+def known_pools(
+    file: ScenarioFile, engines: Sequence[EngineSettings], profiles: Mapping[str, EngineFigures], report: Report
+) -> tuple[Pool, ...]:
+    """What the scheduler knows of the pools."""
+    return tuple(
+        _known(name, section, [each for each in engines if each.pool == name], profiles, report)
+        for name, section in file.pools.items()
+    )
+
+
+def _known(
+    name: str,
+    section: SimulatedPoolSection,
+    engines: Sequence[EngineSettings],
+    profiles: Mapping[str, EngineFigures],
+    report: Report,
+) -> Pool:
+    """Where the engines of a pool differ: the speed of the first, and room as in the smallest."""
+    place = ("pools", name)
+    check_ranges(section, place, report)
+    first = profiles.get(engines[0].profile, USUAL) if engines else USUAL
+    sizes = [each.size for each in engines]
+    chunk_tokens = min((each.chunk_tokens for each in sizes), default=USUAL.chunk_tokens)
+    speed = engine_speed(section.speed, profiles, (*place, "speed"), report, otherwise=first)
+    if section.speed.like is None and section.speed.chunk_tokens is None:
+        speed = replace(speed, chunk_tokens=chunk_tokens)
+    return Pool(
+        PoolName(name),
+        Duration(section.warm_up),
+        speed=speed,
+        kv_tokens=section.kv_tokens or min((each.kv_blocks * each.block_tokens for each in sizes), default=None),
+        prompt_tokens_min=section.prompt_tokens_min,
+        prompt_tokens_max=section.prompt_tokens_max,
+        output_tokens_min=section.output_tokens_min,
+        output_tokens_max=section.output_tokens_max,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class _Engines:
-    profiles: Mapping[str, EngineLimits]
+    profiles: Mapping[str, EngineFigures]
     report: Report
 
     def pool(self, name: str, section: SimulatedPoolSection) -> list[EngineSettings]:
         place = ("pools", name)
         if not is_name(name):
-            self.report.problem(place, "a name is made of up to 64 letters, digits, and . _ -", read=True)
+            self.report.problem(place, A_NAME, read=True)
         if not section.engines:
             self.report.problem((*place, "engines"), "names no engine; list at least one by its profile")
         found: list[EngineSettings] = []

@@ -9,24 +9,35 @@ from dataclasses import replace
 from pathlib import Path
 
 from headgate.config import document, shape
+from headgate.config.accounts import check_limits, limits, plan
 from headgate.config.classes import service_classes
 from headgate.config.load import read_text
+from headgate.config.models import check_models, models
 from headgate.config.problems import ConfigErrors, Problem, Report
 from headgate.config.quantities import duration_text
-from headgate.config.references import References, is_name
-from headgate.config.rules import health_rules, retry_rules
-from headgate.config.scenarios.engines import engine_settings
+from headgate.config.references import A_NAME, check_classes, check_paths, is_name
+from headgate.config.rules import (
+    admission_rules,
+    headroom_rules,
+    health_rules,
+    ladder_rules,
+    retry_rules,
+    routing_rules,
+    shedding_rules,
+)
+from headgate.config.scenarios.engines import engine_settings, known_pools
 from headgate.config.scenarios.faults import fault_settings
-from headgate.config.scenarios.schema import CallersSection, ScenarioFile, SchedulerSection
-from headgate.config.scenarios.settings import CallerSettings, EngineLimits, ScenarioSettings
+from headgate.config.scenarios.schema import CallersSection, ScenarioFile
+from headgate.config.scenarios.settings import CallerSettings, EngineFigures, ScenarioSettings
 from headgate.config.scenarios.traces import Library
 from headgate.config.scenarios.traffic import traffic_settings
 from headgate.config.shape import suggestion
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.units import ClassName, Duration, ModelName, PoolName
+from headgate.model.tenant import Tenant
+from headgate.model.units import ClassName, Duration, ModelName, TenantId
 
 MODEL = ModelName("model")
-"""What every simulated request asks for; all pools serve it."""
+"""What every simulated request asks for where the file names no model; all pools serve it."""
 
 CAPPED = "static-cap"
 """The scheduler that takes a cap."""
@@ -40,12 +51,9 @@ MISSING = (
 
 FILES_SHOWN_MAX = 10
 
-WAIT_PER_TTFT_MAX = 2
-"""A class that lets requests wait longer than so many times what callers give the first token is hardly meant."""
-
 
 def load(
-    path: Path, environ: Mapping[str, str], *, profiles: Mapping[str, EngineLimits], schedulers: Collection[str]
+    path: Path, environ: Mapping[str, str], *, profiles: Mapping[str, EngineFigures], schedulers: Collection[str]
 ) -> ScenarioSettings:
     """Reads the file; `profiles` and `schedulers` are what it may name. Raises `ConfigErrors` with all problems."""
     if path.is_dir():
@@ -59,23 +67,24 @@ def parse(
     path: Path,
     environ: Mapping[str, str],
     *,
-    profiles: Mapping[str, EngineLimits],
+    profiles: Mapping[str, EngineFigures],
     schedulers: Collection[str],
 ) -> ScenarioSettings:
     """As `load`, for a text that is at hand as if it stood in the file of this path."""
     report = Report(str(path))
     file = shape.read(document.parse(text, report), ScenarioFile, environ, report)
-    classes = service_classes(file.classes, report)
+    classes = _as_callers_want(service_classes(file.classes, report), file)
     names = [each.name for each in classes]
     _check_names(file, names, schedulers, report)
-    _warn_of_waits(file, classes, report)
+    _warn_of_late_promises(file, report)
     engines = engine_settings(file, profiles, report)
     settings = ScenarioSettings(
         title=file.title or path.stem,
         scheduler=file.scheduler.name,
         cap=file.scheduler.cap,
         waiting_max=file.scheduler.waiting_max,
-        policy=_policy(file, classes, report),
+        policy=_policy(file, classes, known_pools(file, engines, profiles, report), report),
+        model=ModelName(next(iter(file.models), MODEL)),
         engines=engines,
         callers={name: _callers(file.callers.get(name, CallersSection())) for name in names},
         traffic=traffic_settings(file, names, Library(path.parent, environ, report), report),
@@ -99,10 +108,10 @@ def _check_names(file: ScenarioFile, classes: list[ClassName], schedulers: Colle
             report.problem(("scheduler", setting), f"means nothing with {name}, only with {CAPPED}; remove it")
     for name in file.classes or {}:
         if not is_name(name):
-            report.problem(("classes", name), "a name is made of up to 64 letters, digits, and . _ -", read=True)
-    check = References(report)
-    for name, section in (file.classes or {}).items():
-        check.all_known(section.pools or [], file.pools, "pool", ("classes", name, "pools"))
+            report.problem(("classes", name), A_NAME, read=True)
+    check_classes(file.classes or {}, file.pools, file.models or (MODEL,), report)
+    check_models(file.models, file.pools, classes, report)
+    check_paths(file.tenants, report)
     for name in file.callers:
         if name not in classes:
             hint = suggestion(name, classes, quiet=f"; there is {', '.join(classes) or 'none'}")
@@ -122,31 +131,55 @@ def _instead(folder: Path) -> str:
     return f"name a file in it: {', '.join(files[:FILES_SHOWN_MAX])}{more}"
 
 
-def _warn_of_waits(file: ScenarioFile, classes: tuple[ServiceClass, ...], report: Report) -> None:
-    """Only Headgate's own scheduler goes by how long a class may wait."""
-    if file.scheduler.name != SchedulerSection().name:
-        return
-    for each in classes:
-        section = file.callers.get(each.name)
-        if section is None or section.ttft is None or not section.stream:
-            continue
-        if each.queue_wait_ns_max > WAIT_PER_TTFT_MAX * section.ttft:
-            wait, ttft = duration_text(each.queue_wait_ns_max), duration_text(section.ttft)
+def _as_callers_want(classes: tuple[ServiceClass, ...], file: ScenarioFile) -> tuple[ServiceClass, ...]:
+    """A class that promises nothing of its own promises what its callers ask of streams."""
+    asked = {name: _callers(section) for name, section in file.callers.items()}
+    return tuple(
+        replace(
+            each,
+            ttft_ns=each.ttft_ns or asked[each.name].ttft_ns,
+            tpot_ns=each.tpot_ns or asked[each.name].tpot_ns,
+        )
+        if each.name in asked
+        else each
+        for each in classes
+    )
+
+
+def _warn_of_late_promises(file: ScenarioFile, report: Report) -> None:
+    for name, section in (file.classes or {}).items():
+        wanted = file.callers[name].ttft if name in file.callers else None
+        if section.ttft is not None and wanted is not None and section.ttft > wanted:
             warning = (
-                f"the class lets requests wait for {wait}, so they may wait longer than their target and then be "
-                f"computed for nothing; set queue_wait_max of classes.{each.name} below ttft, {ttft}"
+                f"is longer than the {duration_text(wanted)} that its callers give the first token, so what comes too "
+                "late for them is computed all the same; lower it, or leave it out"
             )
-            report.warn(("callers", each.name, "ttft"), warning)
+            report.warn(("classes", name, "ttft"), warning)
 
 
-def _policy(file: ScenarioFile, classes: tuple[ServiceClass, ...], report: Report) -> Policy:
-    pools = tuple(Pool(PoolName(name), Duration(section.warm_up)) for name, section in file.pools.items())
+def _policy(file: ScenarioFile, classes: tuple[ServiceClass, ...], pools: tuple[Pool, ...], report: Report) -> Policy:
+    check_limits({name: section.limits for name, section in file.tenants.items()}, report)
     return Policy(
         classes=classes,
+        tenants=tuple(
+            Tenant(
+                TenantId(name),
+                weight=section.weight,
+                plan=plan(section.plan, ("tenants", name), report),
+                limits=limits(section.limits),
+            )
+            for name, section in file.tenants.items()
+        ),
         pools=pools,
-        models=(Model(MODEL, tuple(each.name for each in pools)),),
+        models=models(file.models, report) or (Model(MODEL, tuple(each.name for each in pools)),),
         retry=retry_rules(file.retry),
         health=health_rules(file.health, report),
+        headroom=headroom_rules(file.headroom),
+        admission=admission_rules(file.admission),
+        routing=routing_rules(file.routing),
+        shedding=shedding_rules(file.shedding),
+        ladder=ladder_rules(file.ladder, report),
+        fairness_depth=file.fairness_depth,
     )
 
 

@@ -1,8 +1,8 @@
 """What may stand in a scenario's file?
 
 As in the gateway's schema: one struct per section, one field per setting; docs/reference/scenarios.md says what each
-means, and a test holds the two together. `classes`, `retry` and `health` are the gateway's own sections, so that they
-mean the same in both files.
+means, and a test holds the two together. `classes`, `models`, `retry`, `health` and others are the gateway's own
+sections, so that they mean the same in both files.
 """
 
 from typing import Annotated, ClassVar
@@ -10,14 +10,22 @@ from typing import Annotated, ClassVar
 from msgspec import Meta, field
 
 from headgate.config.schema import (
+    AdmissionSection,
     ClassSection,
     Count,
+    HeadroomSection,
     HealthSection,
+    LadderSection,
     Lasting,
     LastingOrNone,
+    ModelSection,
     Positive,
     RetrySection,
+    RoutingSection,
     Section,
+    SheddingSection,
+    SpeedSection,
+    TenantLimitsSection,
 )
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
@@ -66,6 +74,18 @@ class SimulatedPoolSection(Section, frozen=True):
     engines: Annotated[list[EnginesSection], Meta(extra={"next": "list its engines by their profile"})]
     in_flight_max: Positive | None = None
     warm_up: LastingOrNone = 30 * SECOND
+    speed: SpeedSection = SpeedSection()
+    kv_tokens: Positive | None = None
+    prompt_tokens_min: Count = 0
+    prompt_tokens_max: Positive | None = None
+    output_tokens_min: Count = 0
+    output_tokens_max: Positive | None = None
+
+
+class SimulatedTenantSection(Section, frozen=True):
+    weight: Positive = 100
+    plan: str = "standard"
+    limits: TenantLimitsSection = TenantLimitsSection()
 
 
 class CallersSection(Section, frozen=True):
@@ -131,10 +151,18 @@ class ScenarioFile(Section, frozen=True):
     scheduler: SchedulerSection = SchedulerSection()
     duration: Lasting | None = None
     classes: dict[str, ClassSection] | None = None
+    models: dict[str, ModelSection] = field(default_factory=dict[str, ModelSection])
+    tenants: dict[str, SimulatedTenantSection] = field(default_factory=dict[str, SimulatedTenantSection])
     callers: dict[str, CallersSection] = field(default_factory=dict[str, CallersSection])
     faults: list[FaultSection] = field(default_factory=list[FaultSection])
     retry: RetrySection = RetrySection()
     health: HealthSection = HealthSection()
+    headroom: HeadroomSection = HeadroomSection()
+    admission: AdmissionSection = AdmissionSection()
+    routing: RoutingSection = RoutingSection()
+    shedding: SheddingSection = SheddingSection()
+    ladder: LadderSection = LadderSection()
+    fairness_depth: Positive = 1
     probe_every: Lasting = 5 * SECOND
     scrape_every: Lasting = 150 * MILLISECOND
     progress_every: Lasting = 250 * MILLISECOND

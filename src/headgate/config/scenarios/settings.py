@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from headgate.config.speeds import SpeedFigures
 from headgate.model.policy import Policy
-from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName
+from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName
 
 Shares = tuple[tuple[str, float], ...]
 """Names and weights; the weights need not add up to anything."""
 
 
-class EngineLimits(Protocol):
-    """What a profile of an engine says of its size."""
+class EngineFigures(SpeedFigures, Protocol):
+    """What a profile of an engine says of its speed and its size."""
 
-    @property
-    def chunk_tokens(self) -> int: ...
     @property
     def sequences_max(self) -> int: ...
     @property
@@ -162,7 +161,9 @@ class ScenarioSettings:
     waiting_max: int
     """How many `static-cap` lets wait."""
     policy: Policy
-    """Without tenants: who they are, traces may have to be asked."""
+    """Its tenants are those that the file names: who else asks, traces may have to be asked."""
+    model: ModelName
+    """What every request asks for."""
     engines: tuple[EngineSettings, ...]
     callers: Mapping[ClassName, CallerSettings]
     traffic: tuple[TrafficSettings, ...]

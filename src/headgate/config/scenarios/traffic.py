@@ -10,7 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from headgate.config.problems import Place, Report
-from headgate.config.references import is_name
+from headgate.config.references import A_PATH, is_path
 from headgate.config.scenarios.schema import LengthsSection, ScenarioFile, TrafficSection
 from headgate.config.scenarios.settings import (
     LengthSettings,
@@ -82,9 +82,8 @@ class _Traffic:
         if section.tenants is not None and not section.tenants:
             self.report.problem((*place, "tenants"), "names nobody; name one tenant, or several with their shares")
         for name in section.tenants or {}:
-            if not is_name(name):
-                problem = "a tenant's name is made of up to 64 letters, digits, and . _ -"
-                self.report.problem((*place, "tenants", name), problem)
+            if not is_path(name):
+                self.report.problem((*place, "tenants", name), A_PATH)
 
     def _classes(self, section: TrafficSection, place: Place) -> Shares | None:
         for name in section.classes or {}:

@@ -6,19 +6,21 @@ wrong with the request, then what its key may not do, then what we cannot do at 
 
 from dataclasses import dataclass
 
+from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import drain_time
 from headgate.core.classify import BYTES_PER_TOKEN, classify
 from headgate.core.queues.bands import Backlog
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import Fleet
-from headgate.core.routing.least_outstanding import choose
+from headgate.core.routing.least_seconds import choose
+from headgate.core.routing.rungs import Asker, chosen, rung_names
 from headgate.core.rules import Rules
 from headgate.core.state import Request
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Duration, Instant, PoolName, RequestId, seconds
+from headgate.model.units import SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Refusal:
 class Admitted:
     service_class: ServiceClass
     pools: tuple[PoolName, ...]
+    model: ModelName
+    """Whose pools these are."""
 
 
 def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
@@ -52,11 +56,25 @@ def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
         allowed = ", ".join(tenant.classes)
         reason = f'this key may not use class "{service_class.name}"; it may use: {allowed}'
         return Refusal(Outcome.FORBIDDEN, reason, service_class)
-    pools = rules.route(model, service_class)
+    if ticket.rung is not None and ticket.rung not in rung_names(model):
+        known = ", ".join(rung_names(model)) or "none"
+        reason = f'model "{model.name}" has no rung "{ticket.rung}"; its rungs are: {known}'
+        return Refusal(Outcome.INVALID, reason, service_class)
+    pools = chosen(model, _asker(ticket, service_class, tenant))
     if not pools:
         reason = f'no pool serves model "{model.name}" in class "{service_class.name}"; choose another class'
         return Refusal(Outcome.FORBIDDEN, reason, service_class)
-    return _too_long(ticket, service_class) or Admitted(service_class, pools)
+    return _too_long(ticket, service_class) or Admitted(service_class, pools, model.name)
+
+
+def instead(ticket: Ticket, service_class: ServiceClass, fleet: Fleet, rules: Rules) -> Admitted | None:
+    """Of the models that its own falls back to, and that its key may use, the first that can serve it."""
+    asker = _asker(ticket, service_class, rules.tenants[ticket.tenant])
+    for name in rules.models[ticket.model].fallbacks:
+        other = rules.models.get(name)
+        if other is not None and _may_use_model(asker.tenant, other) and fleet.live(pools := chosen(other, asker)):
+            return Admitted(service_class, pools, other.name)
+    return None
 
 
 def late(request: Request, now: Instant) -> Refusal | None:
@@ -74,30 +92,36 @@ def duplicate(first: RequestId | None, request: Request) -> Refusal | None:
     return Refusal(Outcome.DUPLICATE, reason, request.service_class, SECOND)
 
 
-def servable(admitted: Admitted, fleet: Fleet, rules: Rules, now: Instant) -> Refusal | None:
+def servable(
+    service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, now: Instant
+) -> Refusal | None:
     """Whether any endpoint takes work, or may do so before the class's patience ends.
 
     An endpoint that is starting may be ready at any moment, so it is waited for.
     """
-    if fleet.live(admitted.pools) or fleet.warming(admitted.pools):
+    if fleet.live(pools) or fleet.warming(pools):
         return None
-    coming = _soonest(admitted.pools, fleet, rules, now)
-    if coming is not None and coming <= admitted.service_class.queue_wait_ns_max:
+    coming = _soonest(pools, fleet, rules, now)
+    if coming is not None and coming <= service_class.queue_wait_ns_max:
         return None
-    names = ", ".join(admitted.pools)
+    names = ", ".join(pools)
     reason = f"no endpoint of pool {names} can serve at the moment; see their state in the admin listener's /status"
-    wait = expected_wait(admitted.pools, fleet, rules, now)
-    return Refusal(Outcome.NO_ENDPOINTS, reason, admitted.service_class, wait)
+    wait = expected_wait(pools, fleet, rules, now)
+    return Refusal(Outcome.NO_ENDPOINTS, reason, service_class, wait)
+
+
+def over_limit(request: Request, limits: TenantLimits, now: Instant) -> Refusal | None:
+    """Whether it does not fit a limit of its tenant, at any level of the tenant's path."""
+    short = limits.shortage(request.ticket, request.prompt_tokens, request.output_tokens, now)
+    return None if short is None else Refusal(short.outcome, short.reason, request.service_class, short.wait_ns)
 
 
 def no_place(request: Request, fleet: Fleet, backlog: Backlog, budget: RetryBudget, now: Instant) -> Refusal | None:
     """Whether its queue is full. The bounds of the queue hold for those who would have to wait in it."""
     service_class, tenant = request.service_class, request.ticket.tenant
-    if choose(request, request.pools, fleet) is not None:
-        return None
     held, held_max = backlog.in_class(service_class.name), service_class.queue_length_max
     own, own_max = backlog.of_tenant(service_class.name, tenant), service_class.queue_length_per_tenant_max
-    if held < held_max and own < own_max:
+    if (held < held_max and own < own_max) or choose(request, request.pools, fleet) is not None:
         return None
     wait = drain(request, backlog, budget, now)
     if own >= own_max:
@@ -151,6 +175,10 @@ def _too_long(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
         length += f", of which {kept} cannot be left out (instructions and the last turn)"
     reason = f'{length}, and class "{service_class.name}" takes {caps.prompt_tokens}; shorten it or use another class'
     return Refusal(Outcome.TOO_LARGE, reason, service_class)
+
+
+def _asker(ticket: Ticket, service_class: ServiceClass, tenant: Tenant) -> Asker:
+    return Asker(service_class, tenant, ticket.prompt_bytes // BYTES_PER_TOKEN, ticket.rung)
 
 
 def _may_use_model(tenant: Tenant, model: Model) -> bool:

@@ -5,10 +5,13 @@ back earlier would only be refused again; one told to come back much later would
 """
 
 from headgate.core.retry_budget import RetryBudget
+from headgate.model.outcome import Outcome
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, PoolName
 
 SHORTEST = SECOND
 LONGEST = MINUTE
+LONGEST_COUNTED = Duration(60 * MINUTE)
+"""Of a wait that is not predicted: rates drain evenly, so it is known when a request will fit."""
 
 
 def drain_time(waiting: int, pools: tuple[PoolName, ...], budget: RetryBudget, now: Instant) -> Duration:
@@ -17,5 +20,9 @@ def drain_time(waiting: int, pools: tuple[PoolName, ...], budget: RetryBudget, n
     return Duration(min(LONGEST, max(SHORTEST, (waiting + 1) * within // max(1, taken))))
 
 
-def bounded(wait: Duration | None) -> Duration | None:
-    return None if wait is None else Duration(min(LONGEST, max(SHORTEST, wait)))
+def bounded(wait: Duration | None, outcome: Outcome) -> Duration | None:
+    return None if wait is None else Duration(min(longest(outcome), max(SHORTEST, wait)))
+
+
+def longest(outcome: Outcome) -> Duration:
+    return LONGEST_COUNTED if outcome is Outcome.RATE_LIMITED else LONGEST

@@ -1,36 +1,52 @@
 """Which waiting request goes next at a pool?
 
-Bands in the order of priority; inside a band the tenants take turns; inside a tenant those that
-come back after a failed attempt go first, then the oldest. A request that may use several pools
-waits for all of them at once and goes to whichever has room first.
+Bands in the order of priority, except that a band whose floor is due goes before all others; inside a band the least
+charged tenant; inside a tenant those that come back after a failed attempt go first, then those whose answers are due
+first, then the oldest. A request that may use several pools waits for all of them at once and goes to whichever has
+room first.
 
-The requests of a tenant that may go to the same places stand in one line. So if there is no
-room for the head of a line there is none for those behind it, and a request that waits for
-another endpoint than the one that failed it holds up nobody else.
+The requests of a tenant that may go to the same places, and are of the same size, stand in one line. So if there is no
+room for the head of a line there is hardly any for those behind it; a request that waits for another endpoint than the
+one that failed it, and a long one that waits for its lane, hold up nobody else.
 """
 
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
 
-from headgate.core.queues.fair import Answer, Turns
+from headgate.core.queues.fair import IDLE, PASSES, Turns
+from headgate.core.queues.floors import Floors
+from headgate.core.queues.work import Work
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.state import Request
-from headgate.model.units import ClassName, PoolName, TenantId
+from headgate.model.units import ClassName, Instant, PoolName, TenantId
 
-_Places = tuple[tuple[PoolName, ...], EndpointRecord | None]
-"""The pools that a request may use, and the endpoint that it avoids."""
+_HUSKS_TOLERATED: Final = 64
+_NO_CLASS: Final = ClassName("")
+
+
+class Places(NamedTuple):
+    """What the requests of one line have in common."""
+
+    pools: tuple[PoolName, ...]
+    avoid: EndpointRecord | None
+    long: bool
+    reserved_for: ClassName
+    """The class that has places kept for it; empty for all others."""
 
 
 class Backlog:
     """Every request that waits."""
 
-    __slots__ = ("_bands", "_per_class", "_per_tenant")
+    __slots__ = ("_bands", "_floors", "_per_class", "_per_tenant", "work")
 
-    def __init__(self) -> None:
+    def __init__(self, floors: Floors) -> None:
         self._bands: dict[int, _Band] = {}
         """In the order of priority."""
+        self._floors = floors
         self._per_class: dict[ClassName, int] = {}
         self._per_tenant: dict[tuple[ClassName, TenantId], int] = {}
+        self.work = Work()
 
     def in_class(self, name: ClassName) -> int:
         return self._per_class.get(name, 0)
@@ -41,18 +57,33 @@ class Backlog:
     def push(self, request: Request) -> None:
         self._band(request.service_class.band).push(request)
         self._tally(request, 1)
+        self.work.add(request)
 
     def remove(self, request: Request) -> None:
         self._bands[request.service_class.band].remove(request)
         self._tally(request, -1)
+        self.work.take(request)
 
-    def offer(self, pool: PoolName, ask: Callable[[Request], bool]) -> bool:
-        """Offers a place at `pool` to the waiting heads in order; true if one took it."""
-        for band in self._bands.values():
-            if (request := band.offer(pool, ask)) is not None:
+    def offer(self, pool: PoolName, ask: Callable[[Request], int | None], closed: tuple[int, ...] = ()) -> bool:
+        """Offers a place at `pool` to the waiting heads in order; who takes it answers with its tenant's charge.
+
+        Nobody of the bands that are `closed` is asked.
+        """
+        for number in self._floors.order(pool, self._bands):
+            if number not in closed and (request := self._bands[number].offer(pool, ask)) is not None:
                 self._tally(request, -1)
+                self.work.take(request)
+                self._floors.served(pool, number, request.cost_ns, self._waiting_bands(pool))
                 return True
         return False
+
+    def settle(self, band: int, pool: PoolName, account: TenantId, difference: int) -> None:
+        """Charges a tenant more or less for what it took before."""
+        if difference and band in self._bands:
+            self._bands[band].settle(pool, account, difference)
+
+    def _waiting_bands(self, pool: PoolName) -> Iterator[int]:
+        return (number for number, band in self._bands.items() if band.waits_for(pool))
 
     def _band(self, number: int) -> "_Band":
         if (band := self._bands.get(number)) is None:
@@ -71,53 +102,106 @@ class Backlog:
 
 
 class _Band:
-    __slots__ = ("_turns", "_waiting")
+    __slots__ = ("_turns", "_waiting", "_waiting_for")
 
     def __init__(self) -> None:
-        self._waiting: dict[TenantId, dict[_Places, OrderedDict[int, Request]]] = {}
-        """Per tenant its lines, each in the order in which it came to stand."""
+        self._waiting: dict[TenantId, dict[Places, _Line]] = {}
+        """Per tenant its lines."""
+        self._waiting_for: dict[PoolName, int] = {}
         self._turns: dict[PoolName, Turns] = {}
 
+    def waits_for(self, pool: PoolName) -> bool:
+        return self._waiting_for.get(pool, 0) > 0
+
     def push(self, request: Request) -> None:
-        tenant = request.ticket.tenant
-        lines = self._waiting.setdefault(tenant, {})
-        lines.setdefault((request.pools, request.avoid), OrderedDict())[request.sequence] = request
+        account = request.account
+        lines = self._waiting.setdefault(account, {})
+        places = _places(request)
+        if (line := lines.get(places)) is None:
+            line = lines[places] = _Line()
+        line.push(request)
         for pool in request.pools:
+            self._waiting_for[pool] = self._waiting_for.get(pool, 0) + 1
             if pool not in self._turns:
                 self._turns[pool] = Turns()
-            self._turns[pool].list(tenant)
+            self._turns[pool].list(account)
 
     def remove(self, request: Request) -> None:
-        lines = self._waiting[request.ticket.tenant]
-        line = lines[request.pools, request.avoid]
-        del line[request.sequence]
-        if not line:
-            del lines[request.pools, request.avoid]
+        lines = self._waiting[request.account]
+        places = _places(request)
+        line = lines[places]
+        line.remove(request)
+        if not line.length:
+            del lines[places]
             if not lines:
-                del self._waiting[request.ticket.tenant]
+                del self._waiting[request.account]
+        for pool in request.pools:
+            self._waiting_for[pool] -= 1
 
-    def offer(self, pool: PoolName, ask: Callable[[Request], bool]) -> Request | None:
+    def settle(self, pool: PoolName, account: TenantId, difference: int) -> None:
+        if pool in self._turns:
+            self._turns[pool].settle(account, difference)
+
+    def offer(self, pool: PoolName, ask: Callable[[Request], int | None]) -> Request | None:
         turns = self._turns.get(pool)
         taken: Request | None = None
 
-        def ask_tenant(tenant: TenantId) -> Answer:
+        def ask_tenant(account: TenantId) -> int:
             nonlocal taken
-            heads = self._heads(tenant, pool)
-            taken = next((head for head in heads if ask(head)), None)
-            if taken is not None:
-                return Answer.TAKES
-            return Answer.PASSES if heads else Answer.IDLE
+            heads = self._heads(account, pool)
+            for head in heads:
+                if (charge := ask(head)) is not None:
+                    taken = head
+                    return charge
+            return PASSES if heads else IDLE
 
         if turns is not None and turns.offer(ask_tenant) and taken is not None:
             self.remove(taken)
         return taken
 
-    def _heads(self, tenant: TenantId, pool: PoolName) -> list[Request]:
+    def _heads(self, account: TenantId, pool: PoolName) -> list[Request]:
         """The heads of the tenant's lines that may use this pool, in the order in which they go."""
-        lines = self._waiting.get(tenant, {})
-        heads = [next(iter(line.values())) for (pools, _), line in lines.items() if pool in pools]
-        return sorted(heads, key=_precedence)
+        lines = self._waiting.get(account, {})
+        heads = [line.head() for places, line in lines.items() if pool in places.pools]
+        return sorted(heads, key=_precedence) if len(heads) > 1 else heads
 
 
-def _precedence(request: Request) -> tuple[bool, int]:
-    return (request.avoid is None, request.sequence)
+class _Line:
+    """Requests of one tenant that may go to the same places, in the order in which they go."""
+
+    __slots__ = ("_heap", "_waiting")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Instant, int, Request]] = []
+        """Holds some that no longer wait: they are dropped when they come up."""
+        self._waiting: dict[int, Request] = {}
+
+    @property
+    def length(self) -> int:
+        return len(self._waiting)
+
+    def push(self, request: Request) -> None:
+        self._waiting[request.sequence] = request
+        heappush(self._heap, (request.due, request.sequence, request))
+        if len(self._heap) > 2 * len(self._waiting) + _HUSKS_TOLERATED:
+            self._heap = [(each.due, each.sequence, each) for each in self._waiting.values()]
+            heapify(self._heap)
+
+    def remove(self, request: Request) -> None:
+        del self._waiting[request.sequence]
+
+    def head(self) -> Request:
+        heap = self._heap
+        while heap[0][1] not in self._waiting:
+            heappop(heap)
+        return heap[0][2]
+
+
+def _places(request: Request) -> Places:
+    service_class = request.service_class
+    reserved_for = service_class.name if service_class.reserve_percent else _NO_CLASS
+    return Places(request.pools, request.avoid, request.long, reserved_for)
+
+
+def _precedence(request: Request) -> tuple[bool, Instant, int]:
+    return (request.avoid is None, request.due, request.sequence)

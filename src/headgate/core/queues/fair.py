@@ -1,72 +1,105 @@
 """Which tenant goes next at one pool, inside one band?
 
-The tenant that has been served least often goes next, which is round robin among those that
-wait. A tenant that returns after idling starts level with the least served one still waiting,
-so sleeping earns nothing; nor does waiting for what has no room, which keeps a tenant's place
-for one turn but does not save up others. Counts are kept per pool, since a pool is what tenants
-compete for: waiting long for one pool earns no advantage at another.
+Each tenant is charged the engine time that was spent on it, divided by its weight; the least charged goes next. What a
+request takes is predicted when it goes and trued up when it is known. A tenant that returns after idling starts level
+with the least charged one still waiting, so sleeping earns nothing; nor does waiting for what has no room, which keeps
+a tenant's place but does not save up others. Charges are kept per pool, since a pool is what tenants compete for:
+waiting long for one pool earns no advantage at another.
 """
 
 from collections.abc import Callable
-from enum import Enum
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from typing import Final
 
-from headgate.model.units import TenantId
+from headgate.model.units import Duration, TenantId
 
-
-class Answer(Enum):
-    """What a tenant does with the turn it is offered."""
-
-    TAKES = 1
-    PASSES = 2
-    """It waits, but its head fits nowhere at the moment: it keeps its place and earns nothing."""
-    IDLE = 3
-    """It no longer waits here."""
+WEIGHT: Final = 100
+"""The weight of a tenant of which the policy says nothing."""
+IDLE: Final = -1
+PASSES: Final = -2
+"""What a tenant answers to the turn it is offered, if not what it takes: it no longer waits here, or it waits, but its
+head fits nowhere at the moment."""
+_HUSKS_TOLERATED: Final = 64
 
 
 class Turns:
     """The order of the tenants that wait for one pool in one band.
 
-    Whether a tenant still waits is for the band to say; one that does not is taken off the
-    list when its turn comes.
+    Whether a tenant still waits is for the band to say; one that does not is taken off the list when its turn comes.
     """
 
-    __slots__ = ("_heap", "_level", "_listed", "_order")
+    __slots__ = ("_charged", "_heap", "_level", "_listed", "_order")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, TenantId]] = []
-        """One entry per listed tenant: turns taken, order among equals, tenant."""
-        self._listed: set[TenantId] = set()
+        """Charge, order among equals, tenant. Holds some that no longer count: they are dropped when they come up."""
+        self._listed: dict[TenantId, int] = {}
+        """Who waits here, and the order number of the one entry that counts."""
+        self._charged: dict[TenantId, int] = {}
+        """Everybody who waits here, and those who left with more than the level."""
         self._level = 0
-        """The count at which turns are being taken: only a tenant that had to pass has less."""
+        """The charge at which turns are being taken: only a tenant that was charged too much before has less."""
         self._order = 0
 
     def list(self, tenant: TenantId) -> None:
         """Notes that the tenant waits here."""
         if tenant not in self._listed:
-            self._listed.add(tenant)
-            self._push(self._level, tenant)
+            self._charged[tenant] = max(self._charged.get(tenant, 0), self._level)
+            self._push(tenant)
 
-    def offer(self, ask: Callable[[TenantId], Answer]) -> bool:
-        """Offers one turn to the tenants in their order; true if one of them took it."""
-        passed: list[tuple[int, int, TenantId]] = []
-        taken = False
-        while self._heap and not taken:
-            entry = heappop(self._heap)
-            count, _, tenant = entry
-            answer = ask(tenant)
-            if answer is Answer.TAKES:
-                self._level = max(self._level, count)
-                self._push(self._level + 1, tenant)
-                taken = True
-            elif answer is Answer.PASSES:
-                passed.append(entry)
+    def offer(self, ask: Callable[[TenantId], int]) -> bool:
+        """Offers one turn to the tenants in their order. Who takes it answers with what it is to be charged."""
+        passed: list[tuple[int, TenantId]] = []
+        taker: TenantId | None = None
+        cost = 0
+        while self._heap and taker is None:
+            charge, order, tenant = heappop(self._heap)
+            if self._listed.get(tenant) != order:
+                continue
+            cost = ask(tenant)
+            if cost == PASSES:
+                passed.append((order, tenant))
+            elif cost == IDLE:
+                self._strike_off(tenant)
             else:
-                self._listed.remove(tenant)
-        for entry in passed:
-            heappush(self._heap, entry)
-        return taken
+                taker, self._level = tenant, max(self._level, charge)
+        for order, tenant in passed:
+            if taker is not None:
+                # It keeps its place before its equals, and saves up nothing.
+                self._charged[tenant] = max(self._charged[tenant], self._level)
+            heappush(self._heap, (self._charged[tenant], order, tenant))
+        if taker is None:
+            return False
+        self._charged[taker] += cost
+        self._push(taker)
+        return True
 
-    def _push(self, count: int, tenant: TenantId) -> None:
+    def settle(self, tenant: TenantId, difference: int) -> None:
+        """Charges more or less for what was taken before."""
+        if tenant in self._charged:
+            self._charged[tenant] += difference
+            if tenant in self._listed:
+                self._push(tenant)
+        elif difference > 0:
+            self._charged[tenant] = self._level + difference
+
+    def _push(self, tenant: TenantId) -> None:
         self._order += 1
-        heappush(self._heap, (count, self._order, tenant))
+        self._listed[tenant] = self._order
+        heappush(self._heap, (self._charged[tenant], self._order, tenant))
+        if len(self._heap) > 2 * len(self._listed) + _HUSKS_TOLERATED:
+            self._heap = [(self._charged[each], order, each) for each, order in self._listed.items()]
+            heapify(self._heap)
+            self._charged = {
+                each: charge for each, charge in self._charged.items() if each in self._listed or charge > self._level
+            }
+
+    def _strike_off(self, tenant: TenantId) -> None:
+        del self._listed[tenant]
+        if self._charged[tenant] <= self._level:
+            del self._charged[tenant]
+
+
+def charge(cost: Duration, weight: int) -> int:
+    """What a tenant of this weight is charged for so much engine time."""
+    return cost * WEIGHT // weight

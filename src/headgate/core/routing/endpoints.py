@@ -1,53 +1,131 @@
-"""Which endpoint of a pool has room, and which has the most?
+"""Which endpoint of a pool has headroom, and which would serve soonest?
 
-The endpoints of a pool that could take one more attempt stand on shelves, one shelf per
-number of attempts in flight. Taking from the lowest shelf finds the least loaded endpoint
-without looking at the others, however many there are; among equals the one that has stood
-there longest goes first.
+What an endpoint has been promised is known at once: prompts that have yet to be computed there, sequences that decode,
+KV cache that answers may grow to. From this follows how long a newcomer's prompt would wait and how much slower it
+would make the others; the endpoint where that is least goes first. Whether it takes anybody at all goes by the same
+promises and by what was measured last: the time between two tokens.
+
+The endpoints of a pool that have headroom stand in a heap by their load, so that the few least loaded are found without
+looking at the others, however many there are.
 """
 
-from collections import OrderedDict
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+from typing import Final, NamedTuple
 
+from headgate.core.cost import first_token_ns
+from headgate.core.routing.devices import Held
+from headgate.core.routing.learning import Learned
+from headgate.core.routing.prefix_index import PrefixIndex
 from headgate.model.endpoint import Endpoint, EndpointState
-from headgate.model.units import Duration, EndpointId, Instant
+from headgate.model.policy import HeadroomRules
+from headgate.model.speed import EngineSpeed
+from headgate.model.units import ClassName, Duration, EndpointId, Instant
+
+_HUSKS_TOLERATED: Final = 64
+_PS_PER_NS: Final = 1_000
+_SLOW_PERCENT: Final = 125
+"""Of the time that a step should take: up to here it is taken for noise."""
 
 
-class EndpointRecord:
+class Reservation(NamedTuple):
+    """What an endpoint is promised with an attempt."""
+
+    prompt_tokens: int
+    kv_tokens: int
+    """The prompt and what the answer may well grow to."""
+    service_class: ClassName = ClassName("")
+    """Whose places it may take; empty where that is no matter."""
+    cached_tokens: int = 0
+    """What of the prompt the engine probably holds, and need not compute."""
+
+    @property
+    def pending_tokens(self) -> int:
+        """What it has to compute before the first token."""
+        return self.prompt_tokens - self.cached_tokens
+
+
+_SHORTEST: Final = Reservation(1, 2)
+
+
+class Terms(NamedTuple):
+    """What holds for all endpoints of a pool."""
+
+    speed: EngineSpeed
+    kv_tokens: int | None
+    tpot_ns: Duration | None
+    """The strictest time per token that any class promises here."""
+    rules: HeadroomRules
+    reserves: tuple[tuple[ClassName, int], ...] = ()
+    """The classes for which places are kept free here, and how many in a hundred."""
+    other_zone_ns: Duration = Duration(0)
+
+
+class EndpointRecord(Held):
     """One endpoint as the scheduler sees it."""
 
     __slots__ = (
-        "counted_live",
+        "counted_long",
+        "device",
         "ejections",
         "failures",
         "id",
-        "in_flight",
         "in_flight_max",
         "last_heard",
+        "learned",
         "leaving",
+        "limit_percent",
+        "live",
+        "passed_over",
+        "place",
         "pool",
+        "prefilled_ps",
         "returns_at",
-        "shelf",
+        "shared",
+        "silent",
+        "slot",
         "state",
         "streams",
+        "talks",
+        "terms",
+        "zone",
     )
 
-    def __init__(self, endpoint: Endpoint, now: Instant) -> None:
+    def __init__(self, endpoint: Endpoint, terms: Terms, now: Instant) -> None:
+        super().__init__()
         self.id = endpoint.id
         self.pool = endpoint.pool
+        self.zone = endpoint.zone
+        self.device = ""
+        self.shared: Held = self
+        """What it is judged by: itself, or its device with all that others hold there."""
         self.in_flight_max = endpoint.in_flight_max
+        self.terms = terms
         self.state = EndpointState.WARMING
         self.leaving = False
-        self.in_flight = 0
         self.streams = 0
         """How many of those in flight have begun to stream, and so must show signs of life."""
         self.last_heard = now
+        self.talks = self.silent = False
+        """Whether its engine has ever told of itself, and whether it has stopped."""
+        self.passed_over = False
+        self.limit_percent = 100
+        """What its silence means: that it takes nobody, or fewer."""
+        self.learned = Learned()
+        self.prefilled_ps = 0
+        """What the prompts should have taken that were computed since the last report of progress."""
         self.failures = 0
         """Failures in a row."""
         self.ejections = 0
         """Ejections in a row."""
         self.returns_at = now
-        self.counted_live = False
-        self.shelf: int | None = None
+        self.live = False
+        """Whether it takes work at all, be it full at the moment or not."""
+        self.counted_long = False
+        self.slot = 0
+        """Its number in its pool, the least that was free when it came."""
+        self.place: int | None = None
+        """The number of its one entry in the heap that counts; None while it has no headroom."""
 
     @property
     def serving(self) -> bool:
@@ -55,52 +133,190 @@ class EndpointRecord:
         return self.state is EndpointState.READY or self.state is EndpointState.TRIAL
 
     @property
-    def live(self) -> bool:
-        """Whether it takes work at all, be it full at the moment or not."""
-        return self.serving and not self.leaving
+    def has_long(self) -> bool:
+        """Whether a long prompt is being computed there."""
+        return self.pending_tokens >= self.terms.rules.long_tokens
 
     @property
-    def room(self) -> bool:
-        limit = min(1, self.in_flight_max) if self.state is EndpointState.TRIAL else self.in_flight_max
-        return self.live and self.in_flight < limit
+    def headroom(self) -> bool:
+        """Whether it takes anybody at the moment."""
+        rules, chunk_tokens = self.terms.rules, self.terms.speed.chunk_tokens
+        return 100 * self.shared.pending_tokens < rules.pending_percent * chunk_tokens and self.open
+
+    @property
+    def open(self) -> bool:
+        """As headroom, for one who does not mind to wait until the prompts before its own are computed."""
+        shared, terms = self.shared, self.terms
+        limit = self.limit_percent * self.in_flight_max // 100
+        if self.passed_over or not self.live or shared.in_flight + shared.foreign >= limit:
+            return False
+        if self.state is EndpointState.TRIAL and self.in_flight:
+            return False
+        if terms.tpot_ns is not None and 100 * shared.itl_ns > terms.rules.measured_percent * terms.tpot_ns:
+            return False
+        # Where not even the shortest request fits nobody needs to be asked.
+        return self.fits(_SHORTEST)
+
+    def fits(self, reservation: Reservation) -> bool:
+        """Whether this one may come too. Who is alone always may."""
+        shared, terms, rules = self.shared, self.terms, self.terms.rules
+        if terms.reserves and reservation.service_class and not self.open_to(reservation.service_class):
+            return False
+        if not shared.in_flight:
+            return True
+        promised = shared.kv_reserved + shared.kv_foreign + reservation.kv_tokens
+        if terms.kv_tokens is not None and 100 * promised > rules.kv_percent * terms.kv_tokens:
+            return False
+        if terms.tpot_ns is None:
+            return True
+        step_ps = terms.speed.decode_ps(
+            shared.in_flight + shared.foreign + 1,
+            kv_tokens=shared.kv_used + shared.kv_foreign + reservation.prompt_tokens,
+        )
+        return self.learned.decode_percent * step_ps <= rules.predicted_percent * terms.tpot_ns * _PS_PER_NS
+
+    def open_to(self, name: ClassName) -> bool:
+        """Whether a place is free for a class beside those that are kept for others and that they do not use."""
+        shared, kept = self.shared, 0
+        for owner, percent in self.terms.reserves:
+            if owner != name:
+                kept += max(0, percent * self.in_flight_max // 100 - shared.in_flight_of.get(owner, 0))
+        return shared.in_flight + kept < self.in_flight_max
+
+    @property
+    def load_ns(self) -> int:
+        """How long the pending prompts take, and by how much a step is longer for those who are here.
+
+        An engine that turns out to be much slower than was said is behind the others even when it is empty.
+        """
+        speed, shared, learned = self.terms.speed, self.shared, self.learned
+        pending_ps = speed.prefill_token_ps * shared.pending_tokens
+        slower_ps = speed.decode_sequence_ps * (shared.in_flight + shared.foreign)
+        slower_ps += speed.kv_token_ps * (shared.kv_used + shared.kv_foreign)
+        load = learned.prefill_percent * pending_ps + learned.decode_percent * slower_ps
+        if learned.decode_percent > _SLOW_PERCENT:
+            load += (learned.decode_percent - _SLOW_PERCENT) * speed.step_ps
+        return load // (100 * _PS_PER_NS)
+
+    def first_token_ns(self, reservation: Reservation) -> Duration:
+        """How long until the prompt of somebody who has just come is computed."""
+        shared, speed = self.shared, self.terms.speed
+        step_ps = speed.decode_ps(shared.in_flight, kv_tokens=shared.kv_used)
+        ahead, cached = max(0, shared.pending_tokens - reservation.pending_tokens), reservation.cached_tokens
+        return first_token_ns(speed, ahead, reservation.prompt_tokens, cached=cached, decode_ps=step_ps)
+
+    def learn(self, *, attempts: int, tokens: int, took_ns: int) -> None:
+        """What so many of its streams produced, and how long they took for it, all added up."""
+        shared, speed = self.shared, self.terms.speed
+        step_ps = speed.decode_ps(shared.in_flight + shared.foreign, kv_tokens=shared.kv_used + shared.kv_foreign)
+        prefill_ps, self.prefilled_ps = self.prefilled_ps, 0
+        self.learned.observe(
+            decode_ns=tokens * step_ps // _PS_PER_NS,
+            prefill_ns=attempts * prefill_ps // _PS_PER_NS,
+            took_ns=took_ns,
+            half_done=shared.pending_tokens > 0,
+        )
+
+    def distance_ns(self, zone: str) -> int:
+        """By how much it is behind one that stands in this zone; nothing where either is unknown."""
+        return self.terms.other_zone_ns if zone and self.zone and self.zone != zone else 0
+
+
+_Entry = tuple[int, int, EndpointRecord]
+"""Load, the place that it had then, endpoint."""
 
 
 class PoolRecord:
     """The endpoints of one pool."""
 
-    __slots__ = ("_lowest", "_shelves", "endpoints", "live")
+    __slots__ = ("_heaps", "_order", "_places", "_slots", "endpoints", "live", "long", "prefixes", "terms")
 
-    def __init__(self) -> None:
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
         self.live = 0
         """How many endpoints take work."""
-        self._shelves: list[OrderedDict[EndpointId, EndpointRecord]] = []
-        self._lowest = 0
+        self.prefixes = PrefixIndex()
+        self._slots: dict[int, EndpointRecord] = {}
+        self.long = 0
+        """At how many of them a long prompt is being computed."""
+        self._heaps: dict[str, list[_Entry]] = {}
+        """Of each zone by load. Hold some entries that no longer count: they are dropped when they come up."""
+        self._places = 0
+        self._order = 0
+
+    def add(self, endpoint: EndpointRecord) -> None:
+        while endpoint.slot in self._slots:
+            endpoint.slot += 1
+        self._slots[endpoint.slot] = self.endpoints[endpoint.id] = endpoint
+
+    def at(self, slot: int) -> EndpointRecord:
+        return self._slots[slot]
 
     def place(self, endpoint: EndpointRecord) -> None:
         """Puts the endpoint where it belongs after any change of it."""
-        self.live += endpoint.live - endpoint.counted_live
-        endpoint.counted_live = endpoint.live
-        if endpoint.shelf is not None:
-            del self._shelves[endpoint.shelf][endpoint.id]
-            endpoint.shelf = None
-        if endpoint.room:
-            while len(self._shelves) <= endpoint.in_flight:
-                self._shelves.append(OrderedDict())
-            self._shelves[endpoint.in_flight][endpoint.id] = endpoint
-            endpoint.shelf = endpoint.in_flight
-            self._lowest = min(self._lowest, endpoint.in_flight)
+        live, has_long = endpoint.serving and not endpoint.leaving, endpoint.has_long
+        self.live += live - endpoint.live
+        self.long += has_long - endpoint.counted_long
+        endpoint.live, endpoint.counted_long = live, has_long
+        if endpoint.place is not None:
+            self._places -= 1
+            endpoint.place = None
+        if endpoint.headroom:
+            self._order += 1
+            self._places += 1
+            endpoint.place = self._order
+            if (heap := self._heaps.get(endpoint.zone)) is None:
+                heap = self._heaps[endpoint.zone] = []
+            heappush(heap, (endpoint.load_ns, self._order, endpoint))
+            if len(heap) > 2 * self._places + _HUSKS_TOLERATED:
+                heap[:] = [entry for entry in heap if entry[2].place == entry[1]]
+                heapify(heap)
 
-    def least_loaded(self, avoid: EndpointRecord | None = None) -> EndpointRecord | None:
-        """The endpoint with room and the fewest attempts in flight, other than `avoid`."""
-        shelves = self._shelves
-        while self._lowest < len(shelves) and not shelves[self._lowest]:
-            self._lowest += 1
-        for level in range(self._lowest, len(shelves)):
-            for endpoint in shelves[level].values():
-                if endpoint is not avoid:
-                    return endpoint
-        return None
+    @property
+    def lane(self) -> int:
+        """How many endpoints may compute a long prompt at the same time: the others are for the short ones."""
+        return max(1, self.live * self.terms.rules.long_percent // 100)
+
+    def remove(self, endpoint: EndpointRecord) -> None:
+        """Forgets an endpoint that takes no work."""
+        del self.endpoints[endpoint.id], self._slots[endpoint.slot]
+        zones = {each.zone: None for each in self.endpoints.values()}
+        self._heaps = {zone: heap for zone, heap in self._heaps.items() if zone in zones}
+
+    def least_loaded(self) -> EndpointRecord | None:
+        """The endpoint with headroom and the least load."""
+        heap = self._nearest("")
+        return heap[0][2] if heap else None
+
+    def by_load(self, zone: str = "") -> Iterator[EndpointRecord]:
+        """Those with headroom, the least loaded first, with their distance from the zone.
+
+        Whoever stops early leaves the rest untouched.
+        """
+        seen: list[tuple[list[_Entry], _Entry]] = []
+        try:
+            while heap := self._nearest(zone):
+                seen.append((heap, heappop(heap)))
+                yield seen[-1][1][2]
+        finally:
+            for heap, entry in seen:
+                heappush(heap, entry)
+
+    def _nearest(self, zone: str) -> "list[_Entry] | None":
+        """The heap whose first endpoint has the least load and distance; None where nobody has headroom."""
+        best: list[_Entry] | None = None
+        least_ns = least_order = 0
+        for heap in self._heaps.values():
+            while heap and heap[0][2].place != heap[0][1]:
+                heappop(heap)
+            if heap:
+                load_ns, order, endpoint = heap[0]
+                if zone:
+                    load_ns += endpoint.distance_ns(zone)
+                if best is None or load_ns < least_ns or (load_ns == least_ns and order < least_order):
+                    best, least_ns, least_order = heap, load_ns, order
+        return best
 
     @property
     def warming(self) -> bool:

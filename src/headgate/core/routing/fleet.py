@@ -5,28 +5,47 @@ its health, and the moments at which it must be looked at again. It notes the po
 anything changed, so that the scheduler looks nowhere else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from headgate.core import health
 from headgate.core.alarms import Alarms
 from headgate.core.commands import Eject, Readmit
-from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
+from headgate.core.events import EndpointMeasured
+from headgate.core.routing import talk
+from headgate.core.routing.devices import DeviceRecord, Devices, Held
+from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Reservation
+from headgate.core.rules import Rules
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import HealthRules
 from headgate.model.units import Duration, EndpointId, Instant, PoolName, after, seconds
 
 
-class Fleet:
-    __slots__ = ("_returns", "_stalls", "changed", "endpoints", "pools", "rules")
+class Heard:
+    """What the streams of one endpoint have said together in one report."""
 
-    def __init__(self, rules: HealthRules) -> None:
-        self.rules = rules
+    __slots__ = ("attempts", "kv_tokens_more", "tokens", "took_ns")
+
+    def __init__(self) -> None:
+        self.attempts = self.tokens = self.took_ns = 0
+        self.kv_tokens_more = 0
+        """What they have been promised beyond what was first thought."""
+
+
+class Fleet:
+    __slots__ = ("_devices", "_emptied", "_returns", "_rules", "_silences", "_stalls", "changed", "endpoints", "pools")
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
         self.pools: dict[PoolName, PoolRecord] = {}
         self.changed: dict[PoolName, None] = {}
         """Pools where someone may have become dispatchable: an ordered set."""
+        self._devices = Devices()
+        self._emptied: dict[PoolName, None] = {}
+        """Pools that have lost the last endpoint that takes work: an ordered set."""
         self._returns: Alarms[EndpointId] = Alarms()
         self._stalls: Alarms[EndpointId] = Alarms()
+        self._silences: Alarms[EndpointId] = Alarms()
 
     def live(self, pools: tuple[PoolName, ...]) -> int:
         """How many endpoints of these pools take work."""
@@ -36,6 +55,14 @@ class Fleet:
                 count += pool.live
         return count
 
+    def lane(self, pools: tuple[PoolName, ...]) -> int:
+        """How many endpoints of these pools compute long prompts at the same time, at most."""
+        count = 0
+        for name in pools:
+            if (pool := self.pools.get(name)) is not None:
+                count += pool.lane
+        return count
+
     def warming(self, pools: tuple[PoolName, ...]) -> bool:
         """Whether an endpoint of these pools is starting."""
         return any(pool.warming for name in pools if (pool := self.pools.get(name)) is not None)
@@ -43,30 +70,34 @@ class Fleet:
     def roomiest(self) -> PoolName | None:
         """Of the changed pools the one with the least loaded endpoint. Those without room are struck off."""
         best: PoolName | None = None
-        fewest = 0
+        least_ns = 0
         for name in tuple(self.changed):
             pool = self.pools.get(name)
             endpoint = pool.least_loaded() if pool is not None else None
             if endpoint is None:
                 del self.changed[name]
-            elif best is None or endpoint.in_flight < fewest:
-                best, fewest = name, endpoint.in_flight
+            elif best is None or endpoint.load_ns < least_ns:
+                best, least_ns = name, endpoint.load_ns
         return best
 
     def next_wakeup(self) -> Iterator[Instant | None]:
         yield self._returns.next()
         yield self._stalls.next()
+        yield self._silences.next()
 
     # Coming and going
 
     def join(self, endpoint: Endpoint, now: Instant) -> None:
         record = self.endpoints.get(endpoint.id)
         if record is None:
-            record = self.endpoints[endpoint.id] = EndpointRecord(endpoint, now)
-            self.pools.setdefault(endpoint.pool, PoolRecord()).endpoints[endpoint.id] = record
+            if (pool := self.pools.get(endpoint.pool)) is None:
+                pool = self.pools[endpoint.pool] = PoolRecord(self._rules.terms(endpoint.pool))
+            record = self.endpoints[endpoint.id] = EndpointRecord(endpoint, pool.terms, now)
+            pool.add(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; it needs a name of its own"
-        record.in_flight_max = endpoint.in_flight_max
+        record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
         record.leaving = False
+        self._move(record, endpoint.device)
         self._place(record)
 
     def ready(self, endpoint_id: EndpointId) -> Readmit | None:
@@ -81,20 +112,60 @@ class Fleet:
         record = self.endpoints.get(endpoint_id)
         if record is not None:
             record.state = EndpointState.WARMING
+            self._forget_prefixes(record)
             self._returns.clear(endpoint_id)
+            self._silences.clear(endpoint_id)
+            talk.forget(record)
+            self._judge_silence(record)
             self._place(record)
+
+    def measured(self, said: EndpointMeasured, now: Instant) -> None:
+        record = self.endpoints.get(said.endpoint_id)
+        if record is not None:
+            self._silences.set(record.id, after(now, self._rules.policy.routing.stale_ns))
+            before = (record.foreign, record.kv_foreign)
+            if talk.hear(record, said):
+                self._judge_silence(record)
+            if before != (record.foreign, record.kv_foreign):
+                self._place(record)
 
     def leave(self, endpoint_id: EndpointId) -> None:
         record = self.endpoints.get(endpoint_id)
         if record is not None:
             record.leaving = True
+            self._forget_prefixes(record)
             self._place(record)
             self._forget_if_gone(record)
 
     # Places
 
-    def occupy(self, endpoint: EndpointRecord) -> None:
+    def occupy(self, endpoint: EndpointRecord, reservation: Reservation, hashes: Sequence[int] = ()) -> None:
+        """`hashes` are of the prompt's beginning, which the endpoint will hold."""
+        if hashes:
+            self.pools[endpoint.pool].prefixes.note(endpoint.slot, hashes, endpoint.terms.kv_tokens)
         endpoint.in_flight += 1
+        endpoint.count(reservation.service_class, 1)
+        endpoint.pending_tokens += reservation.pending_tokens
+        endpoint.kv_used += reservation.prompt_tokens
+        endpoint.kv_reserved += reservation.kv_tokens
+        self._place(endpoint)
+
+    def began(self, endpoint: EndpointRecord, reservation: Reservation) -> None:
+        """The prompt of an attempt has been computed."""
+        endpoint.pending_tokens -= reservation.pending_tokens
+        endpoint.prefilled_ps += endpoint.terms.speed.prefill_ps(
+            reservation.prompt_tokens, cached=reservation.cached_tokens
+        )
+        self._place(endpoint)
+
+    def progressed(self, endpoint: EndpointRecord, heard: Heard, now: Instant) -> None:
+        """Its streams have said how far they are."""
+        endpoint.last_heard = now
+        endpoint.kv_used += heard.tokens
+        endpoint.kv_reserved += heard.kv_tokens_more
+        if heard.tokens:
+            endpoint.itl_ns = heard.took_ns // heard.tokens
+        endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns)
         self._place(endpoint)
 
     def began_stream(self, endpoint: EndpointRecord, now: Instant) -> None:
@@ -106,22 +177,38 @@ class Fleet:
             self._stalls.set(endpoint.id, after(now, self.rules.stall_ns_max))
         endpoint.streams += 1
 
-    def vacate(self, endpoint: EndpointRecord, *, streaming: bool) -> None:
+    def vacate(
+        self, endpoint: EndpointRecord, reservation: Reservation, *, tokens: int, began: bool, streaming: bool
+    ) -> None:
         endpoint.in_flight -= 1
+        endpoint.count(reservation.service_class, -1)
+        endpoint.kv_used -= reservation.prompt_tokens + tokens
+        endpoint.kv_reserved -= reservation.kv_tokens
+        if not began:
+            endpoint.pending_tokens -= reservation.pending_tokens
         if streaming:
             endpoint.streams -= 1
             if not endpoint.streams:
+                endpoint.itl_ns = 0
                 self._stalls.clear(endpoint.id)
         self._place(endpoint)
         self._forget_if_gone(endpoint)
 
     # Health
 
-    def change_rules(self, rules: HealthRules) -> None:
-        self.rules = rules
+    def change_rules(self, rules: Rules) -> None:
+        self._rules = rules
+        for name, pool in self.pools.items():
+            pool.terms = rules.terms(name)
         for endpoint in self.endpoints.values():
+            endpoint.terms = self.pools[endpoint.pool].terms
+            self._place(endpoint)
             if endpoint.streams:
-                self._stalls.set(endpoint.id, after(endpoint.last_heard, rules.stall_ns_max))
+                self._stalls.set(endpoint.id, after(endpoint.last_heard, self.rules.stall_ns_max))
+
+    @property
+    def rules(self) -> HealthRules:
+        return self._rules.policy.health
 
     def succeeded(self, endpoint: EndpointRecord, now: Instant) -> Readmit | None:
         endpoint.last_heard = now
@@ -136,11 +223,19 @@ class Fleet:
         return self._eject(endpoint, detail, now)
 
     def return_due(self, now: Instant) -> None:
-        """Puts on trial those whose ejection is over."""
+        """Puts on trial those whose ejection is over, and notes who has stopped telling of itself."""
+        for endpoint_id in self._silences.pop_due(now):
+            self.endpoints[endpoint_id].silent = True
+            self._judge_silence(self.endpoints[endpoint_id])
         for endpoint_id in self._returns.pop_due(now):
             endpoint = self.endpoints[endpoint_id]
             endpoint.state = EndpointState.TRIAL
             self._place(endpoint)
+        self._call_back(now)
+
+    def _judge_silence(self, endpoint: EndpointRecord) -> None:
+        for each in talk.judge(self.pools[endpoint.pool].endpoints.values()):
+            self._place(each)
 
     def stalled(self, now: Instant) -> dict[EndpointId, EndpointRecord]:
         """Those that hold streams and have given no sign of life for too long."""
@@ -162,17 +257,55 @@ class Fleet:
 
     def _eject(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
         health.eject(endpoint, now, self.rules)
+        self._forget_prefixes(endpoint)
         self._returns.set(endpoint.id, endpoint.returns_at)
         self._place(endpoint)
+        self._call_back(now)
         return Eject(endpoint.id, endpoint.returns_at, reason)
+
+    def _call_back(self, now: Instant) -> None:
+        """Lets the ejected return soon where nobody is left who takes work."""
+        while self._emptied:
+            name, _ = self._emptied.popitem()
+            pool = self.pools.get(name)
+            for endpoint in pool.endpoints.values() if pool is not None else ():
+                if health.shorten(endpoint, now, self.rules):
+                    self._returns.set(endpoint.id, endpoint.returns_at)
 
     # Bookkeeping
 
+    def _forget_prefixes(self, endpoint: EndpointRecord) -> None:
+        """Who starts anew has lost what it had computed, and who takes no work need not be looked for."""
+        self.pools[endpoint.pool].prefixes.forget(endpoint.slot)
+
+    def _move(self, endpoint: EndpointRecord, device: str) -> None:
+        """Notes which device it is on from here on."""
+        if endpoint.device != device:
+            self._devices.leave(endpoint.device, endpoint.id)
+            self._place_sharers(endpoint.shared)
+            endpoint.device = device
+            endpoint.shared = self._devices.join(device, endpoint.id, endpoint)
+
     def _place(self, endpoint: EndpointRecord) -> None:
-        was_live = endpoint.counted_live
+        """Puts the endpoint where it belongs after any change of it, and with it those that share its device."""
+        if endpoint.shared is endpoint:
+            self._place_one(endpoint)
+        else:
+            self._place_sharers(endpoint.shared)
+
+    def _place_sharers(self, shared: Held) -> None:
+        if isinstance(shared, DeviceRecord):
+            shared.sum_up()
+            for endpoint_id in shared.members:
+                self._place_one(self.endpoints[endpoint_id])
+
+    def _place_one(self, endpoint: EndpointRecord) -> None:
+        was_live = endpoint.live
         self.pools[endpoint.pool].place(endpoint)
         self.changed[endpoint.pool] = None
         if was_live and not endpoint.live:
+            if not self.pools[endpoint.pool].live:
+                self._emptied[endpoint.pool] = None
             # Whoever avoids what may now be its last endpoint, in whichever pool, no longer does so.
             self.changed.update(dict.fromkeys(self.pools))
 
@@ -181,8 +314,14 @@ class Fleet:
             return
         self._returns.clear(endpoint.id)
         self._stalls.clear(endpoint.id)
+        self._silences.clear(endpoint.id)
         del self.endpoints[endpoint.id]
+        self._devices.leave(endpoint.device, endpoint.id)
+        # What its engine said it had counts no more for those that share its device.
+        self._place_sharers(endpoint.shared)
         pool = self.pools[endpoint.pool]
-        del pool.endpoints[endpoint.id]
+        pool.remove(endpoint)
         if not pool.endpoints:
             del self.pools[endpoint.pool]
+        elif endpoint.talks:
+            self._judge_silence(endpoint)

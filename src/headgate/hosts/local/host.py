@@ -16,6 +16,7 @@ from headgate.core.summary import Summary
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Instant, RequestId
 from headgate.ports.clock import Clock
+from headgate.ports.host import Aside
 from headgate.ports.observer import Observer
 
 
@@ -36,8 +37,8 @@ class LocalHost:
         self._timer_at: Instant | None = None
         self._deciding = False
 
-    def open(self, ticket: Ticket, on_abort: Callable[[Abort], None]) -> "LocalLine":
-        line = LocalLine(on_abort, lambda: self._lines.pop(ticket.request_id, None))
+    def open(self, ticket: Ticket, aside: Aside) -> "LocalLine":
+        line = LocalLine(aside, lambda: self._lines.pop(ticket.request_id, None))
         self._lines[ticket.request_id] = line
         self.tell(RequestArrived(ticket))
         return line
@@ -73,12 +74,12 @@ class LocalHost:
 
     def _perform(self, command: Command) -> None:
         match command:
+            case Abort() | Dispatch(hedge=True):
+                if (line := self._lines.get(command.request_id)) is not None:
+                    line.aside(command)
             case Dispatch() | End():
                 if (line := self._lines.get(command.request_id)) is not None:
                     line.deliver(command)
-            case Abort():
-                if (line := self._lines.get(command.request_id)) is not None:
-                    line.on_abort(command)
             case Eject() | Readmit():
                 pass
 
@@ -105,10 +106,10 @@ class LocalHost:
 class LocalLine:
     """What the scheduler orders for one request, in order."""
 
-    __slots__ = ("_close", "_orders", "_waiter", "on_abort")
+    __slots__ = ("_close", "_orders", "_waiter", "aside")
 
-    def __init__(self, on_abort: Callable[[Abort], None], close: Callable[[], object]) -> None:
-        self.on_abort = on_abort
+    def __init__(self, aside: Aside, close: Callable[[], object]) -> None:
+        self.aside = aside
         self._close = close
         self._orders: deque[Dispatch | End] = deque()
         self._waiter: asyncio.Future[None] | None = None

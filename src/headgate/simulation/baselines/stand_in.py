@@ -18,6 +18,7 @@ from headgate.core.events import (
     AttemptEnding,
     EndpointJoined,
     EndpointLeaving,
+    EndpointMeasured,
     EndpointReadied,
     EndpointUnreadied,
     Event,
@@ -106,7 +107,7 @@ class StandIn(ABC):
             case EndpointLeaving(endpoint_id):
                 self._targets[endpoint_id].leaving = True
                 self._forget_if_empty(self._targets[endpoint_id])
-            case FirstToken() | Progressed() | TimerFired():
+            case EndpointMeasured() | FirstToken() | Progressed() | TimerFired():
                 pass
             case _:
                 assert_never(event)

@@ -19,6 +19,7 @@ from headgate.simulation.virtual.scenario import Callers
 from headgate.simulation.virtual.story import Story
 from headgate.simulation.virtual.timeline import Timeline
 from headgate.simulation.workload.arrival import Arrival, Arrivals
+from headgate.simulation.workload.hashes import packed_hashes
 
 _EASY_GOING = Callers()
 
@@ -36,7 +37,8 @@ class Caller:
         """The try that is open; None between two tries."""
         self.began = False
         """Whether the open try has its first token."""
-        self.in_flight = False
+        self.in_flight = 0
+        """Attempts of the open try that are at engines."""
         self.over = False
 
 
@@ -113,7 +115,7 @@ class Crowd:
         story.first_token_at = None
         story.output_tokens = 0
         request_id = RequestId(f"r{story.number}" if story.tries == 1 else f"r{story.number}.{story.tries}")
-        caller.asks, caller.began, caller.in_flight = request_id, False, False
+        caller.asks, caller.began, caller.in_flight = request_id, False, 0
         self._asking[request_id] = caller
         self.queued[arrival.service_class] += 1
         self._tell(
@@ -128,6 +130,8 @@ class Crowd:
                     prompt_bytes=arrival.prompt_tokens * BYTES_PER_TOKEN,
                     class_named=arrival.service_class,
                     client_retries=story.tries - 1,
+                    output_tokens_max=arrival.output_tokens if caller.manners.names_length else None,
+                    prefix=packed_hashes(arrival),
                 )
             )
         )
@@ -146,15 +150,17 @@ class Crowd:
     # ----------------------------------------------------------------------------------------------- what they are told
 
     def sent(self, caller: Caller) -> None:
-        """The open try is at an engine."""
-        caller.in_flight = True
+        """The open try is at an engine, or at one more."""
+        if not caller.in_flight:
+            self.queued[caller.arrival.service_class] -= 1
+        caller.in_flight += 1
         caller.story.attempts += 1
-        self.queued[caller.arrival.service_class] -= 1
 
     def came_back(self, caller: Caller) -> None:
-        """The attempt has ended; unless the try ends with it, it waits again."""
-        caller.in_flight = False
-        self.queued[caller.arrival.service_class] += 1
+        """An attempt has ended; unless the try ends with it or another attempt goes on, it waits again."""
+        caller.in_flight -= 1
+        if not caller.in_flight:
+            self.queued[caller.arrival.service_class] += 1
 
     def began(self, caller: Caller, now: Instant) -> None:
         caller.began = True

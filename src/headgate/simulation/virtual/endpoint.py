@@ -48,6 +48,11 @@ class OpenAttempt:
         self.reported = 0
         """Tokens of which the scheduler was told."""
 
+    @property
+    def outspoken(self) -> bool:
+        """Whether another attempt of its request was the first to answer: nothing of this one reaches the caller."""
+        return self.caller.began and not self.first_seen
+
     def close(self, spent: Spent, generated: int) -> None:
         """Notes in the caller's story what was done, and what of it the caller got."""
         story = self.caller.story

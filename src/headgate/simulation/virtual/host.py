@@ -18,6 +18,7 @@ from headgate.core.events import (
     AttemptEnding,
     AttemptProgress,
     EndpointJoined,
+    EndpointMeasured,
     EndpointReadied,
     FirstToken,
     PolicyChanged,
@@ -187,7 +188,7 @@ class VirtualHost:
             match happening:
                 case sequence.FirstToken(name):
                     attempt = endpoint.attempts[name]
-                    if attempt.stream:
+                    if attempt.stream and not attempt.outspoken:
                         self._begin(attempt)
                 case sequence.Finished(name):
                     self._finish(endpoint.attempts.pop(name), happening)
@@ -201,6 +202,10 @@ class VirtualHost:
         self._desk.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
     def _finish(self, attempt: OpenAttempt, finished: sequence.Finished) -> None:
+        if attempt.outspoken:
+            attempt.close(finished.spent, finished.output_tokens)
+            self._end_attempt(attempt, AttemptEnding.ABORTED, "another attempt was the first to answer")
+            return
         if not attempt.first_seen:
             self._begin(attempt)
         attempt.close(finished.spent, finished.output_tokens)
@@ -242,6 +247,7 @@ class VirtualHost:
         else:
             self._come_up(endpoint)
         self._look_for(endpoint)
+        self._timeline.at(after(self._now, self._scenario.probe_every_ns), self._read_metrics, endpoint)
 
     def _come_up(self, endpoint: VirtualEndpoint) -> None:
         endpoint.start(self._now)
@@ -253,6 +259,15 @@ class VirtualHost:
         else:
             endpoint.pause_ns = min(2 * endpoint.pause_ns or FIRST_PAUSE_NS, self._scenario.probe_every_ns)
             self._timeline.at(Instant(self._now + endpoint.pause_ns), self._look_for, endpoint)
+
+    def _read_metrics(self, endpoint: VirtualEndpoint) -> None:
+        """What its engine says of its load; nothing where it is not up."""
+        self._timeline.at(after(self._now, self._scenario.probe_every_ns), self._read_metrics, endpoint)
+        if endpoint.up:
+            self._advance(endpoint)
+            state = endpoint.engine.state()
+            kv_percent = round(100 * state.kv_used_fraction)
+            self._desk.tell(EndpointMeasured(endpoint.spec.id, state.running, state.waiting, kv_percent))
 
     def _scrape(self, decider: Scraper) -> None:
         self._timeline.at(after(self._now, self._scenario.scrape_every_ns), self._scrape, decider)

@@ -53,6 +53,8 @@ class Callers:
     retries: int = 0
     """How often they try again after a refusal or a failure, as the official client does."""
     stream: bool = True
+    names_length: bool = False
+    """Whether they say how long an answer may be at most, and get just as long a one."""
 
 
 @dataclass(frozen=True, slots=True)

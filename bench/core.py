@@ -1,0 +1,221 @@
+"""How many requests a second can the scheduler decide about, on one core?
+
+A life is an arrival, a dispatch, a first token, two reports of progress and an end, told to the scheduler as a host
+tells them. Every request carries 16 hashes of its prompt's beginning, every tenant has limits, and so many others wait
+all the time: whoever arrives is queued, and whoever ends makes room for one of those. Reports of progress come for 64
+attempts at once, as a gateway sends them. Virtual time goes on by what the fleet would take, so that nothing expires.
+
+The last line is JSON: lives a second in the usual case, and how much longer a life takes with 512 endpoints than with
+8.
+"""
+
+import argparse
+import gc
+import json
+import sys
+from collections import deque
+from dataclasses import dataclass
+from random import Random
+from time import process_time
+
+from bench.command import tell
+from headgate.core.commands import Dispatch, End
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    AttemptProgress,
+    EndpointJoined,
+    EndpointReadied,
+    FirstToken,
+    PolicyChanged,
+    Progressed,
+    RequestArrived,
+)
+from headgate.core.scheduler import Scheduler
+from headgate.model.endpoint import Endpoint
+from headgate.model.limits import Limits
+from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.prefix import pack
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import (
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    ClassName,
+    Duration,
+    EndpointId,
+    Instant,
+    ModelName,
+    PoolName,
+    RequestId,
+    TenantId,
+)
+from headgate.model.usage import Usage, UsageSource
+
+LIVES_MIN = 5_000
+LIVES_AIM = 10_000
+ENDPOINTS_RATIO_MAX = 3.0
+REPORTED_AT_ONCE = 64
+HASHES = 16
+PLACES = 16
+"""At each endpoint; all of them are taken all the time."""
+STEP = Duration(1 * MILLISECOND)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    tenants: int = 1_000
+    endpoints: int = 64
+    queued: int = 10_000
+
+    def __str__(self) -> str:
+        return f"{self.tenants:,} tenants, {self.endpoints} endpoints, {self.queued:,} queued"
+
+
+USUAL = Size()
+CURVE = (
+    *(Size(queued=queued) for queued in (100, 1_000, 30_000)),
+    *(Size(tenants=tenants) for tenants in (10, 100, 10_000)),
+    *(Size(endpoints=endpoints) for endpoints in (8, 16, 256, 512)),
+)
+
+
+class Bench:
+    """A scheduler with a full fleet and a long queue, and the requests that will arrive."""
+
+    def __init__(self, size: Size, lives: int, seed: int = 1) -> None:
+        self.chance = Random(seed)
+        self.size = size
+        self.scheduler = Scheduler()
+        self.now = Instant(1_000_000 * SECOND)
+        self.running: deque[Dispatch] = deque()
+        self.tickets = [self._ticket(number) for number in range(size.endpoints * PLACES + size.queued + lives)]
+        self.arrived = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        size = self.size
+        pool, model = PoolName("main"), ModelName("m")
+        limits = Limits(requests_per_minute=1_000_000, tokens_per_minute=1_000_000_000, concurrency=1_000_000)
+        policy = Policy(
+            classes=(
+                ServiceClass(
+                    ClassName("interactive"),
+                    0,
+                    queue_wait_ns_max=Duration(60 * MINUTE),
+                    queue_length_max=1_000_000,
+                    queue_length_per_tenant_max=1_000_000,
+                    ttft_ns=Duration(60 * MINUTE),
+                    tpot_ns=Duration(100 * MILLISECOND),
+                ),
+            ),
+            tenants=tuple(Tenant(TenantId(f"org-{number}"), limits=limits) for number in range(size.tenants)),
+            pools=(Pool(pool, kv_tokens=500_000),),
+            models=(Model(model, (pool,)),),
+        )
+        self.scheduler.handle(PolicyChanged(policy, "h"), self.now)
+        for number in range(size.endpoints):
+            endpoint = Endpoint(EndpointId(f"main/{number}"), pool, PLACES)
+            self.scheduler.handle(EndpointJoined(endpoint), self.now)
+            self.scheduler.handle(EndpointReadied(endpoint.id), self.now)
+        while len(self.running) < size.endpoints * PLACES:
+            # The first token at once, or the prompts that are still to be computed would close the endpoint.
+            for each in self._arrive():
+                self.scheduler.handle(FirstToken(each.request_id, each.attempt), self.now)
+        for _ in range(size.queued):
+            self._arrive()
+
+    def _ticket(self, number: int) -> Ticket:
+        conversation = self.chance.randrange(2_000) << 8
+        return Ticket(
+            RequestId(f"request-{number}"),
+            Api.CHAT,
+            ModelName("m"),
+            TenantId(f"org-{self.chance.randrange(self.size.tenants)}"),
+            stream=True,
+            prompt_bytes=self.chance.randrange(400, 2_400),
+            # Half of it is shared with the others of its conversation.
+            prefix=pack([conversation + each if each < HASHES // 2 else number << 8 | each for each in range(HASHES)]),
+        )
+
+    def _arrive(self) -> list[Dispatch]:
+        ticket = self.tickets[self.arrived]
+        self.arrived += 1
+        return self._sent(self.scheduler.handle(RequestArrived(ticket), self.now))
+
+    def _sent(self, commands: list[object]) -> list[Dispatch]:
+        sent = [each for each in commands if isinstance(each, Dispatch)]
+        self.running.extend(sent)
+        assert len(sent) == len([each for each in commands if not isinstance(each, End)]), "an endpoint was lost"
+        return sent
+
+    def live(self, lives: int) -> float:
+        """Seconds of CPU that so many lives take."""
+        handle, running = self.scheduler.handle, self.running
+        reports: deque[list[Dispatch]] = deque()
+        begun: list[Dispatch] = []
+        usage = Usage(300, 120, 0, UsageSource.ENGINE)
+        ended = 0
+        gc.collect()
+        start = process_time()
+        while ended < lives:
+            self._arrive()
+            self.now = Instant(self.now + STEP)
+            oldest = running.popleft()
+            event = AttemptEnded(oldest.request_id, oldest.attempt, AttemptEnding.COMPLETED, usage=usage)
+            for each in self._sent(handle(event, self.now)):
+                handle(FirstToken(each.request_id, each.attempt), self.now)
+                begun.append(each)
+            ended += 1
+            if len(begun) >= REPORTED_AT_ONCE:
+                # Each is reported twice: with this batch, and with the next.
+                for batch in (*reports, begun):
+                    handle(
+                        Progressed(tuple(AttemptProgress(each.request_id, each.attempt, 20) for each in batch)),
+                        self.now,
+                    )
+                reports = deque([begun])
+                begun = []
+        return process_time() - start
+
+
+def lives_per_s(size: Size, lives: int) -> float:
+    """Of two runs on a scheduler that has settled, the quicker: whatever else the machine does only takes time."""
+    bench = Bench(size, 3 * lives)
+    bench.live(lives)
+    took = min(bench.live(lives), bench.live(lives))
+    held = bench.scheduler.summary().queued[ClassName("interactive")]
+    assert held >= size.queued // 2, f"{held} wait, of {size.queued}"
+    return lives / took
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="bench-core", description=__doc__.partition("\n")[0])
+    parser.add_argument("--lives", type=int, default=20_000, help="lives of each run (20,000)")
+    parser.add_argument("--curve", action="store_true", help="also over queue length, tenants and endpoints")
+    parser.add_argument("--assert", dest="check", action="store_true", help="exit 1 when a bar is missed")
+    arguments = parser.parse_args()
+    found: dict[Size, float] = {}
+    few, many = Size(endpoints=8), Size(endpoints=512)
+    for size in (USUAL, few, many, *(CURVE if arguments.curve else ())):
+        if size not in found:
+            found[size] = lives_per_s(size, arguments.lives)
+            tell(f"{size!s:50} {found[size]:9,.0f} lives/s  {1e6 / found[size]:6.0f} µs each")
+    ratio = found[few] / found[many]
+    if arguments.curve:
+        print("\n".join(table(found)))
+    print(json.dumps({"lives_per_s": round(found[USUAL]), "endpoints_512_over_8": round(ratio, 2)}))
+    if arguments.check and (found[USUAL] < LIVES_MIN or ratio > ENDPOINTS_RATIO_MAX):
+        sys.exit(1)
+
+
+def table(found: dict[Size, float]) -> list[str]:
+    rows = ["| tenants | endpoints | queued | lives/s |", "|---|---|---|---|"]
+    for size, rate in sorted(found.items(), key=lambda each: (each[0].endpoints, each[0].tenants, each[0].queued)):
+        rows.append(f"| {size.tenants:,} | {size.endpoints} | {size.queued:,} | {rate:,.0f} |")
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""What does the policy say of simulated engines? Their own speed and memory, as an operator would have measured."""
+
+from headgate.model.policy import Pool
+from headgate.model.speed import EngineSpeed
+from headgate.model.units import EndpointId, PoolName
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.virtual.scenario import EngineSpec
+
+MAIN = PoolName("main")
+
+
+def speed_of(profile: EngineProfile) -> EngineSpeed:
+    return EngineSpeed(
+        step_ps=profile.step_ps,
+        prefill_token_ps=profile.prefill_token_ps,
+        decode_sequence_ps=profile.decode_sequence_ps,
+        kv_token_ps=profile.kv_token_ps,
+        attention_ps=profile.attention_ps,
+        chunk_tokens=profile.chunk_tokens,
+    )
+
+
+def pool(name: PoolName, profile: EngineProfile) -> Pool:
+    return Pool(name, speed=speed_of(profile), kv_tokens=profile.kv_blocks * profile.block_tokens)
+
+
+def engines(
+    profile: EngineProfile, count: int, *, pool_name: PoolName = MAIN, in_flight_max: int | None = None
+) -> tuple[EngineSpec, ...]:
+    """As many at once as the engine itself computes, unless told otherwise."""
+    return tuple(
+        EngineSpec(
+            id=EndpointId(f"{pool_name}/{number}"),
+            pool=pool_name,
+            profile=profile,
+            in_flight_max=profile.sequences_max if in_flight_max is None else in_flight_max,
+        )
+        for number in range(count)
+    )

@@ -1,0 +1,203 @@
+"""E3: do long prompts keep short ones waiting?
+
+Short requests at half of what four engines can do, and beside them prompts of 24,000 to 40,000 tokens, each of which
+keeps an engine busy for more than a second, for another fifth. The short ones are held against a run without the long
+ones. The whole does the same with Mooncake's conversations, whose prompts are of all lengths up to 126,000 tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bench.command import tell
+from bench.policy.experiment import Bar, Experiment, Figures, data, ours, percent, played, table
+from bench.policy.fleet import MAIN, engines, pool
+from headgate.model.policy import HeadroomRules, Model, Policy, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName, TenantId
+from headgate.simulation.baselines.no_queue import LeastOutstanding
+from headgate.simulation.engine.profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
+from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
+from headgate.simulation.workload.arrival import Arrival
+from headgate.simulation.workload.traffic import (
+    LogNormal,
+    PoissonTraffic,
+    TraceTraffic,
+    Uniform,
+    arrivals,
+    client_shares,
+)
+
+SHORT, LONG, LONGER = ClassName("short"), ClassName("long"), ClassName("longer")
+LONG_FROM, LONGER_FROM = 8_192, 40_000
+CALLERS = {
+    SHORT: Callers(ttft_ns=Duration(2 * SECOND), tpot_ns=Duration(100 * MILLISECOND), leave_ns=Duration(10 * SECOND)),
+    LONG: Callers(ttft_ns=Duration(16 * SECOND), tpot_ns=Duration(200 * MILLISECOND), leave_ns=Duration(60 * SECOND)),
+    LONGER: Callers(
+        ttft_ns=Duration(40 * SECOND), tpot_ns=Duration(200 * MILLISECOND), leave_ns=Duration(120 * SECOND)
+    ),
+}
+"""The time to the first token is scaled by length: about a second for every 2,000 tokens of the longest of a class."""
+SHORT_RATE, LONG_RATE = 35.0, 0.4
+P99_OVER_MAX = 1.2
+NO_LANE = HeadroomRules(long_percent=10_000)
+_MODEL = ModelName("m")
+
+
+def run(seed: int, *, quick: bool) -> Figures:
+    figures = {"synthetic": compared(synthetic(seed, 150 if quick else 400), seed, RTXPRO6000_LLAMA_8B, quick=quick)}
+    if not quick:
+        figures["mooncake"] = compared(mooncake(seed), seed, H200_LLAMA_8B, quick=False)
+    return figures
+
+
+def compared(requests: Sequence[Arrival], seed: int, profile: EngineProfile, *, quick: bool) -> dict[str, Any]:
+    """Without the long prompts; with them; and with them where nothing keeps them apart."""
+    short = [each for each in requests if each.service_class == SHORT]
+
+    def outcome(name: str, wanted: Sequence[Arrival], decider: Callable[[], Decider] = ours, **rules: Any) -> Any:
+        tell(f"  seed {seed}: {name}, {len(wanted)} requests")
+        classes = played(scenario(wanted, seed, profile, decider, **rules)).figures()["classes"]
+        return {
+            each: {key: of["ttft_s"][key] for key in ("p50", "p99")} | {"attainment": of["attainment"]}
+            for each, of in classes.items()
+        }
+
+    runs = {"without long prompts": outcome("without", short), "headgate": outcome("headgate", requests)}
+    runs["without the lane"] = outcome("no lane", requests, headroom=NO_LANE)
+    if not quick:
+        runs["least-outstanding"] = outcome("least-outstanding", requests, LeastOutstanding)
+    ttft = {name: each[SHORT]["p99"] for name, each in runs.items()}
+    base = ttft["without long prompts"]
+    return {"runs": runs, "short_p99_over_without": {name: round(each / base, 4) for name, each in ttft.items()}}
+
+
+def synthetic(seed: int, length_s: float) -> list[Arrival]:
+    length = Duration(round(length_s * SECOND))
+    output = LogNormal(median=130, p95=450, most=1_000)
+    short = PoissonTraffic(
+        rate=SHORT_RATE,
+        length_ns=length,
+        prompt=LogNormal(median=400, p95=1_600, most=4_000),
+        output=output,
+        classes=((SHORT, 1.0),),
+        tenants=tuple((f"team-{number}", 1.0 / number) for number in range(1, 9)),
+    )
+    long = PoissonTraffic(
+        rate=LONG_RATE,
+        length_ns=length,
+        prompt=Uniform(24_000, 40_000),
+        output=output,
+        classes=((LONG, 1.0),),
+        # Teams ask short and long questions alike: who waits for the lane with the one does not with the other.
+        tenants=tuple((f"team-{number}", 1.0 / number) for number in range(1, 9)),
+    )
+    return list(arrivals((short, long), seed=seed))
+
+
+def mooncake(seed: int) -> list[Arrival]:
+    """At 1.6 times its pace; classes by length."""
+    traces = data() / "traces"
+    trace = TraceTraffic(
+        path=traces / "mooncake_conversation.jsonl",
+        classes=((SHORT, 1.0),),
+        tenants=client_shares(traces / "lmsys_arena_27clients.csv"),
+        jitter_ns=Duration(3 * SECOND),
+        speed_up=1.6,
+    )
+    return [replace(each, service_class=_class_of(each.prompt_tokens)) for each in arrivals((trace,), seed=seed)]
+
+
+def _class_of(prompt_tokens: int) -> ClassName:
+    return SHORT if prompt_tokens < LONG_FROM else LONG if prompt_tokens < LONGER_FROM else LONGER
+
+
+def scenario(
+    requests: Sequence[Arrival],
+    seed: int,
+    profile: EngineProfile,
+    decider: Callable[[], Decider],
+    headroom: HeadroomRules | None = None,
+) -> Scenario:
+    classes = tuple(
+        ServiceClass(
+            name,
+            0,
+            queue_wait_ns_max=callers.leave_ns or Duration(0),
+            ttft_ns=callers.ttft_ns,
+            tpot_ns=callers.tpot_ns,
+        )
+        for name, callers in CALLERS.items()
+    )
+    policy = Policy(
+        classes=classes,
+        tenants=tuple(Tenant(TenantId(name)) for name in sorted({each.tenant for each in requests})),
+        pools=(pool(MAIN, profile),),
+        models=(Model(_MODEL, (MAIN,)),),
+    )
+    return Scenario(
+        title="long prompts among short ones",
+        seed=seed,
+        policy=policy if headroom is None else replace(policy, headroom=headroom),
+        model=_MODEL,
+        engines=engines(profile, 4),
+        callers=CALLERS,
+        arrivals=lambda: iter(requests),
+        span_ns=Duration(requests[-1].at),
+        decider=decider,
+    )
+
+
+def bars(figures: Figures) -> list[Bar]:
+    found: list[Bar] = []
+    for name, of in figures.items():
+        ratio = of["short_p99_over_without"]["headgate"]
+        found.append(Bar(f"{name}: p99 TTFT of short requests, over that without long ones", ratio, most=P99_OVER_MAX))
+        long = min(each["attainment"] for key, each in of["runs"]["headgate"].items() if key != SHORT)
+        found.append(Bar(f"{name}: attainment of long prompts", long, least=0.95))
+    return found
+
+
+def as_table(figures: Figures) -> str:
+    rows = [
+        (
+            name,
+            policy,
+            f"{each[SHORT]['p50'] * 1000:.0f} ms",
+            f"{each[SHORT]['p99'] * 1000:.0f} ms",
+            f"{of['short_p99_over_without'][policy]:.2f}",
+            percent(each[SHORT]["attainment"]),
+            *(percent(each[key]["attainment"]) if key in each else "" for key in (LONG, LONGER)),
+            f"{each[LONG]['p99']:.1f} s" if LONG in each else "",
+        )
+        for name, of in figures.items()
+        for policy, each in of["runs"].items()
+    ]
+    header = (
+        "traffic",
+        "policy",
+        "short p50 TTFT",
+        "short p99 TTFT",
+        "over that without",
+        "short in SLO",
+        "long in SLO",
+        "longer in SLO",
+        "long p99 TTFT",
+    )
+    return table(header, rows)
+
+
+EXPERIMENT = Experiment(
+    name="long-prompts",
+    title="E3: long prompts among short ones",
+    about=(
+        "Synthetic: 35 short requests a second (prompts of 400 tokens in the middle) and two prompts of 24,000 to"
+        " 40,000 tokens every five seconds on four RTX PRO 6000. Mooncake: its conversations at 1.6 times their "
+        "pace on four H200, short below 8,192 tokens, longer from 40,000. TTFT 2 s for short, 16 s for long, 40 s"
+        " for longer. Long prompts may be computed at half of the endpoints at the same time; without the lane, "
+        "at all."
+    ),
+    run=run,
+    table=as_table,
+    bars=bars,
+)

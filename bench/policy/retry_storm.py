@@ -1,0 +1,162 @@
+"""E5: what comes of a retry storm?
+
+All four engines are lost for 30 s at four fifths of what they can do. Callers try again as the official client does,
+some of them more stubbornly. How often are engines asked per request, and how soon after they are back is goodput
+what it was?
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from bench.command import tell
+from bench.policy.experiment import Bar, Experiment, Figures, ours, percent, table
+from bench.policy.fleet import MAIN, engines, pool
+from bench.policy.recovery import CourseReport
+from headgate.model.policy import Model, Policy, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
+from headgate.simulation.baselines.no_queue import LeastOutstanding
+from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
+from headgate.simulation.virtual.host import VirtualHost
+from headgate.simulation.virtual.scenario import Callers, Crash, Decider, Scenario
+from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, arrivals
+
+OUTAGES_S = {"30 s": 30.0, "90 s": 90.0}
+BEFORE_S, AFTER_S = 60.0, 120.0
+RATE = 30.0
+RETRIES = {"official client": 2, "stubborn": 8}
+AMPLIFICATION_MAX, RECOVERY_MAX = 1.2, 2.0
+_MODEL = ModelName("m")
+
+
+def run(seed: int, *, quick: bool) -> Figures:
+    figures: dict[str, Any] = {}
+    for outage, length_s in list(OUTAGES_S.items())[: 1 if quick else None]:
+        for callers, retries in RETRIES.items():
+            figures[f"{outage}, {callers}"] = outcome(seed, length_s, retries, ours)
+        if not quick:
+            figures[f"{outage}, {callers}, by least-outstanding"] = outcome(seed, length_s, retries, LeastOutstanding)
+    return figures
+
+
+def outcome(seed: int, outage_s: float, retries: int, decider: Callable[[], Decider]) -> dict[str, Any]:
+    tell(f"  seed {seed}: {outage_s:g} s without engines, {retries} retries")
+    scene = scenario(seed, outage_s, retries, decider)
+    report = CourseReport(scene)
+    VirtualHost(scene, report).run()
+    total = report.total.tally
+    lost_at, outage = Instant(round(BEFORE_S * SECOND)), Duration(round(outage_s * SECOND))
+    before, recovery_s = report.recovery(lost_at, outage)
+    return {
+        "amplification": total.amplification,
+        "callers_retries": total.retries,
+        "attainment_before": before,
+        "attainment": total.attainment,
+        "recovery_s": recovery_s,
+        "recovery_over_outage": round(recovery_s / outage_s, 4),
+        "attainment_after": report.share_after(Instant(lost_at + 2 * outage)),
+    }
+
+
+def scenario(seed: int, outage_s: float, retries: int, decider: Callable[[], Decider]) -> Scenario:
+    callers = {
+        ClassName("interactive"): Callers(
+            ttft_ns=Duration(2 * SECOND),
+            tpot_ns=Duration(100 * MILLISECOND),
+            leave_ns=Duration(30 * SECOND),
+            retries=retries,
+        ),
+        ClassName("batch"): Callers(ttft_ns=Duration(60 * SECOND), leave_ns=Duration(300 * SECOND), retries=retries),
+    }
+    span = Duration(round((BEFORE_S + outage_s + AFTER_S) * SECOND))
+    tenants = (("acme", 4.0), ("globex", 2.0), ("initech", 1.0))
+    traffic = PoissonTraffic(
+        rate=RATE,
+        length_ns=span,
+        prompt=LogNormal(median=1_000, p95=4_000, most=8_000),
+        output=LogNormal(median=130, p95=450, most=1_000),
+        classes=(("interactive", 0.7), ("batch", 0.3)),
+        tenants=tenants,
+    )
+    fleet = engines(RTXPRO6000_LLAMA_8B, 4)
+    lost_at, back_after = Instant(round(BEFORE_S * SECOND)), Duration(round(outage_s * SECOND))
+    return Scenario(
+        title="retry storm",
+        seed=seed,
+        policy=Policy(
+            classes=tuple(
+                ServiceClass(
+                    name,
+                    band,
+                    queue_wait_ns_max=each.leave_ns or Duration(0),
+                    ttft_ns=each.ttft_ns,
+                    tpot_ns=each.tpot_ns,
+                    floor_percent=5 * band,
+                )
+                for band, (name, each) in enumerate(callers.items())
+            ),
+            tenants=tuple(Tenant(TenantId(name)) for name, _ in tenants),
+            pools=(pool(MAIN, RTXPRO6000_LLAMA_8B),),
+            models=(Model(_MODEL, (MAIN,)),),
+        ),
+        model=_MODEL,
+        engines=fleet,
+        callers=callers,
+        arrivals=lambda: arrivals((traffic,), seed=seed),
+        span_ns=span,
+        faults=tuple(Crash(EndpointId(each.id), lost_at, back_after) for each in fleet),
+        decider=decider,
+    )
+
+
+def bars(figures: Figures) -> list[Bar]:
+    found: list[Bar] = []
+    for name, of in figures.items():
+        if "least-outstanding" not in name:
+            found += [
+                Bar(f"{name}: attempts per request sent", of["amplification"], most=AMPLIFICATION_MAX),
+                Bar(f"{name}: recovery over the outage", of["recovery_over_outage"], most=RECOVERY_MAX),
+            ]
+    return found
+
+
+def as_table(figures: Figures) -> str:
+    rows = [
+        (
+            name,
+            f"{of['amplification']:.3f}",
+            f"{of['callers_retries']:.0f}",
+            percent(of["attainment_before"]),
+            f"{of['recovery_s']:.0f} s",
+            f"{of['recovery_over_outage']:.2f}",
+            percent(of["attainment_after"]),
+            percent(of["attainment"]),
+        )
+        for name, of in figures.items()
+    ]
+    header = (
+        "outage, callers",
+        "attempts per request",
+        "callers' retries",
+        "good before",
+        "recovery",
+        "over outage",
+        "good after that",
+        "good in all",
+    )
+    return table(header, rows)
+
+
+EXPERIMENT = Experiment(
+    name="retry-storm",
+    title="E5: retry storm",
+    about=(
+        "Four RTX PRO 6000 at four fifths of what they can do, all lost at 60 s. Official clients make two "
+        "retries and honour Retry-After, stubborn ones eight. Attempts per request: sent to engines, over "
+        "distinct requests that were sent at all. Recovery: from the engines' return until nineteen in twenty of "
+        "those who were served before are served again, by when they arrived."
+    ),
+    run=run,
+    table=as_table,
+    bars=bars,
+)

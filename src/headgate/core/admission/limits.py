@@ -1,0 +1,298 @@
+"""Is a tenant still within its limits, at every level of its path?
+
+A tenant `acme/search/nightly` is bound by the limits of `acme`, of `acme/search` and of itself, as far as the policy
+names them. A request comes in only where it fits all of them at once, so that a refusal takes nothing anywhere.
+
+Theory of operation. A rate remembers how much is used, and what is used drains evenly: a minute's limit in a minute.
+What does not make it more than the limit fits, so a full minute may come at once, and nothing is refilled by a clock.
+A request counts as one when it comes in, whatever becomes of it. Its tokens are reserved then, as predicted; when its
+last attempt has ended the reservation becomes what was truly used. More than predicted is a debt, for which later
+requests wait. Less is given back, but only what has not drained meanwhile: a minute that was kept for somebody is over
+and is not handed out a second time. So in any span of time no more comes in than the limit allows for that span and one
+minute besides, however much is given back.
+
+What is not ideal: of what came after a reservation all is taken to be still there, be it given back or not. A tenant
+with long requests and much too high predictions gets back less than it could, never more.
+
+All numbers are integers, and every operation looks at the levels of one path only.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.model.limits import Limits, LimitsLeft, RateLeft
+from headgate.model.outcome import Outcome
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import MINUTE, SECOND, Duration, Instant, RequestId, TenantId, seconds
+
+_LIFE_GUESS: Final = SECOND
+_LIFE_PARTS: Final = 8
+"""A request that ends moves what is known of how long they stay by an eighth of the difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """Which limit a request does not fit, and for how long."""
+
+    outcome: Outcome
+    reason: str
+    wait_ns: Duration | None
+
+
+class Rate:
+    """What is used of so many per minute.
+
+    One that is used counts as so many parts as a minute has nanoseconds, so that what drains in a nanosecond is the
+    limit itself. Kept is the point up to which it has to drain; how much is used follows from that and the time.
+    """
+
+    __slots__ = ("_added", "_up_to", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._up_to = 0
+        self._added = 0
+        """All that was ever used, in whole units."""
+
+    def change(self, limit: int, now: Instant) -> None:
+        """What is used stays used, and drains at the new pace."""
+        self._up_to = limit * now + self.used(now)
+        self.limit = limit
+
+    def wait_ns(self, amount: int, now: Instant) -> Duration:
+        """How long until so much, which is not more than the limit, fits if nothing else comes; 0 where it does."""
+        missing = self._up_to + (amount - self.limit) * MINUTE - self.limit * now
+        return Duration(-(-missing // max(1, self.limit))) if missing > 0 else Duration(0)
+
+    def take(self, amount: int, now: Instant) -> int:
+        """Uses so much; a mark by which it can be settled."""
+        drained = self.limit * now
+        self._up_to = max(drained, self._up_to) + amount * MINUTE
+        self._added += amount
+        return self._added
+
+    def settle(self, mark: int, now: Instant, *, reserved: int, actual: int) -> None:
+        if actual >= reserved:
+            self.take(actual - reserved, now)
+        else:
+            not_drained = self.used(now) - (self._added - mark) * MINUTE
+            self._up_to -= max(0, min((reserved - actual) * MINUTE, not_drained))
+
+    def used(self, now: Instant) -> int:
+        """What is in use, in parts."""
+        return max(0, self._up_to - self.limit * now)
+
+
+class _Level:
+    """One tenant of a path that has limits."""
+
+    __slots__ = ("concurrency", "life_ns", "open", "requests", "tenant", "tokens")
+
+    def __init__(self, tenant: TenantId) -> None:
+        self.tenant = tenant
+        self.requests: Rate | None = None
+        self.tokens: Rate | None = None
+        self.concurrency: int | None = None
+        self.open = 0
+        """Requests of the tenant and those below it that have not ended."""
+        self.life_ns = _LIFE_GUESS
+        """How long its requests stay, the last ones counting most."""
+
+    def change(self, limits: Limits, now: Instant) -> None:
+        self.requests = _changed(self.requests, limits.requests_per_minute, now)
+        self.tokens = _changed(self.tokens, limits.tokens_per_minute, now)
+        self.concurrency = limits.concurrency
+        self.open = 0
+
+    def shortages(self, prompt_tokens: int, tokens: int, now: Instant) -> Iterator[Shortage]:
+        """Each limit for which there is no room, in words."""
+        name = f'tenant "{self.tenant}"'
+        if self.concurrency is not None and self.open >= self.concurrency:
+            reason = f"{name} has {self.open} of {self.concurrency} requests open; wait for one to end"
+            wait = Duration(self.life_ns // max(1, self.concurrency))
+            yield Shortage(Outcome.RATE_LIMITED, f"{reason} or raise its concurrency", wait)
+        if self.requests is not None and (wait := self.requests.wait_ns(1, now)):
+            reason = f"{name} has used up its {self.requests.limit} requests per minute; wait {seconds(wait)}"
+            yield Shortage(Outcome.RATE_LIMITED, f"{reason} or raise its requests_per_minute", wait)
+        if self.tokens is None:
+            return
+        limit = self.tokens.limit
+        if prompt_tokens > limit:
+            reason = f"the prompt has about {prompt_tokens} tokens and {name} may use {limit} per minute; shorten it"
+            yield Shortage(Outcome.TOO_LARGE, f"{reason} or raise its tokens_per_minute", None)
+        elif wait := self.tokens.wait_ns(min(tokens, limit), now):
+            left = max(0, limit - -(-self.tokens.used(now) // MINUTE))
+            reason = f"{name} has {left} of {limit} tokens per minute left and this request may take {tokens}"
+            reason += f"; wait {seconds(wait)} or raise its tokens_per_minute"
+            yield Shortage(Outcome.RATE_LIMITED, reason, wait)
+
+
+class _Path:
+    """The levels of a tenant's path that have limits, the outermost first."""
+
+    __slots__ = ("levels", "requests", "tokens")
+
+    def __init__(self, levels: list[_Level]) -> None:
+        self.levels = levels
+        self.requests = [level.requests for level in levels if level.requests is not None]
+        self.tokens = [level.tokens for level in levels if level.tokens is not None]
+
+    def has_room(self, prompt_tokens: int, tokens: int, now: Instant) -> bool:
+        """As `shortage`, for the usual case in which there is none."""
+        for level in self.levels:
+            if level.concurrency is not None and level.open >= level.concurrency:
+                return False
+        for rate in self.requests:
+            if rate.wait_ns(1, now):
+                return False
+        for rate in self.tokens:
+            if prompt_tokens > rate.limit or rate.wait_ns(min(tokens, rate.limit), now):
+                return False
+        return True
+
+    def shortage(self, prompt_tokens: int, tokens: int, now: Instant) -> Shortage | None:
+        """The limit that does not fit; where there are several, the one that will fit last."""
+        worst: Shortage | None = None
+        for level in self.levels:
+            for each in level.shortages(prompt_tokens, tokens, now):
+                if worst is None or _later(each, worst):
+                    worst = each
+        return worst
+
+
+class _Claim:
+    """What one request has reserved."""
+
+    __slots__ = ("ended", "levels", "reserved", "since", "tenant", "used")
+
+    def __init__(self, tenant: TenantId, levels: list[_Level], now: Instant) -> None:
+        self.tenant = tenant
+        self.levels = levels
+        """Where it counts as open."""
+        self.since = now
+        self.reserved: list[tuple[Rate, int, int]] = []
+        """Tokens: where, how many, and their mark."""
+        self.used = 0
+        """What its last attempt took."""
+        self.ended = False
+        """Whether only its attempt is still to end."""
+
+
+class TenantLimits:
+    __slots__ = ("_claims", "_levels", "_paths")
+
+    def __init__(self) -> None:
+        self._levels: dict[TenantId, _Level] = {}
+        self._paths: dict[TenantId, _Path] = {}
+        """Of each tenant that is limited at any level."""
+        self._claims: dict[RequestId, _Claim] = {}
+        """Of each request of theirs that is open or whose attempt is."""
+
+    def change_rules(self, tenants: Iterable[Tenant], open_requests: Iterable[Ticket], now: Instant) -> None:
+        """Takes new limits. What is known of those that stay is kept, and what is open is counted anew."""
+        known, everybody = self._levels, list(tenants)
+        self._levels = {}
+        for tenant in everybody:
+            if tenant.limits != Limits():
+                level = self._levels[tenant.id] = known.get(tenant.id) or _Level(tenant.id)
+                level.change(tenant.limits, now)
+        self._paths = {each.id: _Path(levels) for each in everybody if (levels := self._levels_of(each.id))}
+        for ticket in open_requests:
+            if ticket.request_id not in self._claims and ticket.tenant in self._paths:
+                self._claims[ticket.request_id] = _Claim(ticket.tenant, [], now)
+        for claim in self._claims.values():
+            claim.levels = self._levels_of(claim.tenant)
+            if not claim.ended:
+                for level in claim.levels:
+                    level.open += 1
+
+    def shortage(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> Shortage | None:
+        """Which limit the request does not fit at this moment."""
+        path = self._paths.get(ticket.tenant)
+        if path is None:
+            return None
+        tokens = _tokens(ticket, prompt_tokens, output_tokens)
+        return None if path.has_room(prompt_tokens, tokens, now) else path.shortage(prompt_tokens, tokens, now)
+
+    def take(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> None:
+        """It comes in: counts it at every level of its path."""
+        path = self._paths.get(ticket.tenant)
+        if path is None:
+            return
+        claim = self._claims[ticket.request_id] = _Claim(ticket.tenant, path.levels, now)
+        for level in path.levels:
+            level.open += 1
+        for rate in path.requests:
+            rate.take(1, now)
+        tokens = _tokens(ticket, prompt_tokens, output_tokens)
+        for rate in path.tokens:
+            amount = min(tokens, rate.limit)
+            claim.reserved.append((rate, amount, rate.take(amount, now)))
+
+    def attempt_ended(self, request_id: RequestId, tokens: int, now: Instant) -> None:
+        """An attempt took so many tokens. If its request is over they are what the request has used."""
+        claim = self._claims.get(request_id)
+        if claim is None:
+            return
+        claim.used = tokens
+        if claim.ended:
+            self._settle(request_id, claim, now)
+
+    def request_ended(self, request_id: RequestId, now: Instant, *, in_flight: bool) -> None:
+        """It is over. As long as an attempt of it is in flight its tokens stay reserved."""
+        claim = self._claims.get(request_id)
+        if claim is None:
+            return
+        for level in claim.levels:
+            level.open -= 1
+            level.life_ns = Duration(level.life_ns + (now - claim.since - level.life_ns) // _LIFE_PARTS)
+        claim.ended = True
+        if not in_flight:
+            self._settle(request_id, claim, now)
+
+    def left(self, tenant: TenantId, now: Instant) -> LimitsLeft | None:
+        """What a caller is told: of each rate, the level at which least is left."""
+        path = self._paths.get(tenant)
+        if path is None or not (path.requests or path.tokens):
+            return None
+        return LimitsLeft(least_left(path.requests, now), least_left(path.tokens, now))
+
+    def _settle(self, request_id: RequestId, claim: _Claim, now: Instant) -> None:
+        del self._claims[request_id]
+        for rate, amount, mark in claim.reserved:
+            rate.settle(mark, now, reserved=amount, actual=claim.used)
+
+    def _levels_of(self, tenant: TenantId) -> list[_Level]:
+        steps = tenant.split("/")
+        names = [TenantId("/".join(steps[:depth])) for depth in range(1, len(steps) + 1)]
+        return [self._levels[name] for name in names if name in self._levels]
+
+
+def _changed(rate: Rate | None, limit: int | None, now: Instant) -> Rate | None:
+    if limit is None:
+        return None
+    if rate is None:
+        return Rate(limit)
+    rate.change(limit, now)
+    return rate
+
+
+def _tokens(ticket: Ticket, prompt_tokens: int, output_tokens: int) -> int:
+    """What a request is predicted to take. An embedding has no answer of tokens."""
+    return prompt_tokens if ticket.api is Api.EMBEDDINGS else prompt_tokens + output_tokens
+
+
+def _later(one: Shortage, other: Shortage) -> bool:
+    """Whether this one lasts longer. What never fits lasts longest."""
+    return other.wait_ns is not None and (one.wait_ns is None or one.wait_ns > other.wait_ns)
+
+
+def least_left(rates: list[Rate], now: Instant) -> RateLeft | None:
+    """What is left of the rate of which least is."""
+    if not rates:
+        return None
+    each = [(rate.limit - -(-(used := rate.used(now)) // MINUTE), used, rate.limit) for rate in rates]
+    remaining, used, limit = min(each)
+    return RateLeft(limit, max(0, remaining), Duration(-(-used // max(1, limit))))

@@ -1,0 +1,149 @@
+"""What is under way at the endpoints, and what has it taken?
+
+An attempt holds its place, and what it was promised, from `Dispatch` to `AttemptEnded`; it outlives its request where
+the request ends first. Its tenant is charged what it is predicted to take when it is sent, more as soon as its answer
+turns out to be much longer, and the truth when it has ended, from which predictions are learned.
+"""
+
+from headgate.core.alarms import Alarms
+from headgate.core.cost import cost_ns
+from headgate.core.events import AttemptEnded, AttemptEnding, Progressed
+from headgate.core.prediction import Predictions
+from headgate.core.queues import fair
+from headgate.core.queues.bands import Backlog
+from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.fleet import Fleet, Heard
+from headgate.core.routing.least_seconds import promise
+from headgate.core.rules import Rules
+from headgate.core.state import TRUE_UP_TOKENS, Attempt, Request
+from headgate.model.units import Instant, RequestId, after
+from headgate.model.usage import UsageSource
+
+
+class Attempts:
+    """Every place taken at an endpoint."""
+
+    __slots__ = ("_backlog", "_fleet", "_predictions", "_rules", "_whole", "by_number", "prefills")
+
+    def __init__(self, rules: Rules, fleet: Fleet, backlog: Backlog, predictions: Predictions) -> None:
+        self._rules = rules
+        self._fleet = fleet
+        self._backlog = backlog
+        self._predictions = predictions
+        self.by_number: dict[tuple[RequestId, int], Attempt] = {}
+        self.prefills: Alarms[RequestId] = Alarms()
+        """When the prompts of answers that come whole should have been computed."""
+        self._whole: dict[RequestId, Attempt] = {}
+        """The latest attempt at each of these."""
+
+    def __len__(self) -> int:
+        return len(self.by_number)
+
+    def change_rules(self, rules: Rules, backlog: Backlog) -> None:
+        self._rules, self._backlog = rules, backlog
+
+    def get(self, request_id: RequestId, number: int) -> Attempt | None:
+        return self.by_number.get((request_id, number))
+
+    def open(self, request: Request, endpoint: EndpointRecord, now: Instant) -> Attempt:
+        """Takes a place for the request, and charges its tenant."""
+        ticket = request.ticket
+        request.attempt += 1
+        promised = promise(request, endpoint, self._fleet)
+        attempt = Attempt(endpoint, number=request.attempt, stream=ticket.stream, reservation=promised, now=now)
+        attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
+        attempt.account, attempt.answers = request.account, request.answers
+        attempt.tokens_charged = request.output_tokens
+        attempt.charged = self._price(attempt, promised.prompt_tokens, request.output_tokens, promised.cached_tokens)
+        self.by_number[ticket.request_id, request.attempt] = attempt
+        self._fleet.occupy(endpoint, promised, request.hashes)
+        if not ticket.stream:
+            self._whole[ticket.request_id] = attempt
+            self.prefills.set(ticket.request_id, after(now, endpoint.first_token_ns(promised)))
+        return attempt
+
+    # While it runs
+
+    def began(self, attempt: Attempt, now: Instant) -> None:
+        """Its first token has come."""
+        if not attempt.began:
+            attempt.began = True
+            attempt.heard_at = now
+            self._fleet.began(attempt.endpoint, attempt.reservation)
+        if attempt.stream and not attempt.streaming:
+            attempt.streaming = True
+            self._fleet.began_stream(attempt.endpoint, now)
+
+    def prefilled(self, now: Instant) -> None:
+        """Takes the prompts for computed whose answers come whole: their first byte comes with the last."""
+        for request_id in self.prefills.pop_due(now):
+            attempt = self._whole[request_id]
+            if not attempt.began:
+                attempt.began = True
+                self._fleet.began(attempt.endpoint, attempt.reservation)
+
+    def progressed(self, event: Progressed, now: Instant) -> None:
+        heard: dict[EndpointRecord, Heard] = {}
+        for report in event.attempts:
+            attempt = self.by_number.get((report.request_id, report.attempt))
+            if attempt is None:
+                continue
+            if (of_endpoint := heard.get(attempt.endpoint)) is None:
+                of_endpoint = heard[attempt.endpoint] = Heard()
+            of_endpoint.attempts += 1
+            of_endpoint.tokens += report.tokens
+            of_endpoint.took_ns += now - attempt.heard_at
+            of_endpoint.kv_tokens_more += attempt.produced(report.tokens, now)
+            if attempt.tokens >= attempt.tokens_charged + TRUE_UP_TOKENS:
+                promised = attempt.reservation
+                self._charge(attempt, promised.prompt_tokens, attempt.tokens, promised.cached_tokens)
+        for endpoint, of_endpoint in heard.items():
+            self._fleet.progressed(endpoint, of_endpoint, now)
+
+    # The end
+
+    def ended(self, attempt: Attempt, event: AttemptEnded) -> int:
+        """Frees its place and settles its account; how many tokens it was."""
+        request_id = event.request_id
+        del self.by_number[request_id, attempt.number]
+        if self._whole.get(request_id) is attempt:
+            del self._whole[request_id]
+            self.prefills.clear(request_id)
+        self._fleet.vacate(
+            attempt.endpoint,
+            attempt.reservation,
+            tokens=attempt.tokens,
+            began=attempt.began,
+            streaming=attempt.streaming,
+        )
+        return self._settle(attempt, event)
+
+    def _settle(self, attempt: Attempt, event: AttemptEnded) -> int:
+        """Charges what the attempt has truly taken, and learns from it."""
+        promised = attempt.reservation
+        prompt_tokens, cached_tokens = (promised.prompt_tokens, promised.cached_tokens) if attempt.began else (0, 0)
+        output_tokens = attempt.tokens
+        if event.usage is not None and event.usage.source is UsageSource.ENGINE:
+            prompt_tokens, output_tokens = event.usage.prompt_tokens, event.usage.output_tokens
+            cached_tokens = min(event.usage.cached_tokens, prompt_tokens)
+            if event.ending is AttemptEnding.COMPLETED:
+                self._predictions.learn(attempt.ticket, attempt.model, event.usage, answers=attempt.answers)
+        elif event.ending is AttemptEnding.COMPLETED:
+            # An engine that does not count serves nobody for nothing: what is not told was as predicted.
+            prompt_tokens, cached_tokens = promised.prompt_tokens, promised.cached_tokens
+            output_tokens = attempt.tokens or attempt.tokens_charged
+        self._charge(attempt, prompt_tokens, output_tokens, cached_tokens)
+        return prompt_tokens + output_tokens
+
+    def _charge(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
+        """Corrects what its tenant has been charged for an attempt."""
+        # What was done beside the attempt that answered is not its tenant's doing.
+        charge = 0 if attempt.let_go else self._price(attempt, prompt_tokens, output_tokens, cached_tokens)
+        self._backlog.settle(attempt.band, attempt.endpoint.pool, attempt.account, charge - attempt.charged)
+        attempt.charged, attempt.tokens_charged = charge, output_tokens
+
+    def _price(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> int:
+        """What its tenant is to be charged for so much at its endpoint. What the engine held already is free."""
+        speed = self._rules.speed(attempt.endpoint.pool)
+        cost = cost_ns(speed, prompt_tokens, output_tokens, cached=cached_tokens)
+        return fair.charge(cost, self._rules.weight(attempt.account))

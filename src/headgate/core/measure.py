@@ -1,0 +1,46 @@
+"""What will this request take, and where?
+
+Its length is predicted, of its pools those are kept that are meant for it, and its price follows from the speed of the
+first of them. What some endpoint probably holds of its prompt already costs nothing.
+"""
+
+from headgate.core.cost import cost_ns, first_token_ns
+from headgate.core.prediction import Predictions
+from headgate.core.routing.fleet import Fleet
+from headgate.core.routing.least_seconds import cached_tokens_most
+from headgate.core.routing.rungs import narrowed
+from headgate.core.rules import Rules
+from headgate.core.state import Request
+from headgate.model.prefix import unpack
+from headgate.model.units import Duration, PoolName
+
+
+def measure(request: Request, predictions: Predictions, fleet: Fleet, rules: Rules) -> None:
+    ticket, caps = request.ticket, request.service_class.caps
+    mean, most = predictions.output_tokens(ticket, request.model)
+    for limit in (caps.output_tokens, ticket.output_tokens_max):
+        if limit is not None:
+            mean, most = min(mean, limit), min(most, limit)
+    answers = request.answers = ticket.n if caps.n is None else min(ticket.n, caps.n)
+    request.prompt_tokens = predictions.prompt_tokens(request.model, ticket.prompt_bytes)
+    request.output_tokens, request.output_tokens_most = mean * answers, most * answers
+    request.pools = meant(request, request.pools, fleet, rules)
+    request.account = rules.account(ticket.tenant)
+    request.hashes = unpack(ticket.prefix) if rules.policy.routing.prefix else ()
+    request.cached_tokens = cached_tokens_most(request, fleet)
+    request.long = request.prompt_tokens >= rules.policy.headroom.long_tokens
+    speed, cached = rules.speed(request.pools[0]), request.cached_tokens
+    request.cost_ns = cost_ns(speed, request.prompt_tokens, request.output_tokens, cached=cached)
+
+
+def meant(request: Request, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules) -> tuple[PoolName, ...]:
+    """Of these pools those that are meant for what it takes."""
+    prompt_tokens, output_tokens = request.prompt_tokens, request.output_tokens
+    return narrowed(pools, rules.pools, fleet.live, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
+
+
+def soonest_ns(request: Request, rules: Rules) -> Duration:
+    """How long its first token takes at a busy endpoint of its pool that has headroom."""
+    speed = rules.speed(request.pools[0])
+    ahead, cached = speed.chunk_tokens // 2, request.cached_tokens
+    return first_token_ns(speed, ahead, request.prompt_tokens, cached=cached, decode_ps=5 * speed.step_ps)

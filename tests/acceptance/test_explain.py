@@ -1,0 +1,126 @@
+"""Does the whole product say why: a gateway as a process, real requests, and the command beside it?"""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
+
+COMMAND = [sys.executable, "-m", "headgate.cli.main", "explain"]
+CANARY = "canary-prompt"
+
+
+@asynccontextmanager
+async def a_gateway(engine: FakeEngine, folder: Path, **settings: Any) -> AsyncIterator[RunningGateway]:
+    async with gateway_beside(a_config(engine.url, **settings), folder) as (gateway, _):
+        yield gateway
+
+
+async def asked(gateway: RunningGateway, **fields: Any) -> tuple[int, str]:
+    """The status of one request and the id that its answer carries."""
+    async with gateway.post(chat(CANARY, **fields)) as answer:
+        await answer.read()
+        return answer.status, answer.headers["x-request-id"]
+
+
+async def explained(gateway: RunningGateway, request_id: str) -> dict[str, Any]:
+    async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as page:
+        assert page.status == 200
+        assert CANARY not in await page.text()
+        return await page.json()
+
+
+def kinds(explanation: dict[str, Any]) -> list[str]:
+    return [step["kind"] for step in explanation["steps"]]
+
+
+async def test_the_command_explains_what_a_caller_was_answered(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
+        _, request_id = await asked(gateway, stream=True)
+        command = [*COMMAND, request_id, "--config", str(gateway.file)]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"{request_id} of tenant laptop, class interactive, went at once")
+    assert "ended: completed" in done.stdout
+    assert max(len(line) for line in lines) <= 80
+    assert "\x1b" not in done.stdout
+
+
+async def test_a_retry_tells_what_failed_without_the_engines_words(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
+        engine.script.append(Behaviour(status=500, error=f"cannot process {CANARY}"))
+        status, request_id = await asked(gateway)
+        data = await explained(gateway, request_id)
+
+    assert (status, data["outcome"]) == (200, "completed")
+    attempts = ["dispatched", "attempt_ended", "dispatched", "first_token", "attempt_ended", "ended"]
+    assert [kind for kind in kinds(data) if kind != "queued"] == ["arrived", *attempts]
+    assert "attempt 1 failed (the engine reported an error with 500)" in data["summary"]
+
+
+async def test_the_engines_words_are_told_where_they_may_be(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(engine, tmp_path, quote_engine_errors=True) as gateway:
+        engine.script.append(Behaviour(status=500, error="out of pages"))
+        _, request_id = await asked(gateway)
+        data = await explained(gateway, request_id)
+
+    assert "attempt 1 failed (the engine reported an error with 500: out of pages)" in data["summary"]
+
+
+async def test_a_refusal_tells_its_reason(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
+        status, request_id = await asked(gateway, model="unheard-of")
+        data = await explained(gateway, request_id)
+
+    assert (status, data["outcome"], kinds(data)) == (404, "model_not_found", ["arrived", "ended"])
+    assert 'was refused on arrival as model_not_found: model "unheard-of" does not exist' in data["summary"]
+
+
+async def test_one_that_waited_is_told_who_was_sent_meanwhile(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(engine, tmp_path, in_flight_max=1) as gateway:
+        engine.behaviour = Behaviour(hang_before_head=True)
+        order = [asyncio.create_task(asked(gateway))]
+        held = [await engine.next_request()]
+        for waiting in (1, 2):
+            order.append(asyncio.create_task(asked(gateway)))
+            await gateway.until(lambda status, waiting=waiting: status["queued"]["interactive"] == waiting)
+        for _ in order[1:]:
+            # So that what each waited is more than nothing.
+            await asyncio.sleep(0.02)
+            held[-1].resume.set()
+            held.append(await engine.next_request())
+        held[-1].resume.set()
+        answers = await asyncio.gather(*order)
+        told = [await explained(gateway, request_id) for _, request_id in answers]
+
+    sent = [[step["sent_meanwhile"] for step in each["steps"] if step["kind"] == "queued"] for each in told]
+    assert sent == [[], [[]], [[{"tenant": "laptop", "class": "interactive", "requests": 1}]]]
+    assert [each["outcome"] for each in told] == ["completed"] * 3
+
+
+async def test_a_caller_that_left_is_told_as_such(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
+        engine.behaviour = Behaviour(tokens=8, hang_after=2)
+        async with gateway.post(chat(CANARY, stream=True)) as answer:
+            request_id = answer.headers["x-request-id"]
+            await answer.content.readany()
+        await gateway.until_idle()
+        data = await explained(gateway, request_id)
+
+    assert data["outcome"] == "cancelled"
+    assert kinds(data) == ["arrived", "dispatched", "first_token", "aborted", "ended", "attempt_ended"]
+
+
+async def test_what_the_door_refused_is_not_known_and_that_is_said(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
+        status, request_id = await asked(gateway, n=-1)
+        async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as page:
+            assert (status, page.status) == (400, 404)
+            assert "what the door refuses before it is scheduled" in (await page.json())["error"]

@@ -1,0 +1,101 @@
+"""Is an endpoint's speed found from what its streams report?"""
+
+from random import Random
+
+import pytest
+
+from headgate.core.routing.learning import PERCENT_MAX, PERCENT_MIN, REPORTS, Learned
+
+MS = 1_000_000
+
+
+def taught(learned: Learned, *, decode: float, prefill: float, reports: int = 400 * REPORTS, seed: int = 1) -> Learned:
+    """As if decoding and prompts took so many times what is said, with a tenth of noise."""
+    chance = Random(seed)
+    for _ in range(reports):
+        decode_ns, prefill_ns = chance.randint(50, 200) * MS, chance.choice((0, 0, 30, 90, 150)) * MS
+        took = (decode * decode_ns + prefill * prefill_ns) * chance.uniform(0.9, 1.1)
+        learned.observe(decode_ns=decode_ns, prefill_ns=prefill_ns, took_ns=round(took))
+    return learned
+
+
+@pytest.mark.parametrize(("decode", "prefill"), [(1.0, 1.0), (1.3, 0.7), (0.5, 2.0), (3.0, 1.0)])
+def test_both_factors_are_found_under_noise(decode: float, prefill: float) -> None:
+    learned = taught(Learned(), decode=decode, prefill=prefill)
+
+    assert learned.decode_percent == pytest.approx(100 * decode, rel=0.08)
+    assert learned.prefill_percent == pytest.approx(100 * prefill, rel=0.15)
+
+
+def test_what_changes_is_learned_anew() -> None:
+    learned = taught(taught(Learned(), decode=1.0, prefill=1.0), decode=2.0, prefill=0.5)
+
+    assert learned.decode_percent == pytest.approx(200, rel=0.08)
+    assert learned.prefill_percent == pytest.approx(50, rel=0.2)
+
+
+def test_without_prompts_their_factor_stays_as_it_was() -> None:
+    learned = taught(Learned(), decode=1.5, prefill=2.0)
+    before = learned.prefill_percent
+    for _ in range(2_000 * REPORTS):
+        learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=150 * MS)
+
+    assert learned.prefill_percent == pytest.approx(before, abs=6)
+    assert learned.decode_percent == pytest.approx(150, abs=2)
+
+
+@pytest.mark.parametrize(("factor", "bound"), [(1_000, PERCENT_MAX), (0.001, PERCENT_MIN)])
+def test_no_report_drives_a_factor_beyond_its_bounds(factor: float, bound: int) -> None:
+    learned = taught(Learned(), decode=factor, prefill=factor)
+
+    assert (learned.decode_percent, learned.prefill_percent) == (bound, bound)
+
+
+def test_reports_of_nothing_teach_nothing() -> None:
+    learned = Learned()
+
+    assert not any(learned.observe(decode_ns=0, prefill_ns=50, took_ns=100) for _ in range(3 * REPORTS))
+    assert (learned.decode_percent, learned.prefill_percent) == (100, 100)
+
+
+def test_a_change_of_a_percent_is_told() -> None:
+    slow, right = Learned(), Learned()
+
+    assert [slow.observe(decode_ns=100, prefill_ns=0, took_ns=300) for _ in range(REPORTS)][-1]
+    assert not any(right.observe(decode_ns=100, prefill_ns=0, took_ns=100) for _ in range(REPORTS))
+
+
+def test_an_engine_that_stood_still_once_is_not_taken_for_a_slow_one() -> None:
+    learned = taught(Learned(), decode=1.0, prefill=1.0)
+    learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=60_000 * MS)
+    taught(learned, decode=1.0, prefill=1.0, reports=REPORTS - 1)
+
+    assert learned.decode_percent <= 125
+
+
+def test_a_step_that_straddles_two_reports_is_not_taken_for_slow_decoding() -> None:
+    """Its prompt is told with the report in which it ends, its time with both."""
+    learned = Learned()
+    for number in range(200 * REPORTS):
+        if number % 2:
+            learned.observe(decode_ns=20 * MS, prefill_ns=400 * MS, took_ns=250 * MS)
+        else:
+            learned.observe(decode_ns=80 * MS, prefill_ns=0, took_ns=250 * MS)
+
+    assert learned.decode_percent == pytest.approx(100, abs=5)
+    assert learned.prefill_percent == pytest.approx(100, abs=5)
+
+
+def test_a_prompt_over_several_reports_is_held_against_neither_until_it_is_done() -> None:
+    # Each prompt takes as long as twelve reports, and is counted with the last of them.
+    learned = Learned()
+    for _ in range(300):
+        for report in range(20):
+            done, computing = report == 11, report < 11
+            took_ns = (120 if report < 12 else 20) * MS
+            learned.observe(
+                decode_ns=20 * MS, prefill_ns=1_200 * MS if done else 0, took_ns=took_ns, half_done=computing
+            )
+
+    assert learned.decode_percent == pytest.approx(100, abs=5)
+    assert learned.prefill_percent == pytest.approx(100, abs=5)

@@ -1,0 +1,48 @@
+"""Is a caller told what an overload took from its request, and at which level?"""
+
+import asyncio
+from pathlib import Path
+
+from headgate.model.caps import ReasoningEffort
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+
+# Climbs within a tenth of a second once ten requests wait, and stays for as long as the test lasts.
+LADDER = {"climb_above_percent": 2, "descend_below_percent": 1, "climb_after": "20ms", "level_max": 2}
+CLASS = {"band": 0, "ttft": "10s", "variants": [{"level": 2, "caps": {"output_tokens": 5, "reasoning_effort": "low"}}]}
+WAITING = 40
+
+
+async def call(gateway: GatewayInLoop, **fields: object) -> str:
+    async with gateway.post(chat(**fields)) as answer:
+        assert answer.status == 200
+        return answer.headers["x-headgate-degraded"]
+
+
+async def until_level(gateway: GatewayInLoop, level: int) -> None:
+    wanted, page = f'headgate_ladder_level{{pool="small"}} {level:.1f}', ""
+    while wanted not in page:
+        await asyncio.sleep(0.02)
+        async with gateway.http.get(gateway.admin_url + "/metrics") as answer:
+            page = await answer.text()
+
+
+async def test_what_the_ladder_takes_is_told_with_its_level(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        engine.script.append(Behaviour(hang_before_head=True))
+        config = a_config(
+            engine.url, in_flight_max=1, classes={"interactive": CLASS}, ladder=LADDER, shedding={"period": "20ms"}
+        )
+        async with gateway_in_loop(config, tmp_path) as gateway, asyncio.timeout(20):
+            early = [asyncio.create_task(call(gateway)) for _ in range(WAITING)]
+            hanging = await engine.next_request()
+            await until_level(gateway, 2)
+            late = asyncio.create_task(call(gateway, max_tokens=9, reasoning_effort=ReasoningEffort.HIGH))
+            await gateway.until(lambda status: status["queued"]["interactive"] >= WAITING)
+            hanging.resume.set()
+            told = await late
+            unchanged = await asyncio.gather(*early)
+
+    assert told == "output_tokens=5, reasoning_effort=low, level=2"
+    assert set(unchanged) == {"none"}
+    assert [each.json["max_tokens"] for each in engine.requests if "max_tokens" in each.json] == [5]

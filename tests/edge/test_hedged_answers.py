@@ -1,0 +1,135 @@
+"""Does a caller get its answer from another engine while the first one is silent, and is the first let go?"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from headgate.core.hedging import SEEN_MIN
+from tests.support.fake_engine import Behaviour, FakeEngine, Received, token_text
+from tests.support.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop, text_of
+
+CLASSES = {"interactive": {"band": 0, "hedges": True}}
+RETRY = {"tenant_burst": 100, "pool_extra_min": 100}
+WITHIN_S = 2.0
+"""Much more than a hedge takes, and much less than a silent engine is given."""
+
+
+@asynccontextmanager
+async def two_engines(folder: Path) -> AsyncIterator[tuple[GatewayInLoop, FakeEngine, FakeEngine]]:
+    """A gateway that knows how quickly these engines usually begin, and is idle again at the end."""
+    async with FakeEngine() as one, FakeEngine() as other:
+        config = a_config(one.url, other.url, in_flight_max=32, classes=CLASSES, retry=RETRY)
+        async with gateway_in_loop(config, folder) as gateway:
+            for _ in range(SEEN_MIN // 10):
+                await asyncio.gather(*[stream_of(gateway) for _ in range(10)])
+            tasks = len(asyncio.all_tasks())
+            yield gateway, one, other
+            await gateway.until_idle()
+            status = await gateway.status()
+            assert status["attempts_open"] == 0
+            assert one.running == other.running == 0
+            assert len(asyncio.all_tasks()) <= tasks + 2, "a task was left behind"
+
+
+async def stream_of(gateway: GatewayInLoop) -> tuple[int, str, bytes]:
+    async with gateway.post(chat(stream=True, max_tokens=3)) as answer:
+        return answer.status, answer.headers.get("x-headgate-attempts", ""), await answer.read()
+
+
+Call = asyncio.Task[tuple[int, str, bytes]]
+SILENT = Behaviour(hang_before_head=True)
+
+
+async def asked_in_vain(
+    gateway: GatewayInLoop, *engines: FakeEngine, behaviour: Behaviour = SILENT
+) -> tuple[Call, FakeEngine, FakeEngine]:
+    """A call, the engine that it went to and that is silent, and the other, which has yet to be told what to do."""
+    for engine in engines:
+        engine.behaviour = behaviour
+    call = asyncio.create_task(stream_of(gateway))
+    while not any(engine.running for engine in engines):
+        await asyncio.sleep(0)
+    silent, other = sorted(engines, key=lambda engine: not engine.running)
+    other.behaviour = Behaviour()
+    return call, silent, other
+
+
+async def until_asked(engine: FakeEngine) -> Received:
+    """What this engine is asked next."""
+    asked = len(engine.requests)
+    while len(engine.requests) == asked:
+        await asyncio.sleep(0.001)
+    return engine.requests[-1]
+
+
+async def hedges_of(gateway: GatewayInLoop) -> int:
+    return (await gateway.status())["counted"]["pools"]["small"]["hedges"]
+
+
+async def test_the_answer_comes_from_the_second_engine_while_the_first_is_silent(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (gateway, *engines):
+        async with asyncio.timeout(WITHIN_S):
+            call, silent, other = await asked_in_vain(gateway, *engines)
+            held, asked = silent.requests[-1], len(other.requests)
+            status, attempts, body = await call
+        async with asyncio.timeout(1):
+            await held.client_left.wait()
+
+        assert (status, attempts) == (200, "2")
+        assert text_of(body) == "".join(token_text(number) for number in range(3))
+        assert events_of(body)[-1] == "[DONE]"
+        assert len(other.requests) == asked + 1
+        assert await hedges_of(gateway) == 1
+
+
+async def test_a_first_engine_that_sent_its_head_and_no_token_is_let_go_too(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (gateway, *engines):
+        async with asyncio.timeout(WITHIN_S):
+            call, silent, _ = await asked_in_vain(gateway, *engines, behaviour=Behaviour(hang_after=0))
+            held = silent.requests[-1]
+            status, attempts, body = await call
+        async with asyncio.timeout(1):
+            await held.client_left.wait()
+
+        assert (status, attempts) == (200, "2")
+        assert text_of(body) == "".join(token_text(number) for number in range(3))
+
+
+async def test_a_second_engine_that_fails_leaves_the_first_its_time(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (gateway, *engines):
+        async with asyncio.timeout(WITHIN_S):
+            call, silent, other = await asked_in_vain(gateway, *engines)
+            other.behaviour = Behaviour(status=500)
+            await (await until_asked(other)).ended.wait()
+            await gateway.until(lambda status: status["attempts_open"] == 1)
+            silent.requests[-1].resume.set()
+            status, attempts, body = await call
+
+        assert (status, attempts) == (200, "1")
+        assert events_of(body)[-1] == "[DONE]"
+
+
+async def test_a_caller_who_leaves_frees_both_engines(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (gateway, *engines):
+        async with asyncio.timeout(WITHIN_S):
+            call, silent, other = await asked_in_vain(gateway, *engines)
+            other.behaviour = SILENT
+            asked = await until_asked(other)
+            call.cancel()
+            await asyncio.wait([call])
+            await silent.requests[-1].client_left.wait()
+            await asked.client_left.wait()
+        await gateway.until_idle()
+        assert await hedges_of(gateway) == 1
+
+
+async def test_an_answer_that_is_not_streamed_is_asked_once(tmp_path: Path) -> None:
+    async with two_engines(tmp_path) as (gateway, one, other):
+        asked = len(one.requests) + len(other.requests)
+        one.behaviour = other.behaviour = Behaviour(pace_s=0.2)
+        async with gateway.post(chat(max_tokens=2)) as answer:
+            assert answer.status == 200
+            assert answer.headers["x-headgate-attempts"] == "1"
+        assert len(one.requests) + len(other.requests) == asked + 1
+        assert await hedges_of(gateway) == 0

@@ -1,0 +1,347 @@
+"""What if two engines are asked at once, and both may answer?"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from headgate.core.commands import Abort, Dispatch, End
+from headgate.core.events import AttemptEnded, AttemptEnding, Event, FirstToken, RequestWithdrawn
+from headgate.core.summary import Summary
+from headgate.edge.exchange import Exchange
+from headgate.edge.intake import Intake
+from headgate.edge.open_attempts import OpenAttempts
+from headgate.edge.replies import Replies
+from headgate.model.outcome import Outcome
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
+from headgate.ports.engine import Call, EngineFault
+from headgate.ports.host import Aside
+from headgate.wire.request import RequestBody
+from tests.support.builders import abort, dispatch, end
+from tests.support.caller import Caller
+
+ONE = b'data: {"choices":[{"delta":{"content":"one"}}]}\n\n'
+TWO = b'data: {"choices":[{"delta":{"content":"two"}}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+
+
+class ScriptedHost:
+    """Orders what the test says, and notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Event] = []
+        self._orders: asyncio.Queue[Dispatch | End] = asyncio.Queue()
+        self.aside: Aside
+
+    def open(self, ticket: Ticket, aside: Aside) -> "ScriptedHost":
+        self.aside = aside
+        return self
+
+    async def next(self) -> Dispatch | End:
+        return await self._orders.get()
+
+    def close(self) -> Dispatch | None:
+        return None
+
+    def order(self, order: Dispatch | End) -> None:
+        self._orders.put_nowait(order)
+
+    def tell(self, event: Event) -> None:
+        self.told.append(event)
+
+    def summary(self) -> Summary:
+        raise AssertionError("nobody asks here")
+
+    @property
+    def endings(self) -> dict[int, AttemptEnding]:
+        ended = [event for event in self.told if isinstance(event, AttemptEnded)]
+        assert len({event.attempt for event in ended}) == len(ended), "an attempt ended twice"
+        return {event.attempt: event.ending for event in ended}
+
+    @property
+    def spoken(self) -> list[int]:
+        return [event.attempt for event in self.told if isinstance(event, FirstToken)]
+
+
+class Talker:
+    """An engine, and its answer, that says what the test has it say."""
+
+    status = 200
+    content_type = "text/event-stream"
+    reports_progress = False
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.head: asyncio.Future[Talker] = asyncio.get_running_loop().create_future()
+        self.listened_to = asyncio.Event()
+        self.closed = False
+        self.paused = False
+        self._take: Callable[[bytes], bool]
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def ask(self, call: Call) -> "Talker":
+        self.asked.set()
+        return await self.head
+
+    async def begin(self) -> None:
+        """Sends its head."""
+        self.head.set_result(self)
+        await self.listened_to.wait()
+
+    def say(self, data: bytes) -> None:
+        if self._take(data) and not self._over.done():
+            self._over.set_result(None)
+
+    def break_off(self) -> None:
+        self._over.set_exception(EngineFault("broken off"))
+
+    async def pour(self, take: Callable[[bytes], bool]) -> None:
+        self._take = take
+        self.listened_to.set()
+        await self._over
+
+    async def read(self) -> bytes:
+        return b""
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def blames_request(self, body: bytes) -> bool:
+        return True
+
+    def let_end(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Scene:
+    def __init__(self, caller: Caller) -> None:
+        self.host = ScriptedHost()
+        self.caller = caller
+        self.first, self.second, self.third = Talker(), Talker(), Talker()
+        self.attempts = OpenAttempts(self.host.tell)
+        ticket = Ticket(RequestId("r"), Api.CHAT, ModelName("m"), TenantId("t"), stream=True, prompt_bytes=10)
+        body = RequestBody.parse(b'{"model":"m","stream":true,"messages":[{}]}', Api.CHAT)
+        engines = {EndpointId("e1"): self.first, EndpointId("e2"): self.second, EndpointId("e3"): self.third}
+        exchange = Exchange(
+            caller.client, Intake(ticket, body, {}), self.host, engines, self.attempts, replies=Replies()
+        )
+        self.running = asyncio.create_task(exchange.run())
+
+    async def both_asked(self) -> None:
+        self.host.order(dispatch("r", "e1"))
+        await self.first.asked.wait()
+        self.host.aside(hedge())
+        await self.second.asked.wait()
+
+    async def both_begun(self) -> None:
+        await self.both_asked()
+        await self.first.begin()
+        await self.second.begin()
+
+    async def completes(self) -> None:
+        self.host.order(end("r", Outcome.COMPLETED))
+        await self.running
+
+
+def hedge() -> Dispatch:
+    return replace(dispatch("r", "e2", attempt=2), hedge=True)
+
+
+@asynccontextmanager
+async def a_scene(caller: Caller | None = None) -> AsyncIterator[Scene]:
+    """An exchange that is over at the end, and has left nothing behind."""
+    scene = Scene(caller or Caller({}))
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        yield scene
+    assert scene.running.done()
+    assert len(scene.attempts) == 0
+    assert {task for task in asyncio.all_tasks() if not task.done()} == {asyncio.current_task()}
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_the_second_attempt_answers_and_the_first_is_let_go_at_once() -> None:
+    async with a_scene() as scene:
+        await scene.both_asked()
+        await scene.second.begin()
+        scene.second.say(TWO)
+        await turns()
+        assert scene.host.endings == {1: AttemptEnding.ABORTED}
+        scene.second.say(DONE)
+        await turns()
+        assert scene.host.endings == {1: AttemptEnding.ABORTED, 2: AttemptEnding.COMPLETED}
+        await scene.completes()
+
+    assert scene.host.spoken == [2]
+    assert scene.caller.heads == [200]
+    assert scene.caller.body == TWO + DONE
+    assert scene.caller.complete
+    assert scene.second.closed
+
+
+async def test_the_first_attempt_answers_after_all_and_the_second_is_let_go() -> None:
+    async with a_scene() as scene:
+        await scene.both_begun()
+        scene.first.say(ONE)
+        await turns()
+        assert scene.host.endings == {2: AttemptEnding.ABORTED}
+        assert scene.second.closed
+        scene.first.say(DONE)
+        await turns()
+        await scene.completes()
+
+    assert scene.host.spoken == [1]
+    assert scene.caller.body == ONE + DONE
+
+
+async def test_of_two_that_speak_in_the_same_moment_only_one_is_heard() -> None:
+    async with a_scene() as scene:
+        await scene.both_begun()
+        scene.second.say(TWO)
+        scene.first.say(ONE)
+        scene.second.say(DONE)
+        scene.first.say(DONE)
+        await turns()
+        await scene.completes()
+
+    assert scene.host.spoken == [2]
+    assert scene.host.endings == {1: AttemptEnding.ABORTED, 2: AttemptEnding.COMPLETED}
+    assert scene.caller.body == TWO + DONE
+
+
+async def test_what_is_ordered_after_the_first_token_is_not_begun() -> None:
+    async with a_scene() as scene:
+        scene.host.order(dispatch("r", "e1"))
+        await scene.first.asked.wait()
+        await scene.first.begin()
+        scene.first.say(ONE)
+        scene.host.aside(hedge())
+        await turns()
+        scene.first.say(DONE)
+        await turns()
+        await scene.completes()
+
+    assert not scene.second.asked.is_set()
+    assert scene.host.endings == {1: AttemptEnding.COMPLETED, 2: AttemptEnding.ABORTED}
+
+
+async def test_a_second_attempt_that_is_aborted_before_it_is_begun_is_not_begun() -> None:
+    async with a_scene() as scene:
+        scene.host.order(dispatch("r", "e1"))
+        await scene.first.asked.wait()
+        scene.host.aside(hedge())
+        scene.host.aside(abort("r", "e2", attempt=2, reason="too late"))
+        await scene.first.begin()
+        scene.first.say(ONE + DONE)
+        await turns()
+        await scene.completes()
+
+    assert not scene.second.asked.is_set()
+    assert scene.host.endings == {1: AttemptEnding.COMPLETED, 2: AttemptEnding.ABORTED}
+
+
+async def test_one_that_fails_leaves_the_other_alone() -> None:
+    async with a_scene() as scene:
+        await scene.both_begun()
+        scene.first.break_off()
+        await turns()
+        assert scene.host.endings == {1: AttemptEnding.FAILED}
+        scene.second.say(TWO + DONE)
+        await turns()
+        await scene.completes()
+
+    assert scene.caller.body == TWO + DONE
+    assert scene.host.endings == {1: AttemptEnding.FAILED, 2: AttemptEnding.COMPLETED}
+
+
+async def test_where_both_fail_a_third_may_follow() -> None:
+    async with a_scene() as scene:
+        await scene.both_begun()
+        scene.second.break_off()
+        scene.first.break_off()
+        await turns()
+        scene.host.order(dispatch("r", "e3", attempt=3))
+        await scene.third.asked.wait()
+        await scene.third.begin()
+        scene.third.say(TWO + DONE)
+        await turns()
+        await scene.completes()
+
+    assert scene.host.endings == {1: AttemptEnding.FAILED, 2: AttemptEnding.FAILED, 3: AttemptEnding.COMPLETED}
+    assert scene.caller.body == TWO + DONE
+
+
+async def test_an_engine_that_refuses_the_request_has_the_last_word_in_either_place() -> None:
+    async with a_scene() as scene:
+        await scene.both_asked()
+        scene.second.status = 400
+        scene.second.head.set_result(scene.second)
+        await turns()
+        assert scene.host.endings == {2: AttemptEnding.REFUSED}
+        scene.host.aside(abort("r", "e1", reason="the other refused it"))
+        scene.host.order(end("r", Outcome.ENGINE_REFUSED))
+        await scene.running
+
+    assert scene.host.endings == {1: AttemptEnding.ABORTED, 2: AttemptEnding.REFUSED}
+    assert scene.caller.status == 400
+
+
+async def test_a_door_that_closes_gives_both_places_back() -> None:
+    async with a_scene() as scene:
+        await scene.both_begun()
+
+        def tell(event: Event) -> None:
+            scene.host.told.append(event)
+            if isinstance(event, RequestWithdrawn) and 2 not in scene.host.endings:
+                scene.host.aside(Abort(RequestId("r"), 2, EndpointId("e2"), event.cause.value))
+
+        scene.host.tell = tell  # type: ignore[method-assign]
+        scene.running.cancel()
+        await asyncio.wait([scene.running])
+        assert scene.running.cancelled()
+
+    assert scene.host.endings == {1: AttemptEnding.ABORTED, 2: AttemptEnding.ABORTED}
+    assert scene.first.closed
+    assert scene.second.closed
+    assert scene.caller.heads == []
+
+
+async def test_who_is_let_go_does_not_take_the_brake_off_who_speaks() -> None:
+    caller = Caller({}, stops_at=lambda caller: caller.body.count(b"data:") == 2)
+    async with a_scene(caller) as scene:
+        await scene.both_begun()
+        scene.second.say(TWO)
+        await turns()
+        assert scene.host.endings == {1: AttemptEnding.ABORTED}
+        scene.second.say(TWO)
+        assert scene.second.paused
+        assert not scene.first.paused
+        caller.read_on()
+        assert not scene.second.paused
+        scene.second.say(DONE)
+        await turns()
+        await scene.completes()
+
+    assert caller.body == TWO + TWO + DONE
+
+
+async def test_a_sweep_finds_both_attempts_of_a_request() -> None:
+    async with a_scene() as scene:
+        await scene.both_begun()
+        assert len(scene.attempts) == 2
+        scene.attempts.sweep(list(scene.attempts._open.values()), asyncio.get_running_loop().time() + 61)
+        await turns()
+        assert scene.host.endings == {1: AttemptEnding.SILENT, 2: AttemptEnding.SILENT}
+        scene.host.order(end("r", Outcome.ENGINE_SILENT))
+        await scene.running

@@ -1,0 +1,38 @@
+"""Is it worth sending a prompt where its beginning was sent before?
+
+A short version of `just sim-e4`, on traces that are found through HEADGATE_DATA. Where they are not at hand the tests
+are skipped, but never in CI.
+"""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bench.policy.prefix_routing import DECIDERS, IN_FLIGHT_MAX_OVER_MEAN, TRACES, Trace, outcome, scenario
+
+LOAD = 0.9
+
+
+def played(trace: Trace, index: str) -> dict[str, Any]:
+    return outcome(scenario(trace, LOAD, 1, quick=True, prefix=index != "least backlog"), DECIDERS[index])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "trace",
+    [pytest.param(replace(each, quick_s=each.quick_s / 3), id=each.name) for each in TRACES],
+)
+def test_looking_at_beginnings_beats_the_least_backlog_without_herding(trace: Trace) -> None:
+    if "HEADGATE_DATA" not in os.environ and "CI" not in os.environ:
+        pytest.skip("HEADGATE_DATA does not name a folder with traces")
+
+    blind, ours = played(trace, "least backlog"), played(trace, "approximate")
+
+    print(blind, ours, sep="\n")
+    assert ours["cached_share"] > 1.5 * blind["cached_share"]
+    assert ours["ttft_s"]["mean"] < 0.9 * blind["ttft_s"]["mean"]
+    assert ours["ttft_s"]["p90"] < blind["ttft_s"]["p90"]
+    assert ours["goodput_per_s"] >= blind["goodput_per_s"]
+    assert ours["in_flight_max_over_mean"] <= IN_FLIGHT_MAX_OVER_MEAN

@@ -1,0 +1,86 @@
+"""How closely may engines look at images, and is a request without any left alone?"""
+
+import json
+
+import pytest
+
+from headgate.model.caps import Caps, ImageDetail
+from headgate.model.ticket import Api
+from headgate.wire.images import lowered
+from headgate.wire.request import RequestBody
+
+LOW = Caps(image_detail=ImageDetail.LOW)
+ADDRESS = "data:image/png;base64,AAAA"
+
+
+def image(detail: object = None, **others: object) -> dict[str, object]:
+    inner: dict[str, object] = {"url": ADDRESS} | ({} if detail is None else {"detail": detail}) | others
+    return {"type": "image_url", "image_url": inner}
+
+
+def asking(*parts: object) -> list[object]:
+    return [{"role": "system", "content": "look"}, {"role": "user", "content": [{"type": "text", "text": "?"}, *parts]}]
+
+
+def capped(fields: dict[str, object], caps: Caps, api: Api = Api.CHAT) -> tuple[dict[str, object], tuple[str, ...]]:
+    body, told = RequestBody.parse(json.dumps({"model": "m"} | fields).encode(), api).capped(caps)
+    return json.loads(body.encode(served_model="m")), told
+
+
+@pytest.mark.parametrize("detail", ["high", "auto", None, "original"])
+def test_every_image_is_lowered_and_told_once(detail: str | None) -> None:
+    sent, told = capped({"messages": asking(image(detail), image("low"), image(detail, extra=1))}, LOW)
+
+    assert sent["messages"] == asking(image("low"), image("low"), image("low", extra=1))
+    assert told == ("image_detail=low",)
+
+
+@pytest.mark.parametrize(
+    ("most", "beyond"),
+    [("low", ["auto", "high", "x", None]), ("auto", ["high", "x"]), ("high", ["x"])],
+)
+def test_what_is_within_the_cap_stays_as_it_came(most: str, beyond: list[str | None]) -> None:
+    for detail in ("low", "auto", "high", "x", None):
+        raw = json.dumps(asking(image(detail))).encode()
+
+        assert (lowered(raw, ImageDetail(most)) is not None) == (detail in beyond)
+
+
+def test_the_items_of_responses_have_their_images_beside_their_detail() -> None:
+    picture = {"type": "input_image", "image_url": ADDRESS}
+    found = {"type": "function_call_output", "call_id": "c", "output": [picture | {"detail": "high"}]}
+    sent, told = capped({"input": [{"role": "user", "content": [picture]}, found]}, LOW, Api.RESPONSES)
+
+    low = picture | {"detail": "low"}
+    assert sent["input"] == [{"role": "user", "content": [low]}, found | {"output": [low]}]
+    assert told == ("image_detail=low",)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "user", "content": 'what is an "image_url"?'}],
+        [{"role": "user", "content": [{"type": "text", "text": "image_url"}]}],
+        [{"role": "user", "content": [{"type": "image_url", "image_url": ADDRESS}]}],
+        [{"role": "user", "content": [{"type": "image_url"}, {"image_url": {}}]}],
+        [{"role": "user", "content": {"type": "image_url"}}],
+    ],
+)
+def test_what_holds_no_image_that_could_be_lowered_stays_the_same_object(messages: list[object]) -> None:
+    body = RequestBody.parse(json.dumps({"model": "m", "messages": messages}).encode(), Api.CHAT)
+
+    assert body.capped(LOW)[0] is body
+
+
+def test_what_is_no_list_of_objects_is_the_engines_to_refuse() -> None:
+    assert lowered(b'"image_url"', ImageDetail.LOW) is None
+    assert lowered(b'["image_url"]', ImageDetail.LOW) is None
+    assert lowered(b'[{"content": ["image_url", 7]}]', ImageDetail.LOW) is None
+
+
+def test_turns_are_left_out_and_the_images_of_the_rest_lowered() -> None:
+    turns = [{"role": "user", "content": "x" * 400}, *asking(image("high"))[1:]]
+    sent, told = capped({"messages": turns}, Caps(prompt_tokens=60, trims_prompt=True, image_detail=ImageDetail.LOW))
+
+    assert sent["messages"] == asking(image("low"))[1:]
+    assert told == ("image_detail=low", "turns_dropped=1")
