@@ -33,10 +33,11 @@ from headgate.model.policy import (
     SheddingRules,
     Variant,
 )
-from headgate.model.prefix import BYTES_PER_TOKEN, pack, reach
+from headgate.model.prefix import pack, reach
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.units import (
+    BYTES_PER_TOKEN,
     SECOND,
     Duration,
     EndpointId,

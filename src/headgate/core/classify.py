@@ -7,9 +7,7 @@ prompt: the first class, in the order of the policy, that takes prompts of that 
 from headgate.core.rules import Rules
 from headgate.model.policy import ServiceClass
 from headgate.model.ticket import Ticket
-from headgate.model.units import ClassName
-
-BYTES_PER_TOKEN = 4
+from headgate.model.units import BYTES_PER_TOKEN, ClassName
 
 _TIERS_LEFT_TO_US = (None, "auto", "default")
 

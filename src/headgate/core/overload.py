@@ -15,7 +15,6 @@ from typing import Final
 from headgate.core.admission.feasibility import wait_ns
 from headgate.core.admission.gate import Refusal, drain
 from headgate.core.admission.shedding import MILLION, Chances, Shedder, rank
-from headgate.core.classify import BYTES_PER_TOKEN
 from headgate.core.degradation import Given, Ladder, allows_hedging, given, lowers_rung
 from headgate.core.pressure import Pressure, kv_promised, pressing, standing
 from headgate.core.queues.bands import Backlog
@@ -28,7 +27,7 @@ from headgate.core.state import Request
 from headgate.core.summary import GivenUp
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Promise
-from headgate.model.units import ClassName, Duration, Instant, PoolName, after, seconds
+from headgate.model.units import BYTES_PER_TOKEN, ClassName, Duration, Instant, PoolName, after, seconds
 
 _ROUTES_MAX: Final = 256
 """Of so many sets of pools the state is kept, whether or not it matters at the moment."""

@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Final
 
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import ModelName, TenantId
+from headgate.model.units import BYTES_PER_TOKEN, ModelName, TenantId
 from headgate.model.usage import Usage
 
 _BOUNDS: Final = tuple(round(2 ** (step / 4)) for step in range(4, 69))
@@ -27,7 +27,6 @@ TENANTS_MAX: Final = 10_000
 """Records of tenants; beyond them all are taken alike."""
 MEAN_GUESS: Final = 150
 NINETIETH_GUESS: Final = 400
-BYTES_GUESS: Final = 4
 _BYTES_REMEMBERED: Final = 100_000_000
 
 
@@ -94,7 +93,7 @@ class Predictions:
     def prompt_tokens(self, model: ModelName, prompt_bytes: int) -> int:
         tokens = self._tokens.get(model, 0)
         if not tokens:
-            return max(1, prompt_bytes // BYTES_GUESS)
+            return max(1, prompt_bytes // BYTES_PER_TOKEN)
         return max(1, prompt_bytes * tokens // self._bytes[model])
 
     def learn(self, ticket: Ticket, model: ModelName, usage: Usage, *, answers: int) -> None:

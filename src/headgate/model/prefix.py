@@ -11,8 +11,6 @@ from struct import Struct
 from typing import Final
 
 HASH_BYTES: Final = 8
-BYTES_PER_TOKEN: Final = 4
-"""What a token of a prompt's text is taken to measure, where distances are laid off in bytes."""
 
 STEPS: Final = tuple(
     chain([256, 256], repeat(512, 31), repeat(1_024, 8), repeat(2_048, 8), repeat(4_096, 8), repeat(8_192, 7))

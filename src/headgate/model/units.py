@@ -17,6 +17,9 @@ PoolName = NewType("PoolName", str)
 ModelName = NewType("ModelName", str)
 EndpointId = NewType("EndpointId", str)
 
+BYTES_PER_TOKEN = 4
+"""Of text, where nobody has counted."""
+
 MILLISECOND = Duration(1_000_000)
 SECOND = Duration(1_000_000_000)
 MINUTE = Duration(60 * SECOND)

@@ -8,12 +8,11 @@ from collections import Counter
 from dataclasses import fields
 from datetime import UTC, datetime
 
-from headgate.core.classify import BYTES_PER_TOKEN
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
-from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, PoolName, RequestId, seconds
+from headgate.model.units import BYTES_PER_TOKEN, MILLISECOND, SECOND, Duration, Instant, PoolName, RequestId, seconds
 from headgate.telemetry.decisions import STEPS_MAX, History, Picture, Reach
 
 _GROUPS_NAMED_MAX = 3

@@ -17,8 +17,9 @@ from typing import Final
 
 import msgspec
 
-from headgate.model.prefix import BYTES_PER_TOKEN, HASH_BYTES, STEPS
+from headgate.model.prefix import HASH_BYTES, STEPS
 from headgate.model.ticket import Api
+from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.conversation import has_media
 
 SHORTEST_BYTES: Final = STEPS[0] * BYTES_PER_TOKEN

@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
+from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.checks import check
 from headgate.wire.conversation import has_media, measure, text_bytes, trim
 from headgate.wire.fields import (
@@ -34,10 +35,7 @@ from headgate.wire.prefix import beginnings
 from headgate.wire.salts import engine_salt
 from headgate.wire.shaping import asked_choices, asked_output, shape
 
-__all__ = ["BYTES_PER_TOKEN", "DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed", "is_large"]
-
-BYTES_PER_TOKEN: Final = 4
-"""What a token is taken to measure where nobody has counted."""
+__all__ = ["DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed", "is_large"]
 
 LARGE_BYTES: Final = 256 * 1024
 LARGE_OBJECTS: Final = 4096

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import drain_time
-from headgate.core.classify import BYTES_PER_TOKEN, classify
+from headgate.core.classify import classify
 from headgate.core.queues.bands import Backlog
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import Fleet
@@ -20,7 +20,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
+from headgate.model.units import BYTES_PER_TOKEN, SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Reservat
 from headgate.core.routing.fleet import Fleet
 from headgate.core.routing.prefix_index import slots
 from headgate.core.state import Request
-from headgate.model.prefix import BYTES_PER_TOKEN, reach
-from headgate.model.units import PoolName
+from headgate.model.prefix import reach
+from headgate.model.units import BYTES_PER_TOKEN, PoolName
 
 _LOOKED_AT_MAX: Final = 8
 """Of a pool, in the order of load; and as many of those that hold the prompt's beginning."""

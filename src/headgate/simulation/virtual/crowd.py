@@ -8,12 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from random import Random
 
-from headgate.core.classify import BYTES_PER_TOKEN
 from headgate.core.commands import End
 from headgate.core.events import Event, RequestArrived, RequestWithdrawn, WithdrawalCause
 from headgate.model.outcome import FACES, Outcome, RetryAfter
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import SECOND, ClassName, Duration, Instant, ModelName, RequestId, after
+from headgate.model.units import BYTES_PER_TOKEN, SECOND, ClassName, Duration, Instant, ModelName, RequestId, after
 from headgate.simulation.virtual.manners import wait_before_retry_s
 from headgate.simulation.virtual.scenario import Callers
 from headgate.simulation.virtual.story import Story
