@@ -33,9 +33,9 @@ def test_who_holds_the_most_is_told_first_and_nobody_twice() -> None:
     index.note(0, sent[:9], PLENTY)
     index.note(7, sent[:3], PLENTY)
 
-    assert list(index.holders(sent, beyond=0)) == [(12, 1 << 5), (9, 1 << 2 | 1), (3, 1 << 7)]
-    assert list(index.holders(sent, beyond=3)) == [(12, 1 << 5), (9, 1 << 2 | 1)]
-    assert list(index.holders(prompt(2, 12), beyond=0)) == []
+    assert list(index.holders(sent, most=12, beyond=0)) == [(12, 1 << 5), (9, 1 << 2 | 1), (3, 1 << 7)]
+    assert list(index.holders(sent, most=12, beyond=3)) == [(12, 1 << 5), (9, 1 << 2 | 1)]
+    assert list(index.holders(prompt(2, 12), most=0, beyond=0)) == []
 
 
 def test_slots_are_told_from_any_of_them_on() -> None:

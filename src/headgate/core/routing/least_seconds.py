@@ -53,15 +53,15 @@ def _candidates(
     """Those of a pool among which the best is, each with what it holds of the prompt."""
     promised, hashes, index = _reservation(request), request.hashes, pool.prefixes
     lane_full = request.long and pool.long >= pool.lane
-    known = 0
+    known, most = 0, index.depth_anywhere(hashes)
     if not lane_full:
         first = _least_loaded(promised, pool, request.ticket.zone, avoid)
         if first is None:
             return
-        known = index.depth(first.slot, hashes)
+        known = index.depth(first.slot, hashes, most=most)
         yield first, _tokens(request, known)
     looked = 0
-    for depth, found in index.holders(hashes, beyond=known):
+    for depth, found in index.holders(hashes, most=most, beyond=known):
         cached_tokens = _tokens(request, depth)
         if lane_full and request.prompt_tokens - cached_tokens >= pool.terms.rules.long_tokens:
             return

@@ -136,26 +136,32 @@ class PrefixIndex:
         while sent is not None and sent.prompts:
             self._drop_oldest(sent, 1 << slot)
 
-    def depth(self, slot: int, hashes: Sequence[int]) -> int:
-        """How many of these beginnings, each longer than the one before, the endpoint in this slot holds."""
-        return self._depth(hashes, 1 << slot)
+    def depth(self, slot: int, hashes: Sequence[int], *, most: int | None = None) -> int:
+        """How many of these beginnings, each longer than the one before, the endpoint in this slot holds.
+
+        Whoever knows that it holds no more than so many says so.
+        """
+        return self._depth(hashes, 1 << slot, len(hashes) if most is None else most)
 
     def depth_anywhere(self, hashes: Sequence[int]) -> int:
         """As `depth`, of whichever endpoint holds the most."""
-        return self._depth(hashes, _ALL)
+        return self._depth(hashes, _ALL, len(hashes))
 
-    def holders(self, hashes: Sequence[int], *, beyond: int) -> Iterator[tuple[int, int]]:
-        """Those who hold more than `beyond` of the beginnings: how many, and who, the most first."""
+    def holders(self, hashes: Sequence[int], *, most: int, beyond: int) -> Iterator[tuple[int, int]]:
+        """Those who hold more than `beyond` of the beginnings, where nobody holds more than `most`.
+
+        How many, and who, the most first.
+        """
         known, told = self._holders, 0
-        for count in range(self._depth(hashes, _ALL), beyond, -1):
+        for count in range(most, beyond, -1):
             if found := known.get(hashes[count - 1], 0) & ~told:
                 yield count, found
                 told |= found
 
-    def _depth(self, hashes: Sequence[int], slots: int) -> int:
-        """How many of these beginnings are held by any of these."""
+    def _depth(self, hashes: Sequence[int], slots: int, most: int) -> int:
+        """How many of these beginnings, and no more than `most`, are held by any of these."""
         known = self._holders
-        low, high = 0, len(hashes)
+        low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
             if known.get(hashes[middle - 1], 0) & slots:
