@@ -90,7 +90,8 @@ class Bench:
         self.scheduler = Scheduler()
         self.now = Instant(1_000_000 * SECOND)
         self.running: deque[Dispatch] = deque()
-        self.tickets = [self._ticket(number) for number in range(size.endpoints * PLACES + size.queued + lives)]
+        count = size.endpoints * PLACES + size.queued + lives
+        self.arrivals = [RequestArrived(self._ticket(number)) for number in range(count)]
         self.arrived = 0
         self._begin()
 
@@ -140,9 +141,9 @@ class Bench:
         )
 
     def _arrive(self) -> list[Dispatch]:
-        ticket = self.tickets[self.arrived]
+        arrival = self.arrivals[self.arrived]
         self.arrived += 1
-        return self._sent(self.scheduler.handle(RequestArrived(ticket), self.now))
+        return self._sent(self.scheduler.handle(arrival, self.now))
 
     def _sent(self, commands: list[object]) -> list[Dispatch]:
         sent = [each for each in commands if isinstance(each, Dispatch)]

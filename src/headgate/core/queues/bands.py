@@ -73,7 +73,8 @@ class Backlog:
             if number not in closed and (request := self._bands[number].offer(pool, ask)) is not None:
                 self._tally(request, -1)
                 self.work.take(request)
-                self._floors.served(pool, number, request.cost_ns, self._waiting_bands(pool))
+                if self._floors.kept:
+                    self._floors.served(pool, number, request.cost_ns, self._waiting_bands(pool))
                 return True
         return False
 

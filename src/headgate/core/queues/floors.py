@@ -23,6 +23,11 @@ class Floors:
         self.held: dict[PoolName, frozenset[int]] = {}
         """At some pools, bands that are served only when they are due."""
 
+    @property
+    def kept(self) -> bool:
+        """Whether any band has a floor."""
+        return bool(self._percents)
+
     def change_rules(self, percents: Mapping[int, int]) -> None:
         """Takes the floor of each band that has one."""
         self._percents = dict(percents)
@@ -38,8 +43,6 @@ class Floors:
 
     def served(self, pool: PoolName, band: int, cost: Duration, waiting: Iterable[int]) -> None:
         """Notes that a request of this band went, and that of these bands some still wait."""
-        if not self._percents:
-            return
         if band in self._percents:
             self._credit[pool, band] = -100 * cost
         self.earn(pool, cost, waiting)

@@ -69,6 +69,8 @@ class Fleet:
 
     def roomiest(self) -> PoolName | None:
         """Of the changed pools the one with the least loaded endpoint. Those without room are struck off."""
+        if not self.changed:
+            return None
         best: PoolName | None = None
         least_ns = 0
         for name in tuple(self.changed):
