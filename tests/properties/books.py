@@ -165,6 +165,8 @@ class Open:
     prefilled_at: Instant | None = None
     """When its prompt should have been computed, where nothing will be heard of it."""
     began: bool = False
+    computed: bool = False
+    """Whether its prompt has been, or should have been."""
     streaming: bool = False
     """Whether it is streamed and its first token has come."""
     let_go: bool = False
@@ -174,7 +176,7 @@ class Open:
     @property
     def pending_tokens(self) -> int:
         """What is still to be computed of its prompt."""
-        return 0 if self.began else self.prompt_tokens - self.cached_tokens
+        return 0 if self.computed else self.prompt_tokens - self.cached_tokens
 
     @property
     def turns(self) -> "Turns":

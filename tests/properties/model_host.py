@@ -212,7 +212,7 @@ class Check:
         for attempt in self.books.open.values():
             if attempt.prefilled_at is not None and attempt.prefilled_at <= self.now:
                 attempt.prefilled_at = None
-                attempt.began = True
+                attempt.computed = True
 
     def tells_end_of(self, request: Asked) -> bool:
         """Whether the event says that an attempt of this request is over, maybe with its whole answer delivered."""
@@ -417,7 +417,7 @@ class Check:
             self.speaks(request, attempt)
             request.first_token = True
         if not attempt.began:
-            attempt.began, attempt.heard_at = True, self.now
+            attempt.began, attempt.computed, attempt.heard_at = True, True, self.now
         if attempt.stream and not attempt.streaming:
             if not self.books.streams(attempt.engine):
                 attempt.engine.quiet_since = self.now
@@ -733,7 +733,9 @@ class Check:
             heard_at=self.now,
         )
         if not attempt.stream:
-            attempt.prefilled_at = self.scheduler._attempts.prefills._due[order.request_id][0]
+            alarm = self.scheduler._attempts.prefills._due.get(order.request_id)
+            attempt.prefilled_at = None if alarm is None else alarm[0]
+            attempt.computed = alarm is None
         self.books.open[order.request_id, order.attempt] = attempt
         self.charge(attempt, predicted.prompt_tokens, predicted.output_tokens, attempt.cached_tokens)
 

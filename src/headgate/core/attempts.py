@@ -5,6 +5,8 @@ the request ends first. Its tenant is charged what it is predicted to take when 
 turns out to be much longer, and the truth when it has ended, from which predictions are learned.
 """
 
+from typing import Final
+
 from headgate.core.alarms import Alarms
 from headgate.core.cost import cost_ns
 from headgate.core.events import AttemptEnded, AttemptEnding, Progressed
@@ -18,6 +20,9 @@ from headgate.core.rules import Rules
 from headgate.core.state import TRUE_UP_TOKENS, Attempt, Request
 from headgate.model.units import Instant, RequestId, after
 from headgate.model.usage import UsageSource
+
+_SHORT_SHARE: Final = 16
+"""A prompt that makes up no more than a sixteenth of a step holds up nobody, and is not worth an alarm."""
 
 
 class Attempts:
@@ -58,9 +63,17 @@ class Attempts:
         self.by_number[ticket.request_id, request.attempt] = attempt
         self._fleet.occupy(endpoint, promised, request.hashes)
         if not ticket.stream:
-            self._whole[ticket.request_id] = attempt
-            self.prefills.set(ticket.request_id, after(now, endpoint.first_token_ns(promised)))
+            self._watch_prefill(attempt, now)
         return attempt
+
+    def _watch_prefill(self, attempt: Attempt, now: Instant) -> None:
+        """Sees to it that the prompt of an answer that comes whole is taken for computed; a short one at once."""
+        promised, endpoint, request_id = attempt.reservation, attempt.endpoint, attempt.ticket.request_id
+        if _SHORT_SHARE * promised.prompt_tokens <= endpoint.terms.speed.chunk_tokens:
+            self._computed(attempt)
+        else:
+            self._whole[request_id] = attempt
+            self.prefills.set(request_id, after(now, endpoint.first_token_ns(promised)))
 
     # While it runs
 
@@ -69,7 +82,7 @@ class Attempts:
         if not attempt.began:
             attempt.began = True
             attempt.heard_at = now
-            self._fleet.began(attempt.endpoint, attempt.reservation)
+            self._computed(attempt)
         if attempt.stream and not attempt.streaming:
             attempt.streaming = True
             self._fleet.began_stream(attempt.endpoint, now)
@@ -77,10 +90,13 @@ class Attempts:
     def prefilled(self, now: Instant) -> None:
         """Takes the prompts for computed whose answers come whole: their first byte comes with the last."""
         for request_id in self.prefills.pop_due(now):
-            attempt = self._whole[request_id]
-            if not attempt.began:
-                attempt.began = True
-                self._fleet.began(attempt.endpoint, attempt.reservation)
+            self._computed(self._whole[request_id])
+
+    def _computed(self, attempt: Attempt) -> None:
+        """Its prompt keeps nobody waiting any more."""
+        if not attempt.computed:
+            attempt.computed = True
+            self._fleet.began(attempt.endpoint, attempt.reservation)
 
     def progressed(self, event: Progressed, now: Instant) -> None:
         heard: dict[EndpointRecord, Heard] = {}
@@ -113,7 +129,7 @@ class Attempts:
             attempt.endpoint,
             attempt.reservation,
             tokens=attempt.tokens,
-            began=attempt.began,
+            began=attempt.computed,
             streaming=attempt.streaming,
         )
         return self._settle(attempt, event)

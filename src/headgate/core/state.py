@@ -27,6 +27,7 @@ class Attempt:
         "band",
         "began",
         "charged",
+        "computed",
         "endpoint",
         "heard_at",
         "let_go",
@@ -49,6 +50,8 @@ class Attempt:
         self.reservation = reservation
         self.began = False
         """Whether its first token has come."""
+        self.computed = False
+        """Whether its prompt has been computed, or should have been where nothing is heard of it."""
         self.streaming = False
         """Whether it has, and more follow one by one."""
         self.tokens = 0
