@@ -1,5 +1,7 @@
 """How long does a request wait, and what does it hear then?"""
 
+from dataclasses import replace
+
 from headgate.core.events import TimerFired
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules
@@ -18,6 +20,7 @@ from tests.support.builders import (
     failed,
     first_token,
     joined,
+    lasting,
     leaving,
     the_end,
     told,
@@ -41,6 +44,28 @@ def test_a_request_expires_when_its_class_has_waited_long_enough() -> None:
             retry_after=10,
         )
     ]
+
+
+def test_who_can_no_longer_begin_in_time_is_told_so_and_not_that_it_waited_long_enough() -> None:
+    hurried = replace(a_class(), ttft_ns=lasting(2))
+    scheduler = a_scheduler(policy=a_policy(classes=(hurried,)))
+    told(scheduler, at(0), arrived("runs"), arrived("waits"))
+
+    ended = the_end(scheduler.handle(TimerFired(), at(2)))
+    assert ended.outcome is Outcome.EXPIRED
+    assert ended.reason == (
+        'waited 2 s, and its answer could no longer begin within the 2 s that class "interactive" promises'
+    )
+
+
+def test_who_promises_a_first_token_and_waited_as_long_as_it_may_is_told_that() -> None:
+    patient = replace(a_class(queue_wait=3), ttft_ns=lasting(60))
+    scheduler = a_scheduler(policy=a_policy(classes=(patient,)))
+    told(scheduler, at(0), arrived("runs"), arrived("waits"))
+
+    assert (
+        the_end(scheduler.handle(TimerFired(), at(3))).reason == 'waited 3 s, as long as class "interactive" may wait'
+    )
 
 
 def test_whatever_happens_at_the_moment_of_expiry_comes_after_it() -> None:

@@ -236,7 +236,7 @@ class Scheduler:
             self._stop_waiting(request, now)
             waited = seconds(request.waited_ns)
             if self._fleet.live(request.pools):
-                reason = f'waited {waited}, as long as class "{request.service_class.name}" may wait'
+                reason = f"waited {waited}, {_why_expired(request)}"
                 self._overload.lost(request)
                 self._end(request, Outcome.EXPIRED, reason, out, drain(request, self._backlog, self._retry_budget, now))
             else:
@@ -588,6 +588,14 @@ class Scheduler:
                 (name, size) for name, each in self._fleet.pools.items() if (size := each.prefixes.size)
             ),
         )
+
+
+def _why_expired(request: Request) -> str:
+    service_class = request.service_class
+    if request.waited_ns < service_class.queue_wait_ns_max and service_class.ttft_ns is not None:
+        promised = seconds(service_class.ttft_ns)
+        return f'and its answer could no longer begin within the {promised} that class "{service_class.name}" promises'
+    return f'as long as class "{service_class.name}" may wait'
 
 
 def _is_about(event: AttemptEnded, request: Request) -> bool:
