@@ -22,7 +22,7 @@ is measured at its arrival (`measure`), charged when it is sent and settled when
 What is not ideal: what does not fit holds up those behind it in its line, and a large request
 may be passed by small ones of others until its time is over.
 
-The methods stand in the order of a request's life; fleet and policy come last.
+The methods stand in the order of a request's life; the policy comes last.
 """
 
 from typing import assert_never
@@ -50,14 +50,8 @@ from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
-    EndpointJoined,
-    EndpointLeaving,
-    EndpointMeasured,
-    EndpointReadied,
-    EndpointUnreadied,
     Event,
     FirstToken,
-    FleetEvent,
     PolicyChanged,
     Progressed,
     RequestArrived,
@@ -130,7 +124,7 @@ class Scheduler:
             case PolicyChanged(policy, policy_hash):
                 self._change_policy(policy, policy_hash, now, out)
             case _:
-                self._fleet_changed(event, now, out)
+                _note(self._fleet.told(event, now), out)
         self._watch_endpoints(now, out)
         self._dispatch(now, out)
         self._hedge_silent(now, out)
@@ -524,22 +518,7 @@ class Scheduler:
         left = None if outcome is Outcome.COMPLETED else self._limits.left(request.ticket.tenant, self._now)
         out.append(End(request_id, outcome, name, request.attempt, request.waited_ns, wait, reason, left))
 
-    # Fleet and policy
-
-    def _fleet_changed(self, event: FleetEvent, now: Instant, out: list[Command]) -> None:
-        match event:
-            case EndpointJoined(endpoint):
-                self._fleet.join(endpoint, now)
-            case EndpointReadied(endpoint_id):
-                _note(self._fleet.ready(endpoint_id), out)
-            case EndpointUnreadied(endpoint_id):
-                self._fleet.unready(endpoint_id)
-            case EndpointMeasured():
-                self._fleet.measured(event, now)
-            case EndpointLeaving(endpoint_id):
-                self._fleet.leave(endpoint_id)
-            case _:
-                assert_never(event)
+    # Policy
 
     def _change_policy(self, policy: Policy, policy_hash: str, now: Instant, out: list[Command]) -> None:
         """Takes the new policy at once.

@@ -6,11 +6,19 @@ anything changed, so that the scheduler looks nowhere else.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import assert_never
 
 from headgate.core import health
 from headgate.core.alarms import Alarms
 from headgate.core.commands import Eject, Readmit
-from headgate.core.events import EndpointMeasured
+from headgate.core.events import (
+    EndpointJoined,
+    EndpointLeaving,
+    EndpointMeasured,
+    EndpointReadied,
+    EndpointUnreadied,
+    FleetEvent,
+)
 from headgate.core.routing import talk
 from headgate.core.routing.devices import DeviceRecord, Devices, Held
 from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Reservation
@@ -88,6 +96,22 @@ class Fleet:
         yield self._silences.next()
 
     # Coming and going
+
+    def told(self, event: FleetEvent, now: Instant) -> Readmit | None:
+        match event:
+            case EndpointJoined(endpoint):
+                self.join(endpoint, now)
+            case EndpointReadied(endpoint_id):
+                return self.ready(endpoint_id)
+            case EndpointUnreadied(endpoint_id):
+                self.unready(endpoint_id)
+            case EndpointMeasured():
+                self.measured(event, now)
+            case EndpointLeaving(endpoint_id):
+                self.leave(endpoint_id)
+            case _:
+                assert_never(event)
+        return None
 
     def join(self, endpoint: Endpoint, now: Instant) -> None:
         record = self.endpoints.get(endpoint.id)
