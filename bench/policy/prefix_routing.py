@@ -182,7 +182,7 @@ class ExactIndex(PrefixIndex):
     def note(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
         pass
 
-    def depth(self, slot: int, hashes: Sequence[int], *, most: int | None = None) -> int:
+    def depth(self, slot: int, hashes: Sequence[int]) -> int:
         names = self._names_at(slot)
         for count, each in enumerate(hashes):
             if _block(each) not in names:
@@ -192,7 +192,7 @@ class ExactIndex(PrefixIndex):
     def depth_anywhere(self, hashes: Sequence[int]) -> int:
         return max(self.depth(slot, hashes) for slot in range(ENGINES))
 
-    def holders(self, hashes: Sequence[int], *, most: int, beyond: int) -> Iterator[tuple[int, int]]:
+    def holders(self, hashes: Sequence[int], *, beyond: int) -> Iterator[tuple[int, int]]:
         depths = [self.depth(slot, hashes) for slot in range(ENGINES)]
         for count in sorted(set(depths), reverse=True):
             if count > beyond:

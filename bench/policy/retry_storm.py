@@ -23,6 +23,8 @@ from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, arri
 
 OUTAGES_S = {"30 s": 30.0, "90 s": 90.0}
 BEFORE_S, AFTER_S = 60.0, 120.0
+SETTLED_NS = Duration(30 * SECOND)
+"""So long after the outage all should be well again."""
 RATE = 30.0
 RETRIES = {"official client": 2, "stubborn": 8}
 AMPLIFICATION_MAX, RECOVERY_MAX = 1.2, 2.0
@@ -54,7 +56,7 @@ def outcome(seed: int, outage_s: float, retries: int, decider: Callable[[], Deci
         "attainment": total.attainment,
         "recovery_s": recovery_s,
         "recovery_over_outage": round(recovery_s / outage_s, 4),
-        "attainment_after": report.share_after(Instant(lost_at + 2 * outage)),
+        "attainment_after": report.share_after(Instant(lost_at + outage + SETTLED_NS)),
     }
 
 

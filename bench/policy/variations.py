@@ -44,7 +44,7 @@ class CountsRequests(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attempts = OnePrice(self._rules, self._fleet, self._backlog, self._predictions)
+        self._attempts = OnePrice(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
 
 
 class OnePrice(Attempts):
@@ -59,7 +59,7 @@ class NeverTruesUp(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attempts = Unsettled(self._rules, self._fleet, self._backlog, self._predictions)
+        self._attempts = Unsettled(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
 
 
 class Unsettled(Attempts):
@@ -97,7 +97,7 @@ class BelievesSpeeds(Scheduler):
 class Unmoved(Learned):
     __slots__ = ()
 
-    def observe(self, *, decode_ns: int, prefill_ns: int, took_ns: int) -> bool:
+    def observe(self, *, decode_ns: int, prefill_ns: int, took_ns: int, half_done: bool = False) -> bool:
         return False
 
 
@@ -151,7 +151,7 @@ def output_times(factor: float) -> Variation:
         def __init__(self) -> None:
             super().__init__()
             self._predictions = Scaled()
-            self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions)
+            self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
 
     return Variation(scheduler=Mistaken)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bench import engine, relay
+from bench import core, engine, relay
 from bench.cores import family_of
 from bench.targets import MissingPart, Target, find_nginx, gateway
 
@@ -110,7 +110,7 @@ def is_running(pid: int) -> bool:
 def test_the_page_names_every_option_and_figure() -> None:
     options = {
         option
-        for parser in (relay.parser(), engine.parser())
+        for parser in (relay.parser(), engine.parser(), core.parser())
         for action in parser._actions
         for option in action.option_strings
         if option.startswith("--")

@@ -18,7 +18,19 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy
 from headgate.model.units import RequestId, TenantId
 from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
-from tests.support.builders import arrived, at, completed, dispatch
+from tests.support.builders import (
+    a_policy,
+    arrived,
+    at,
+    completed,
+    dispatch,
+    first_token,
+    joined,
+    policy_changed,
+    progressed,
+    readied,
+    told,
+)
 
 # What is varied
 
@@ -48,6 +60,17 @@ def test_each_variation_differs_from_the_whole_in_its_policy_or_its_scheduler() 
         changed = each.policy(whole) != whole or each.scheduler is not Scheduler
         # An empty policy has no classes whose band or floor could be taken away.
         assert changed or name in {"bands", "floor of batch"}, name
+
+
+@pytest.mark.parametrize("name", variations.WITHOUT)
+def test_each_variation_serves(name: str) -> None:
+    varied = variations.WITHOUT[name]
+    scheduler = varied.scheduler()
+    told(scheduler, at(0), policy_changed(varied.policy(a_policy())), joined("e1"), readied("e1"))
+
+    told(scheduler, at(1), arrived("a"), first_token("a"), progressed("a"), completed("a"), arrived("b"))
+
+    assert [each.in_flight for each in scheduler.summary().endpoints] == [1]
 
 
 # What is measured

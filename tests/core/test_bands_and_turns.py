@@ -16,6 +16,7 @@ from tests.support.builders import (
     dispatch,
     failed,
     first_token,
+    joined,
     leaving,
     told,
 )
@@ -186,3 +187,14 @@ def test_those_who_have_left_a_long_line_are_forgotten() -> None:
     [line] = scheduler._backlog._bands[0]._waiting["acme"].values()
     assert len(line._heap) == line.length == 3
     assert served(scheduler, "runs", 3) == ["r0", "r99", "last"]
+
+
+def test_what_was_given_back_while_nobody_waited_buys_no_turns() -> None:
+    scheduler = a_scheduler(places=9)
+    told(scheduler, at(0), *(arrived(f"early{number}", "acme") for number in range(8)))
+    for number in range(8):
+        told(scheduler, at(0.2), first_token(f"early{number}"), completed(f"early{number}", tokens=1))
+    told(scheduler, at(0.4), joined("e1", places=1), arrived("runs", "acme"))
+    told(scheduler, at(0.4), *(arrived(f"{who}{turn}", who) for turn in range(3) for who in ("acme", "bolt")))
+
+    assert served(scheduler, "runs", 6) == ["bolt0", "acme0", "bolt1", "acme1", "bolt2", "acme2"]

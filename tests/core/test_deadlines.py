@@ -304,7 +304,7 @@ def test_a_deadline_is_forgotten_with_its_request(last: type) -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", complete_within=5, first_token_within=1), last("r"))
 
-    assert inside(scheduler).deadlines == (0, 0)
+    assert inside(scheduler).deadlines == 0
     assert scheduler.next_wakeup() is None
 
 
@@ -312,7 +312,7 @@ def test_a_deadline_that_a_refused_request_had_is_never_kept() -> None:
     scheduler = a_scheduler(policy=a_policy(classes=(a_class(queue_length_max=1),)))
     told(scheduler, at(0), arrived("runs", stream=False), arrived("waits"), arrived("no place", complete_within=5))
 
-    assert inside(scheduler).deadlines == (0, 0)
+    assert inside(scheduler).deadlines == 0
 
 
 def test_many_deadlines_pass_in_the_order_of_their_moments() -> None:

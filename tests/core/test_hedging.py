@@ -490,7 +490,7 @@ def test_a_request_that_ends_is_not_watched_any_more(scheduler: Scheduler) -> No
     sent(scheduler, "c")
     told(scheduler, at(NOW), completed("c"))
 
-    assert len(scheduler._hedging.silent._due) == 0
+    assert len(scheduler._hedging.silent) == 0
 
 
 def test_an_endpoint_that_stalls_has_its_attempt_aborted_and_the_other_goes_on() -> None:

@@ -180,6 +180,6 @@ def nothing_is_left(gateway: GatewayInLoop) -> None:
     assert parts._meters._open == {}
     assert [each.in_flight for each in parts._host.summary().endpoints] == [0, 0, 0]
     left = inside(parts._host._scheduler)
-    assert (left.requests, left.attempts, left.lines, left.expiries[0], left.stalls[0]) == (0, 0, 0, 0, 0)
+    assert (left.requests, left.attempts, left.lines, left.expiries, left.stalls) == (0, 0, 0, 0, 0)
     pools = parts._meters.pools.values()
     assert sum(pool.endings[AttemptEnding.COMPLETED] for pool in pools) > 0

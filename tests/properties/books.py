@@ -335,7 +335,7 @@ class Books:
         patience = after(now, Duration(max(0, request.service_class.queue_wait_ns_max - request.waited)))
         if request.target is None:
             return patience
-        begins = Instant(request.target - soonest_ns(request, self.rules))  # type: ignore[arg-type]
+        begins = Instant(request.target - soonest_ns(request, self.rules.speed(request.pools[0])))  # type: ignore[arg-type]
         return min(patience, max(now, begins))
 
     @property

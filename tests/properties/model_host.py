@@ -50,6 +50,7 @@ from headgate.model.units import (
 )
 from headgate.model.usage import Usage, UsageSource
 from tests.properties.books import SERVING, Asked, Books, Engine, Open, Prediction
+from tests.support.inside import moments
 
 FAILURES = (AttemptEnding.FAILED, AttemptEnding.SILENT)
 GOOD = (AttemptEnding.COMPLETED, AttemptEnding.REFUSED)
@@ -129,7 +130,7 @@ class ModelHost:
         stall = books.rules.policy.health.stall_ns_max
         due += [after(each.quiet_since, stall) for each in books.engines.values() if books.streams(each)]
         due += [each.prefilled_at for each in books.open.values() if each.prefilled_at is not None]
-        due += [moment for moment, _ in self.scheduler._hedging.silent._due.values()]
+        due += moments(self.scheduler._hedging.silent).values()
         # Who measures the pressure has a rhythm of its own, which ends when nothing is given up any more.
         tick = self.scheduler._overload.next_wakeup()
         due += [] if tick is None else [tick]
@@ -733,9 +734,8 @@ class Check:
             heard_at=self.now,
         )
         if not attempt.stream:
-            alarm = self.scheduler._attempts.prefills._due.get(order.request_id)
-            attempt.prefilled_at = None if alarm is None else alarm[0]
-            attempt.computed = alarm is None
+            attempt.prefilled_at = moments(self.scheduler._attempts.prefills).get(order.request_id)
+            attempt.computed = attempt.prefilled_at is None
         self.books.open[order.request_id, order.attempt] = attempt
         self.charge(attempt, predicted.prompt_tokens, predicted.output_tokens, attempt.cached_tokens)
 

@@ -65,8 +65,7 @@ def test_the_index_knows_what_the_books_know(
         assert [index.depth(slot, prompt) for slot in SLOTS] == depths
         assert index.depth_anywhere(prompt) == max(depths)
         for beyond in (0, 3):
-            most = index.depth_anywhere(prompt)
-            holders = index.holders(prompt, most=most, beyond=beyond)
+            holders = index.holders(prompt, beyond=beyond)
             told = {slot: count for count, found in holders for slot in slots(found, 1)}
             assert told == {slot: depth for slot, depth in enumerate(depths) if depth > beyond}
 
@@ -80,4 +79,4 @@ def test_hashes_that_follow_no_rule_leave_nothing_behind(events: list[tuple[int,
     for slot in SLOTS:
         index.forget(slot)
     assert index.size == 0
-    assert not index._holders
+    assert not index._runs

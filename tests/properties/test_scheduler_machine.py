@@ -416,8 +416,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     def check_that_nothing_is_remembered(self) -> None:
         idle = inside(self.host.scheduler)
         assert (idle.requests, idle.attempts, idle.queued_per_tenant, idle.lines) == (0, 0, 0, 0)
-        assert (idle.keys, idle.deadlines, idle.limit_claims, idle.work) == (0, (0, 0), 0, 0)
-        assert (idle.expiries, idle.stalls, idle.prefills, idle.hedges) == ((0, 0), (0, 0), (0, 0), (0, 0))
+        assert (idle.keys, idle.deadlines, idle.limit_claims, idle.work) == (0, 0, 0, 0)
+        assert (idle.expiries, idle.stalls, idle.prefills, idle.hedges) == (0, 0, 0, 0)
         assert (idle.pools_changed, idle.promised) == (0, 0)
         assert idle.tenants_with_credit <= 4
         assert idle.pools_with_window <= 2
@@ -425,7 +425,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             self.host.tell(leaving(name))
         gone = inside(self.host.scheduler)
         assert (gone.endpoints, gone.pools, gone.devices, gone.shelved) == (0, 0, 0, 0)
-        assert (gone.returns, gone.silences) == ((0, 0), (0, 0))
+        assert (gone.returns, gone.silences, gone.agenda) == (0, 0, 0)
         self.come_down_the_ladder()
         assert self.host.scheduler.next_wakeup() is None
 

@@ -41,6 +41,7 @@ from headgate.model.units import (
     TenantId,
     after,
 )
+from headgate.model.usage import Usage, UsageSource
 
 START = Instant(1_000_000 * SECOND)
 
@@ -199,8 +200,9 @@ def progressed(*requests: str, attempt: int = 1) -> Progressed:
     return Progressed(tuple(AttemptProgress(RequestId(request), attempt, tokens=8) for request in requests))
 
 
-def completed(request: str, attempt: int = 1) -> AttemptEnded:
-    return AttemptEnded(RequestId(request), attempt, AttemptEnding.COMPLETED)
+def completed(request: str, attempt: int = 1, *, tokens: int | None = None) -> AttemptEnded:
+    usage = None if tokens is None else Usage(1, tokens, 0, UsageSource.ENGINE)
+    return AttemptEnded(RequestId(request), attempt, AttemptEnding.COMPLETED, usage=usage)
 
 
 def failed(request: str, attempt: int = 1, detail: str = "connection refused") -> AttemptEnded:

@@ -1,10 +1,13 @@
 """How much does a scheduler remember? A read-only view for tests; the core has no hooks for them."""
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from headgate.core.alarms import Alarms
 from headgate.core.scheduler import Scheduler
-from headgate.model.units import EndpointId, RequestId
+from headgate.model.units import Instant
+
+_Key = TypeVar("_Key", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +17,7 @@ class Inside:
     requests: int
     keys: int
     """Idempotency-Keys of open requests."""
-    deadlines: tuple[int, int]
-    """As `expiries`, of the callers."""
+    deadlines: int
     attempts: int
     queued_per_tenant: int
     lines: int
@@ -25,13 +27,15 @@ class Inside:
     turns_listed: int
     """Tenants on the list of some pool; one that waits no longer stays until its turn comes."""
     pools_changed: int
-    expiries: tuple[int, int]
-    """Alarms alive, and entries of their heap."""
-    prefills: tuple[int, int]
-    hedges: tuple[int, int]
-    returns: tuple[int, int]
-    stalls: tuple[int, int]
-    silences: tuple[int, int]
+    agenda: int
+    """Alarms of all kinds, with those that no longer count."""
+    expiries: int
+    """Alarms that are set, of this kind and of the five that follow."""
+    prefills: int
+    hedges: int
+    returns: int
+    stalls: int
+    silences: int
     endpoints: int
     pools: int
     devices: int
@@ -51,23 +55,24 @@ def inside(scheduler: Scheduler) -> Inside:
     return Inside(
         requests=len(scheduler._requests.by_id),
         keys=len(scheduler._requests._keys),
-        deadlines=_lengths(scheduler._requests.deadlines),
+        deadlines=len(scheduler._requests.deadlines),
         attempts=len(scheduler._attempts),
         queued_per_tenant=len(backlog._per_tenant),
         lines=sum(len(lines) for band in bands for lines in band._waiting.values()),
         work=len(backlog.work._bands) + len(backlog.work._tenants),
         turns_listed=sum(len(turns._listed) for band in bands for turns in band._turns.values()),
         pools_changed=len(fleet.changed),
-        expiries=_lengths(scheduler._expiries),
-        prefills=_lengths(scheduler._attempts.prefills),
-        hedges=_lengths(scheduler._hedging.silent),
-        returns=_lengths(fleet._returns),
-        stalls=_lengths(fleet._stalls),
-        silences=_lengths(fleet._silences),
+        agenda=len(scheduler._agenda) + len(fleet.agenda),
+        expiries=len(scheduler._expiries),
+        prefills=len(scheduler._attempts.prefills),
+        hedges=len(scheduler._hedging.silent),
+        returns=len(fleet._returns),
+        stalls=len(fleet._stalls),
+        silences=len(fleet._silences),
         endpoints=len(fleet.endpoints),
         pools=len(fleet.pools),
         devices=len(fleet._devices),
-        shelved=sum(pool._places for pool in fleet.pools.values()),
+        shelved=sum(pool.places for pool in fleet.pools.values()),
         promised=sum(each.pending_tokens + each.kv_used + each.kv_reserved for each in fleet.endpoints.values()),
         limit_claims=len(scheduler._limits._claims),
         tenants_with_credit=len(budget._credit),
@@ -75,5 +80,7 @@ def inside(scheduler: Scheduler) -> Inside:
     )
 
 
-def _lengths(alarms: Alarms[RequestId] | Alarms[EndpointId]) -> tuple[int, int]:
-    return len(alarms._due), len(alarms._heap)
+def moments(alarms: Alarms[_Key]) -> dict[_Key, Instant]:
+    """When each alarm of a kind rings."""
+    agenda = alarms._agenda._heap
+    return {key: moment for moment, number, kind, key in agenda if kind is alarms and alarms.counts(key, number)}

@@ -67,14 +67,14 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
         reloads.add(task := asyncio.create_task(gateway.reload()))
         task.add_done_callback(reloads.discard)
 
-    _calm_the_collector()
+    calm_the_collector()
     loop.add_signal_handler(signal.SIGTERM, gateway.leave)
     loop.add_signal_handler(signal.SIGINT, gateway.leave)
     loop.add_signal_handler(signal.SIGHUP, reload)
     return await gateway.run(_announce)
 
 
-def _calm_the_collector() -> None:
+def calm_the_collector() -> None:
     """What is there at the start stays; searching all of it for garbage again and again stops every stream meanwhile.
 
     Requests leave no cycles behind, so there is little to find, and seldom is often enough.

@@ -7,7 +7,7 @@ turns out to be much longer, and the truth when it has ended, from which predict
 
 from typing import Final
 
-from headgate.core.alarms import Alarms
+from headgate.core.alarms import Agenda, Alarms
 from headgate.core.cost import cost_ns
 from headgate.core.events import AttemptEnded, AttemptEnding, Progressed
 from headgate.core.prediction import Predictions
@@ -30,13 +30,13 @@ class Attempts:
 
     __slots__ = ("_backlog", "_fleet", "_predictions", "_rules", "_whole", "by_number", "prefills")
 
-    def __init__(self, rules: Rules, fleet: Fleet, backlog: Backlog, predictions: Predictions) -> None:
+    def __init__(self, rules: Rules, fleet: Fleet, backlog: Backlog, predictions: Predictions, agenda: Agenda) -> None:
         self._rules = rules
         self._fleet = fleet
         self._backlog = backlog
         self._predictions = predictions
         self.by_number: dict[tuple[RequestId, int], Attempt] = {}
-        self.prefills: Alarms[RequestId] = Alarms()
+        self.prefills: Alarms[RequestId] = Alarms(agenda)
         """When the prompts of answers that come whole should have been computed."""
         self._whole: dict[RequestId, Attempt] = {}
         """The latest attempt at each of these."""
@@ -87,9 +87,9 @@ class Attempts:
             attempt.streaming = True
             self._fleet.began_stream(attempt.endpoint, now)
 
-    def prefilled(self, now: Instant) -> None:
+    def prefilled(self) -> None:
         """Takes the prompts for computed whose answers come whole: their first byte comes with the last."""
-        for request_id in self.prefills.pop_due(now):
+        for request_id in self.prefills.take():
             self._computed(self._whole[request_id])
 
     def _computed(self, attempt: Attempt) -> None:
@@ -160,6 +160,5 @@ class Attempts:
 
     def _price(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> int:
         """What its tenant is to be charged for so much at its endpoint. What the engine held already is free."""
-        speed = self._rules.speed(attempt.endpoint.pool)
-        cost = cost_ns(speed, prompt_tokens, output_tokens, cached=cached_tokens)
+        cost = cost_ns(attempt.endpoint.terms.speed, prompt_tokens, output_tokens, cached=cached_tokens)
         return fair.charge(cost, self._rules.weight(attempt.account))

@@ -4,15 +4,14 @@ The closed union of its answers. Each carries its reason, so that whoever observ
 explain every decision without asking the core.
 """
 
-from dataclasses import dataclass
-
 from headgate.model.caps import Caps
 from headgate.model.limits import LimitsLeft
+from headgate.model.message import message
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Dispatch:
     """Send the request to this endpoint."""
 
@@ -39,7 +38,7 @@ class Dispatch:
     """The model that serves it, where that is another than the one it asked for."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Abort:
     """Stop this attempt; its `AttemptEnded` is still expected."""
 
@@ -49,7 +48,7 @@ class Abort:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class End:
     """The request is over, in this way. Nothing follows for it."""
 
@@ -65,7 +64,7 @@ class End:
     """As in `Dispatch`; None also where the answer was whole."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Eject:
     """Nothing is sent to this endpoint until then."""
 
@@ -74,7 +73,7 @@ class Eject:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Readmit:
     """This endpoint may serve again."""
 

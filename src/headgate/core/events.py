@@ -4,10 +4,10 @@ The closed union of everything a host may tell the scheduler. Events carry facts
 wishes; the time comes beside them, as an argument of `Scheduler.handle`.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
 from headgate.model.endpoint import Endpoint
+from headgate.model.message import message
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
 from headgate.model.units import EndpointId, RequestId
@@ -34,18 +34,18 @@ class WithdrawalCause(StrEnum):
     """The process that holds the request is leaving and cannot wait any longer."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RequestArrived:
     ticket: Ticket
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RequestWithdrawn:
     request_id: RequestId
     cause: WithdrawalCause
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class FirstToken:
     """The answer has begun to reach the caller: from here on nothing is retried."""
 
@@ -53,7 +53,7 @@ class FirstToken:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class AttemptProgress:
     request_id: RequestId
     attempt: int
@@ -61,14 +61,14 @@ class AttemptProgress:
     """Tokens since the last report."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Progressed:
     """What all open attempts have produced since the last report, in one event."""
 
     attempts: tuple[AttemptProgress, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class AttemptEnded:
     """Every `Dispatch` is answered by exactly one of these; only then is its place free."""
 
@@ -79,28 +79,28 @@ class AttemptEnded:
     usage: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class EndpointJoined:
     """A new endpoint, or new limits of a known one; one that was leaving stays."""
 
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class EndpointReadied:
     """The engine says that it can serve."""
 
     endpoint_id: EndpointId
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class EndpointUnreadied:
     """The engine itself says that it cannot serve, for instance while loading weights."""
 
     endpoint_id: EndpointId
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class EndpointMeasured:
     """What an engine says of itself."""
 
@@ -111,20 +111,20 @@ class EndpointMeasured:
     """How much of its KV cache is in use; None where it does not say."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class EndpointLeaving:
     """Nothing new goes there; it is forgotten when the last attempt has ended."""
 
     endpoint_id: EndpointId
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class PolicyChanged:
     policy: Policy
     hash: str
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class TimerFired:
     """The moment that `next_wakeup` named has come."""
 

@@ -15,14 +15,10 @@ from headgate.model.units import Duration, Instant, after
 _DOUBLINGS_MAX = 16
 
 
-def succeeded(endpoint: EndpointRecord) -> bool:
-    """Notes a success; true if this ends a trial."""
-    endpoint.failures = 0
-    if endpoint.state is not EndpointState.TRIAL:
-        return False
+def passed_trial(endpoint: EndpointRecord) -> None:
+    """It is trusted again."""
+    endpoint.failures = endpoint.ejections = 0
     endpoint.state = EndpointState.READY
-    endpoint.ejections = 0
-    return True
 
 
 def readied(endpoint: EndpointRecord) -> bool:

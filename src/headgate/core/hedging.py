@@ -12,7 +12,7 @@ was silent, which is more than nineteen in twenty and keeps it among the slow.
 from bisect import bisect_left
 from typing import Final
 
-from headgate.core.alarms import Alarms
+from headgate.core.alarms import Agenda, Alarms
 from headgate.core.state import Request
 from headgate.model.policy import Policy
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, PoolName, RequestId, after
@@ -68,9 +68,9 @@ class Hedging:
 
     __slots__ = ("_first_tokens", "silent")
 
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda) -> None:
         self._first_tokens: dict[tuple[ClassName, PoolName], FirstTokens] = {}
-        self.silent: Alarms[RequestId] = Alarms()
+        self.silent: Alarms[RequestId] = Alarms(agenda)
         """Requests with one attempt under way that may be hedged, and when its silence becomes unusual."""
 
     def learn(self, request: Request, pool: PoolName, took_ns: Duration) -> None:
@@ -90,9 +90,14 @@ class Hedging:
         if first_tokens is not None and first_tokens.wait_ns is not None:
             self.silent.set(request.ticket.request_id, after(now, first_tokens.wait_ns))
 
+    def unwatch(self, request: Request) -> None:
+        """It has spoken, or is over."""
+        if request.service_class.hedges:
+            self.silent.clear(request.ticket.request_id)
+
     def change_policy(self, policy: Policy) -> None:
         """Forgets what is gone. What is under way stays as it was sent: alone."""
-        self.silent = Alarms()
+        self.silent.clear_all()
         classes, pools = [each.name for each in policy.classes if each.hedges], [each.name for each in policy.pools]
         self._first_tokens = {
             (name, pool): known

@@ -12,6 +12,7 @@ from headgate.core.routing.rungs import narrowed
 from headgate.core.rules import Rules
 from headgate.core.state import Request
 from headgate.model.prefix import unpack
+from headgate.model.speed import EngineSpeed
 from headgate.model.units import Duration, PoolName
 
 
@@ -31,16 +32,19 @@ def measure(request: Request, predictions: Predictions, fleet: Fleet, rules: Rul
     request.long = request.prompt_tokens >= rules.policy.headroom.long_tokens
     speed, cached = rules.speed(request.pools[0]), request.cached_tokens
     request.cost_ns = cost_ns(speed, request.prompt_tokens, request.output_tokens, cached=cached)
+    if request.target is not None:
+        request.soonest_ns = soonest_ns(request, speed)
 
 
 def meant(request: Request, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules) -> tuple[PoolName, ...]:
     """Of these pools those that are meant for what it takes."""
+    if len(pools) == 1:
+        return pools
     prompt_tokens, output_tokens = request.prompt_tokens, request.output_tokens
     return narrowed(pools, rules.pools, fleet.live, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
 
 
-def soonest_ns(request: Request, rules: Rules) -> Duration:
+def soonest_ns(request: Request, speed: EngineSpeed) -> Duration:
     """How long its first token takes at a busy endpoint of its pool that has headroom."""
-    speed = rules.speed(request.pools[0])
     ahead, cached = speed.chunk_tokens // 2, request.cached_tokens
     return first_token_ns(speed, ahead, request.prompt_tokens, cached=cached, decode_ps=5 * speed.step_ps)

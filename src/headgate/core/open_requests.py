@@ -4,7 +4,7 @@ What a deadline or an Idempotency-Key costs falls on those that have one, and it
 request: nothing is kept here for longer than the request is open.
 """
 
-from headgate.core.alarms import Alarms
+from headgate.core.alarms import Agenda, Alarms
 from headgate.core.state import Request
 from headgate.model.ticket import Ticket
 from headgate.model.units import RequestId, TenantId
@@ -13,9 +13,9 @@ from headgate.model.units import RequestId, TenantId
 class OpenRequests:
     __slots__ = ("_keys", "by_id", "deadlines")
 
-    def __init__(self) -> None:
+    def __init__(self, agenda: Agenda) -> None:
         self.by_id: dict[RequestId, Request] = {}
-        self.deadlines: Alarms[RequestId] = Alarms()
+        self.deadlines: Alarms[RequestId] = Alarms(agenda)
         self._keys: dict[tuple[TenantId, str], RequestId] = {}
 
     def add(self, request: Request) -> None:

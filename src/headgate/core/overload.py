@@ -165,7 +165,7 @@ class Overload:
     def degrade(self, request: Request, fleet: Fleet) -> None:
         """Takes from a request what its class gives up at the present level of the pools that it may use."""
         request.level = 0
-        route = self._routes.get(request.pools)
+        route = self._routes.get(request.pools) if self._giving_way else None
         level = 0 if route is None else route.level(request.service_class.band)
         if not level:
             return
@@ -204,7 +204,7 @@ class Overload:
         plan = self._rules.tenants[request.ticket.tenant].plan
         over_share = self._is_over_share(request, backlog, fleet)
         request.standing = standing(plan, over_share=over_share)
-        if route.refuses(request):
+        if self._giving_way and route.refuses(request):
             who = f'plan "{plan}"' + (" with more than their share waiting" if over_share else "")
             why = f"at level {route.level(request.service_class.band)} of the ladder requests of {who} are refused"
         elif (

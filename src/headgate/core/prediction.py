@@ -17,6 +17,7 @@ from headgate.model.usage import Usage
 
 _BOUNDS: Final = tuple(round(2 ** (step / 4)) for step in range(4, 69))
 """Upper bounds of the buckets, from 2 to 131,072 tokens: each is about a fifth above the last."""
+_LAST: Final = len(_BOUNDS) - 1
 _FORGET_AFTER: Final = 512
 """When so many lengths are remembered, half of them are forgotten."""
 _TRUSTED_FROM: Final = 16
@@ -42,7 +43,7 @@ class Lengths:
         self.total = 0
 
     def learn(self, tokens: int) -> None:
-        bucket = _bucket(tokens)
+        bucket = min(bisect_left(_BOUNDS, tokens), _LAST)
         self._counts[bucket] += 1
         self._sums[bucket] += tokens
         self.total += 1
@@ -122,7 +123,3 @@ class Predictions:
         if self._bytes[model] > _BYTES_REMEMBERED:
             self._bytes[model] //= 2
             self._tokens[model] //= 2
-
-
-def _bucket(tokens: int) -> int:
-    return min(bisect_left(_BOUNDS, tokens), len(_BOUNDS) - 1)

@@ -44,7 +44,7 @@ from headgate.core.admission.gate import (
 )
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import bounded
-from headgate.core.alarms import Alarms
+from headgate.core.alarms import Agenda, Alarms
 from headgate.core.attempts import Attempts
 from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import (
@@ -60,7 +60,7 @@ from headgate.core.events import (
     WithdrawalCause,
 )
 from headgate.core.hedging import Hedging
-from headgate.core.measure import meant, measure, soonest_ns
+from headgate.core.measure import meant, measure
 from headgate.core.open_requests import OpenRequests
 from headgate.core.overload import Overload
 from headgate.core.prediction import Predictions
@@ -86,15 +86,16 @@ _LOST = (Outcome.QUEUE_FULL, Outcome.UNREACHABLE)
 class Scheduler:
     def __init__(self) -> None:
         self._rules = Rules(Policy(), policy_hash="")
-        self._requests = OpenRequests()
+        self._agenda = Agenda()
+        self._requests = OpenRequests(self._agenda)
         self._floors = Floors()
         self._backlog = Backlog(self._floors)
-        self._expiries: Alarms[RequestId] = Alarms()
+        self._expiries: Alarms[RequestId] = Alarms(self._agenda)
         self._fleet = Fleet(self._rules)
         self._predictions = Predictions()
-        self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions)
+        self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
         self._retry_budget = RetryBudget(self._rules.policy.retry)
-        self._hedging = Hedging()
+        self._hedging = Hedging(self._agenda)
         self._limits = TenantLimits()
         self._overload = Overload(self._rules)
         self._sequence = 0
@@ -104,9 +105,10 @@ class Scheduler:
         assert now >= self._now, "time went backwards: the host must stamp events with max(last, clock)"
         self._now = now
         out: list[Command] = []
-        self._expire(now, out)
-        self._miss_deadlines(event, now, out)
-        self._attempts.prefilled(now)
+        if due := self._agenda.ring(now):
+            self._expire(now, out)
+            self._miss_deadlines(event, now, out)
+            self._attempts.prefilled()
         self._overload.tick(self._fleet, self._floors, now)
         match event:
             case RequestArrived(ticket):
@@ -127,15 +129,18 @@ class Scheduler:
                 _note(self._fleet.told(event, now), out)
         self._watch_endpoints(now, out)
         self._dispatch(now, out)
-        self._hedge_silent(now, out)
+        if due:
+            self._hedge_silent(now, out)
         self._overload.watch(now)
         return out
 
     def next_wakeup(self) -> Instant | None:
         """When the host must call again, if nothing happens before."""
-        requests = (self._expiries, self._requests.deadlines, self._attempts.prefills, self._hedging.silent)
-        moments = (*(each.next() for each in requests), *self._fleet.next_wakeup(), self._overload.next_wakeup())
-        return min((moment for moment in moments if moment is not None), default=None)
+        soonest = self._agenda.next()
+        for other in (self._fleet.agenda.next(), self._overload.next_wakeup()):
+            if other is not None and (soonest is None or other < soonest):
+                soonest = other
+        return soonest
 
     # Arrival
 
@@ -167,6 +172,7 @@ class Scheduler:
         self._overload.degrade(request, self._fleet)
         if request.level:
             measure(request, self._predictions, self._fleet, self._rules)
+        request.kind = (request.pools, request.service_class.band, request.long)
 
     def _refusal(self, request: Request, now: Instant) -> Refusal | None:
         """Why a request that the policy allows does not come in at this moment."""
@@ -203,28 +209,26 @@ class Scheduler:
     def _patience(self, request: Request, now: Instant) -> Duration:
         """How long it may wait from here on, by its class, if it is to be worth sending."""
         # One patience for all attempts together: what it has waited before is spent.
-        patience = max(0, request.service_class.queue_wait_ns_max - request.waited_ns)
+        patience = request.service_class.queue_wait_ns_max - request.waited_ns
         if request.target is not None:
             # Once its answer cannot begin in time even where least is ahead of it, computing it would be for nothing.
-            patience = min(patience, max(0, request.target - soonest_ns(request, self._rules) - now))
-        return Duration(patience)
+            patience = min(patience, request.target - request.soonest_ns - now)
+        return Duration(max(0, patience))
 
     def _push(self, request: Request) -> None:
         self._backlog.push(request)
         self._overload.queued(request)
-        for pool in request.pools:
-            self._fleet.changed[pool] = None
+        self._fleet.waited_for(request.pools)
 
     def _stop_waiting(self, request: Request, now: Instant) -> None:
         # Whoever stood behind it in its line is the next one, and may fit where this one did not.
-        for pool in request.pools:
-            self._fleet.changed[pool] = None
+        self._fleet.waited_for(request.pools)
         self._expiries.clear(request.ticket.request_id)
         self._overload.left(request)
         request.waited_ns = Duration(request.waited_ns + now - request.queued_since)
 
     def _expire(self, now: Instant, out: list[Command]) -> None:
-        for request_id in self._expiries.pop_due(now):
+        for request_id in self._expiries.take():
             request = self._requests.by_id[request_id]
             self._backlog.remove(request)
             self._stop_waiting(request, now)
@@ -244,7 +248,7 @@ class Scheduler:
         An attempt that is told to have ended at this moment is looked at first: its caller may
         have the whole answer already. An attempt that is stopped says nothing about its endpoint.
         """
-        for request_id in self._requests.deadlines.pop_due(now):
+        for request_id in self._requests.deadlines.take():
             request = self._requests.by_id[request_id]
             if request.running is None:
                 self._backlog.remove(request)
@@ -267,9 +271,12 @@ class Scheduler:
         pool by itself. A request that may use several pools goes to the least loaded endpoint
         because the pools are visited in that order.
         """
-        while (pool := self._fleet.roomiest()) is not None:
-            if not self._give_place(pool, now, out):
-                del self._fleet.changed[pool]
+        changed = self._fleet.changed
+        while changed:
+            if not self._backlog.length:
+                changed.clear()
+            elif (pool := self._fleet.roomiest()) is not None and not self._give_place(pool, now, out):
+                del changed[pool]
 
     def _give_place(self, pool: PoolName, now: Instant, out: list[Command]) -> bool:
         def start(request: Request) -> int | None:
@@ -327,7 +334,7 @@ class Scheduler:
         It goes where there is room after all who wait have been served. Where it cannot be sent
         it is looked at again after as long.
         """
-        for request_id in self._hedging.silent.pop_due(now):
+        for request_id in self._hedging.silent.take():
             request = self._requests.by_id[request_id]
             assert request.running is not None, f"request {request_id} is watched but does not run"
             endpoint = self._hedge_endpoint(request, request.running, now)
@@ -350,9 +357,8 @@ class Scheduler:
 
     def _speaks(self, request: Request, attempt: Attempt, now: Instant, out: list[Command]) -> None:
         """This attempt answers the request; the other one, if there are two, is let go."""
-        self._hedging.silent.clear(request.ticket.request_id)
-        other = request.beside(attempt)
-        if other is not None:
+        self._hedging.unwatch(request)
+        if (other := request.beside(attempt)) is not None:
             if other is request.running:
                 self._hedging.learn(request, other.endpoint.pool, Duration(now - other.heard_at))
             other.let_go = True
@@ -363,6 +369,9 @@ class Scheduler:
         self, request: Request, attempt: Attempt, event: AttemptEnded, now: Instant, out: list[Command]
     ) -> bool:
         """Whether the request goes on without this attempt, because of another one that is under way."""
+        if request.hedge is None:
+            self._hedging.unwatch(request)
+            return False
         other = request.beside(attempt)
         if other is None or event.ending in (AttemptEnding.COMPLETED, AttemptEnding.REFUSED):
             self._speaks(request, attempt, now, out)
@@ -403,7 +412,10 @@ class Scheduler:
             self._end(request, outcome, "this process is leaving and its grace time is over", out, SECOND)
 
     def _watch_endpoints(self, now: Instant, out: list[Command]) -> None:
-        self._fleet.return_due(now)
+        self._fleet.call_back(now)
+        if not self._fleet.agenda.ring(now):
+            return
+        self._fleet.return_due()
         stalled = self._fleet.stalled(now)
         if not stalled:
             return
@@ -511,7 +523,7 @@ class Scheduler:
         self, request: Request, outcome: Outcome, reason: str, out: list[Command], retry_after: Duration | None = None
     ) -> None:
         self._requests.remove(request)
-        self._hedging.silent.clear(request.ticket.request_id)
+        self._hedging.unwatch(request)
         request_id, name, wait = request.ticket.request_id, request.service_class.name, bounded(retry_after, outcome)
         self._limits.request_ended(request_id, self._now, in_flight=request.running is not None)
         # With an answer that is whole they have been told already.

@@ -9,6 +9,8 @@ from headgate.model.policy import ServiceClass
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, Instant, ModelName, PoolName, TenantId, after
 
+Kind = tuple[tuple[PoolName, ...], int, bool]
+"""Where a request may go, its band, and whether its prompt is long."""
 NEVER = Instant(2**63)
 TRUE_UP_TOKENS = 64
 """Charges and promises are corrected when an answer is so much longer than was thought."""
@@ -100,6 +102,7 @@ class Request:
         "first_token",
         "hashes",
         "hedge",
+        "kind",
         "level",
         "long",
         "model",
@@ -112,6 +115,7 @@ class Request:
         "running",
         "sequence",
         "service_class",
+        "soonest_ns",
         "standing",
         "target",
         "ticket",
@@ -161,6 +165,8 @@ class Request:
         """Whose turns it takes: its tenant, or the level of the tenant's path at which turns are counted."""
         self.long = False
         """Whether its prompt is long enough to keep an endpoint from all others."""
+        self.kind: Kind = (self.pools, self.service_class.band, False)
+        """With whom its work is counted while it waits."""
         self.hashes: tuple[int, ...] = ()
         """Of its prompt's beginning, each reaching further than the one before; none where nobody looks at them."""
         self.prompt_tokens = 1
@@ -174,6 +180,8 @@ class Request:
         """What nine in ten such answers do not exceed."""
         self.cost_ns = Duration(0)
         """The engine time it is predicted to take."""
+        self.soonest_ns = Duration(0)
+        """How long its first token takes at a busy endpoint of its pool that has headroom, if it has a target."""
         self.level = 0
         """The ladder's level by which something was taken from it."""
         self.standing = 0

@@ -101,23 +101,26 @@ async def take_in(
 
 
 async def _read(client: Client, api: Api, size_max: int, read_large: ReadLarge) -> RequestBody:
-    too_large = Turned(Outcome.TOO_LARGE, f"the body is larger than the {size_max} bytes that are accepted")
     if client.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise Turned(Outcome.INVALID, "compressed bodies are not accepted; send the body as plain JSON")
     announced = client.headers.get(b"content-length", b"")
     # Digits beyond counting are too many whatever they are; leading zeros are none.
     if announced.isdigit() and int(announced.lstrip(b"0")[:20] or b"0") > size_max:
-        raise too_large
+        raise _too_large(size_max)
     try:
         raw = await client.body(size_max)
     except BodyTooLarge:
-        raise too_large from None
+        raise _too_large(size_max) from None
     try:
         if isinstance(raw, bytes) and not is_large(raw):
             return RequestBody.parse(raw, api)
         return await read_large(raw, api)
     except BadRequest as bad:
         raise Turned(Outcome.INVALID, bad.message, bad.param) from None
+
+
+def _too_large(size_max: int) -> Turned:
+    return Turned(Outcome.TOO_LARGE, f"the body is larger than the {size_max} bytes that are accepted")
 
 
 def _text(value: bytes | None) -> str | None:

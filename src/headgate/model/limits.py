@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from headgate.model.message import message
 from headgate.model.units import Duration
 
 
@@ -16,7 +17,7 @@ class Limits:
     """Requests that have not ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class RateLeft:
     """What is left of a rate: the level of the tenant's path at which least is."""
 
@@ -26,7 +27,7 @@ class RateLeft:
     """Until it is whole again, if nothing else comes."""
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class LimitsLeft:
     """What a caller is told of its limits; None where it has none."""
 

@@ -3,9 +3,9 @@
 The body never leaves its gateway; the ticket carries what decisions need.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from headgate.model.message import message
 from headgate.model.units import Duration, ModelName, RequestId, TenantId
 
 
@@ -16,7 +16,7 @@ class Api(StrEnum):
     RESPONSES = "responses"
 
 
-@dataclass(frozen=True, slots=True)
+@message
 class Ticket:
     request_id: RequestId
     api: Api

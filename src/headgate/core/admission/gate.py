@@ -5,6 +5,7 @@ wrong with the request, then what its key may not do, then what we cannot do at 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import drain_time
@@ -13,11 +14,11 @@ from headgate.core.queues.bands import Backlog
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import Fleet
 from headgate.core.routing.least_seconds import choose
-from headgate.core.routing.rungs import Asker, chosen, rung_names
+from headgate.core.routing.rungs import Asker, chosen, rung_names, usable
 from headgate.core.rules import Rules
 from headgate.core.state import Request
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Model, ServiceClass
+from headgate.model.policy import ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
 from headgate.model.units import BYTES_PER_TOKEN, SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
@@ -31,8 +32,7 @@ class Refusal:
     retry_after_ns: Duration | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     service_class: ServiceClass
     pools: tuple[PoolName, ...]
     model: ModelName
@@ -48,7 +48,7 @@ def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
     if service_class is None:
         return _no_such_class(ticket, rules)
     model = rules.models.get(ticket.model)
-    if model is None or not _may_use_model(tenant, model):
+    if model is None or (tenant.models and model.name not in tenant.models):
         # A model that the key may not use is not shown to exist.
         reason = f'model "{ticket.model}" does not exist or this key may not use it; GET /v1/models lists those it may'
         return Refusal(Outcome.MODEL_NOT_FOUND, reason, service_class)
@@ -60,7 +60,7 @@ def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
         known = ", ".join(rung_names(model)) or "none"
         reason = f'model "{model.name}" has no rung "{ticket.rung}"; its rungs are: {known}'
         return Refusal(Outcome.INVALID, reason, service_class)
-    pools = chosen(model, _asker(ticket, service_class, tenant))
+    pools = chosen(model, _asker(ticket, service_class, tenant)) if model.rungs else usable(model.pools, service_class)
     if not pools:
         reason = f'no pool serves model "{model.name}" in class "{service_class.name}"; choose another class'
         return Refusal(Outcome.FORBIDDEN, reason, service_class)
@@ -72,7 +72,9 @@ def instead(ticket: Ticket, service_class: ServiceClass, fleet: Fleet, rules: Ru
     asker = _asker(ticket, service_class, rules.tenants[ticket.tenant])
     for name in rules.models[ticket.model].fallbacks:
         other = rules.models.get(name)
-        if other is not None and _may_use_model(asker.tenant, other) and fleet.live(pools := chosen(other, asker)):
+        if other is None or (asker.tenant.models and name not in asker.tenant.models):
+            continue
+        if fleet.live(pools := chosen(other, asker)):
             return Admitted(service_class, pools, other.name)
     return None
 
@@ -179,10 +181,6 @@ def _too_long(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
 
 def _asker(ticket: Ticket, service_class: ServiceClass, tenant: Tenant) -> Asker:
     return Asker(service_class, tenant, ticket.prompt_bytes // BYTES_PER_TOKEN, ticket.rung)
-
-
-def _may_use_model(tenant: Tenant, model: Model) -> bool:
-    return not tenant.models or model.name in tenant.models
 
 
 def _no_such_class(ticket: Ticket, rules: Rules) -> Refusal:

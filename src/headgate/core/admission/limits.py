@@ -84,6 +84,15 @@ class Rate:
         """What is in use, in parts."""
         return max(0, self._up_to - self.limit * now)
 
+    def left(self, now: Instant) -> tuple[int, int, int]:
+        """What is left, which may be less than nothing, in whole units; what is in use, in parts; and the limit."""
+        limit, used = self.limit, self._up_to - self.limit * now
+        return (limit - -(-used // MINUTE), used, limit) if used > 0 else (limit, 0, limit)
+
+    def holds(self, amount: int, now: Instant) -> bool:
+        """Whether so much fits."""
+        return self._up_to + (amount - self.limit) * MINUTE <= self.limit * now
+
 
 class _Level:
     """One tenant of a path that has limits."""
@@ -145,10 +154,10 @@ class _Path:
             if level.concurrency is not None and level.open >= level.concurrency:
                 return False
         for rate in self.requests:
-            if rate.wait_ns(1, now):
+            if not rate.holds(1, now):
                 return False
         for rate in self.tokens:
-            if prompt_tokens > rate.limit or rate.wait_ns(min(tokens, rate.limit), now):
+            if prompt_tokens > rate.limit or not rate.holds(min(tokens, rate.limit), now):
                 return False
         return True
 
@@ -293,6 +302,8 @@ def least_left(rates: list[Rate], now: Instant) -> RateLeft | None:
     """What is left of the rate of which least is."""
     if not rates:
         return None
-    each = [(rate.limit - -(-(used := rate.used(now)) // MINUTE), used, rate.limit) for rate in rates]
-    remaining, used, limit = min(each)
-    return RateLeft(limit, max(0, remaining), Duration(-(-used // max(1, limit))))
+    if len(rates) == 1:
+        remaining, used, limit = rates[0].left(now)
+    else:
+        remaining, used, limit = min(rate.left(now) for rate in rates)
+    return RateLeft(limit, max(0, remaining), Duration(-(-used // (limit or 1))))

@@ -38,7 +38,7 @@ class Places(NamedTuple):
 class Backlog:
     """Every request that waits."""
 
-    __slots__ = ("_bands", "_floors", "_per_class", "_per_tenant", "work")
+    __slots__ = ("_bands", "_floors", "_per_class", "_per_tenant", "length", "work")
 
     def __init__(self, floors: Floors) -> None:
         self._bands: dict[int, _Band] = {}
@@ -47,6 +47,7 @@ class Backlog:
         self._per_class: dict[ClassName, int] = {}
         self._per_tenant: dict[tuple[ClassName, TenantId], int] = {}
         self.work = Work()
+        self.length = 0
 
     def in_class(self, name: ClassName) -> int:
         return self._per_class.get(name, 0)
@@ -70,7 +71,10 @@ class Backlog:
         Nobody of the bands that are `closed` is asked.
         """
         for number in self._floors.order(pool, self._bands):
-            if number not in closed and (request := self._bands[number].offer(pool, ask)) is not None:
+            band = self._bands[number]
+            if number in closed or not band.waits_for(pool):
+                continue
+            if (request := band.offer(pool, ask)) is not None:
                 self._tally(request, -1)
                 self.work.take(request)
                 if self._floors.kept:
@@ -93,6 +97,7 @@ class Backlog:
         return band
 
     def _tally(self, request: Request, change: int) -> None:
+        self.length += change
         name, tenant = request.service_class.name, request.ticket.tenant
         self._per_class[name] = self._per_class.get(name, 0) + change
         left = self._per_tenant.get((name, tenant), 0) + change
@@ -103,11 +108,13 @@ class Backlog:
 
 
 class _Band:
-    __slots__ = ("_turns", "_waiting", "_waiting_for")
+    __slots__ = ("_line_of", "_turns", "_waiting", "_waiting_for")
 
     def __init__(self) -> None:
         self._waiting: dict[TenantId, dict[Places, _Line]] = {}
         """Per tenant its lines."""
+        self._line_of: dict[int, _Line] = {}
+        """Where each request stands, by its number."""
         self._waiting_for: dict[PoolName, int] = {}
         self._turns: dict[PoolName, Turns] = {}
 
@@ -119,8 +126,9 @@ class _Band:
         lines = self._waiting.setdefault(account, {})
         places = _places(request)
         if (line := lines.get(places)) is None:
-            line = lines[places] = _Line()
+            line = lines[places] = _Line(places)
         line.push(request)
+        self._line_of[request.sequence] = line
         for pool in request.pools:
             self._waiting_for[pool] = self._waiting_for.get(pool, 0) + 1
             if pool not in self._turns:
@@ -129,15 +137,16 @@ class _Band:
 
     def remove(self, request: Request) -> None:
         lines = self._waiting[request.account]
-        places = _places(request)
-        line = lines[places]
+        line = self._line_of.pop(request.sequence)
         line.remove(request)
         if not line.length:
-            del lines[places]
+            del lines[line.places]
             if not lines:
                 del self._waiting[request.account]
         for pool in request.pools:
             self._waiting_for[pool] -= 1
+            if not self._waiting_for[pool]:
+                self._turns[pool].disband()
 
     def settle(self, pool: PoolName, account: TenantId, difference: int) -> None:
         if pool in self._turns:
@@ -162,17 +171,20 @@ class _Band:
 
     def _heads(self, account: TenantId, pool: PoolName) -> list[Request]:
         """The heads of the tenant's lines that may use this pool, in the order in which they go."""
-        lines = self._waiting.get(account, {})
+        lines = self._waiting.get(account)
+        if lines is None:
+            return []
         heads = [line.head() for places, line in lines.items() if pool in places.pools]
-        return sorted(heads, key=_precedence) if len(heads) > 1 else heads
+        return heads if len(heads) == 1 else sorted(heads, key=_precedence)
 
 
 class _Line:
     """Requests of one tenant that may go to the same places, in the order in which they go."""
 
-    __slots__ = ("_heap", "_waiting")
+    __slots__ = ("_heap", "_waiting", "places")
 
-    def __init__(self) -> None:
+    def __init__(self, places: Places) -> None:
+        self.places = places
         self._heap: list[tuple[Instant, int, Request]] = []
         """Holds some that no longer wait: they are dropped when they come up."""
         self._waiting: dict[int, Request] = {}

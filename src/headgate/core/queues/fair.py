@@ -74,6 +74,12 @@ class Turns:
         self._push(taker)
         return True
 
+    def disband(self) -> None:
+        """Nobody waits here any more."""
+        self._heap.clear()
+        for tenant in tuple(self._listed):
+            self._strike_off(tenant)
+
     def settle(self, tenant: TenantId, difference: int) -> None:
         """Charges more or less for what was taken before."""
         if tenant in self._charged:

@@ -3,12 +3,10 @@
 from typing import Final
 
 from headgate.core.queues.fair import WEIGHT
-from headgate.core.state import Request
+from headgate.core.state import Kind, Request
 from headgate.model.units import Duration, PoolName, TenantId
 
 _NOBODY: Final[dict[TenantId, int]] = {}
-_Kind = tuple[tuple[PoolName, ...], int, bool]
-"""Where it may go, its band, and whether its prompt is long."""
 
 
 class Work:
@@ -20,17 +18,17 @@ class Work:
     __slots__ = ("_bands", "_tenants")
 
     def __init__(self) -> None:
-        self._bands: dict[_Kind, int] = {}
-        self._tenants: dict[_Kind, dict[TenantId, int]] = {}
+        self._bands: dict[Kind, int] = {}
+        self._tenants: dict[Kind, dict[TenantId, int]] = {}
 
     def add(self, request: Request) -> None:
-        key = _kind(request)
+        key = request.kind
         self._bands[key] = self._bands.get(key, 0) + request.cost_ns
         tenants = self._tenants.setdefault(key, {})
         tenants[request.account] = tenants.get(request.account, 0) + request.cost_ns
 
     def take(self, request: Request) -> None:
-        key = _kind(request)
+        key = request.kind
         self._bands[key] -= request.cost_ns
         tenants = self._tenants[key]
         tenants[request.account] -= request.cost_ns
@@ -52,19 +50,15 @@ class Work:
 
     def is_over_share(self, request: Request, weight: int) -> bool:
         """Whether its tenant, of this weight, has more waiting than others of its band have on the mean."""
-        key = _kind(request)
+        key = request.kind
         tenants = self._tenants.get(key, _NOBODY)
         own = tenants.get(request.account, 0)
         return own > 0 and own * len(tenants) * WEIGHT > self._bands[key] * weight
 
     def beside(self, request: Request) -> dict[TenantId, int]:
         """What waits in its band of its own kind, by tenant."""
-        return self._tenants.get(_kind(request), _NOBODY)
+        return self._tenants.get(request.kind, _NOBODY)
 
     def all_beside(self, request: Request) -> Duration:
         """The same, of all tenants together."""
-        return Duration(self._bands.get(_kind(request), 0))
-
-
-def _kind(request: Request) -> _Kind:
-    return request.pools, request.service_class.band, request.long
+        return Duration(self._bands.get(request.kind, 0))

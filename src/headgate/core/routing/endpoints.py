@@ -122,6 +122,7 @@ class EndpointRecord(Held):
         self.live = False
         """Whether it takes work at all, be it full at the moment or not."""
         self.counted_long = False
+        """Whether a long prompt is being computed there."""
         self.slot = 0
         """Its number in its pool, the least that was free when it came."""
         self.place: int | None = None
@@ -131,11 +132,6 @@ class EndpointRecord(Held):
     def serving(self) -> bool:
         """Whether its engine is thought to be able to serve."""
         return self.state is EndpointState.READY or self.state is EndpointState.TRIAL
-
-    @property
-    def has_long(self) -> bool:
-        """Whether a long prompt is being computed there."""
-        return self.pending_tokens >= self.terms.rules.long_tokens
 
     @property
     def headroom(self) -> bool:
@@ -229,7 +225,7 @@ _Entry = tuple[int, int, EndpointRecord]
 class PoolRecord:
     """The endpoints of one pool."""
 
-    __slots__ = ("_heaps", "_order", "_places", "_slots", "endpoints", "live", "long", "prefixes", "terms")
+    __slots__ = ("_heaps", "_order", "_slots", "endpoints", "live", "long", "places", "prefixes", "terms")
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -242,7 +238,8 @@ class PoolRecord:
         """At how many of them a long prompt is being computed."""
         self._heaps: dict[str, list[_Entry]] = {}
         """Of each zone by load. Hold some entries that no longer count: they are dropped when they come up."""
-        self._places = 0
+        self.places = 0
+        """How many have headroom."""
         self._order = 0
 
     def add(self, endpoint: EndpointRecord) -> None:
@@ -255,21 +252,26 @@ class PoolRecord:
 
     def place(self, endpoint: EndpointRecord) -> None:
         """Puts the endpoint where it belongs after any change of it."""
-        live, has_long = endpoint.serving and not endpoint.leaving, endpoint.has_long
-        self.live += live - endpoint.live
-        self.long += has_long - endpoint.counted_long
-        endpoint.live, endpoint.counted_long = live, has_long
+        state = endpoint.state
+        live = (state is EndpointState.READY or state is EndpointState.TRIAL) and not endpoint.leaving
+        if live is not endpoint.live:
+            self.live += live - endpoint.live
+            endpoint.live = live
+        has_long = endpoint.pending_tokens >= self.terms.rules.long_tokens
+        if has_long is not endpoint.counted_long:
+            self.long += has_long - endpoint.counted_long
+            endpoint.counted_long = has_long
         if endpoint.place is not None:
-            self._places -= 1
+            self.places -= 1
             endpoint.place = None
         if endpoint.headroom:
             self._order += 1
-            self._places += 1
+            self.places += 1
             endpoint.place = self._order
             if (heap := self._heaps.get(endpoint.zone)) is None:
                 heap = self._heaps[endpoint.zone] = []
             heappush(heap, (endpoint.load_ns, self._order, endpoint))
-            if len(heap) > 2 * self._places + _HUSKS_TOLERATED:
+            if len(heap) > 2 * self.places + _HUSKS_TOLERATED:
                 heap[:] = [entry for entry in heap if entry[2].place == entry[1]]
                 heapify(heap)
 
@@ -284,9 +286,9 @@ class PoolRecord:
         zones = {each.zone: None for each in self.endpoints.values()}
         self._heaps = {zone: heap for zone, heap in self._heaps.items() if zone in zones}
 
-    def least_loaded(self) -> EndpointRecord | None:
-        """The endpoint with headroom and the least load."""
-        heap = self._nearest("")
+    def least_loaded(self, zone: str = "") -> EndpointRecord | None:
+        """The endpoint with headroom and the least load, with its distance from the zone."""
+        heap = self._nearest(zone) if self.places else None
         return heap[0][2] if heap else None
 
     def by_load(self, zone: str = "") -> Iterator[EndpointRecord]:

@@ -1,15 +1,15 @@
 """Which endpoints are there, and in what state?
 
 The fleet keeps every endpoint that has been heard of: its coming and going, its places taken,
-its health, and the moments at which it must be looked at again. It notes the pools in which
-anything changed, so that the scheduler looks nowhere else.
+its health, and the moments at which it must be looked at again. It notes the pools with headroom
+in which anything changed, so that the scheduler looks nowhere else.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import assert_never
 
 from headgate.core import health
-from headgate.core.alarms import Alarms
+from headgate.core.alarms import Agenda, Alarms
 from headgate.core.commands import Eject, Readmit
 from headgate.core.events import (
     EndpointJoined,
@@ -40,10 +40,23 @@ class Heard:
 
 
 class Fleet:
-    __slots__ = ("_devices", "_emptied", "_returns", "_rules", "_silences", "_stalls", "changed", "endpoints", "pools")
+    __slots__ = (
+        "_devices",
+        "_emptied",
+        "_returns",
+        "_rules",
+        "_silences",
+        "_stalls",
+        "agenda",
+        "changed",
+        "endpoints",
+        "pools",
+    )
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
+        self.agenda = agenda = Agenda()
+        """When endpoints must be looked at again."""
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
         self.pools: dict[PoolName, PoolRecord] = {}
         self.changed: dict[PoolName, None] = {}
@@ -51,9 +64,9 @@ class Fleet:
         self._devices = Devices()
         self._emptied: dict[PoolName, None] = {}
         """Pools that have lost the last endpoint that takes work: an ordered set."""
-        self._returns: Alarms[EndpointId] = Alarms()
-        self._stalls: Alarms[EndpointId] = Alarms()
-        self._silences: Alarms[EndpointId] = Alarms()
+        self._returns: Alarms[EndpointId] = Alarms(agenda)
+        self._stalls: Alarms[EndpointId] = Alarms(agenda)
+        self._silences: Alarms[EndpointId] = Alarms(agenda)
 
     def live(self, pools: tuple[PoolName, ...]) -> int:
         """How many endpoints of these pools take work."""
@@ -77,23 +90,26 @@ class Fleet:
 
     def roomiest(self) -> PoolName | None:
         """Of the changed pools the one with the least loaded endpoint. Those without room are struck off."""
-        if not self.changed:
-            return None
         best: PoolName | None = None
         least_ns = 0
         for name in tuple(self.changed):
             pool = self.pools.get(name)
-            endpoint = pool.least_loaded() if pool is not None else None
-            if endpoint is None:
+            if pool is None or not pool.places:
                 del self.changed[name]
-            elif best is None or endpoint.load_ns < least_ns:
-                best, least_ns = name, endpoint.load_ns
+            elif len(self.changed) == 1:
+                return name
+            else:
+                endpoint = pool.least_loaded()
+                assert endpoint is not None, f"pool {name} counts an endpoint with headroom that is nowhere"
+                if best is None or endpoint.load_ns < least_ns:
+                    best, least_ns = name, endpoint.load_ns
         return best
 
-    def next_wakeup(self) -> Iterator[Instant | None]:
-        yield self._returns.next()
-        yield self._stalls.next()
-        yield self._silences.next()
+    def waited_for(self, pools: tuple[PoolName, ...]) -> None:
+        """Who waits for these pools has changed. Where no endpoint has headroom, that will be seen when one has."""
+        for name in pools:
+            if (pool := self.pools.get(name)) is not None and pool.places:
+                self.changed[name] = None
 
     # Coming and going
 
@@ -182,7 +198,7 @@ class Fleet:
         endpoint.prefilled_ps += endpoint.terms.speed.prefill_ps(
             reservation.prompt_tokens, cached=reservation.cached_tokens
         )
-        self._place(endpoint)
+        self._place_unless_full(endpoint)
 
     def progressed(self, endpoint: EndpointRecord, heard: Heard, now: Instant) -> None:
         """Its streams have said how far they are."""
@@ -192,7 +208,7 @@ class Fleet:
         if heard.tokens:
             endpoint.itl_ns = heard.took_ns // heard.tokens
         endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns)
-        self._place(endpoint)
+        self._place_unless_full(endpoint)
 
     def began_stream(self, endpoint: EndpointRecord, now: Instant) -> None:
         """One of those in flight streams from here on: silence now means something.
@@ -238,8 +254,10 @@ class Fleet:
 
     def succeeded(self, endpoint: EndpointRecord, now: Instant) -> Readmit | None:
         endpoint.last_heard = now
-        if not health.succeeded(endpoint):
+        if endpoint.state is not EndpointState.TRIAL:
+            endpoint.failures = 0
             return None
+        health.passed_trial(endpoint)
         self._place(endpoint)
         return Readmit(endpoint.id, "its trial request succeeded")
 
@@ -248,16 +266,15 @@ class Fleet:
             return None
         return self._eject(endpoint, detail, now)
 
-    def return_due(self, now: Instant) -> None:
+    def return_due(self) -> None:
         """Puts on trial those whose ejection is over, and notes who has stopped telling of itself."""
-        for endpoint_id in self._silences.pop_due(now):
+        for endpoint_id in self._silences.take():
             self.endpoints[endpoint_id].silent = True
             self._judge_silence(self.endpoints[endpoint_id])
-        for endpoint_id in self._returns.pop_due(now):
+        for endpoint_id in self._returns.take():
             endpoint = self.endpoints[endpoint_id]
             endpoint.state = EndpointState.TRIAL
             self._place(endpoint)
-        self._call_back(now)
 
     def _judge_silence(self, endpoint: EndpointRecord) -> None:
         for each in talk.judge(self.pools[endpoint.pool].endpoints.values()):
@@ -266,7 +283,7 @@ class Fleet:
     def stalled(self, now: Instant) -> dict[EndpointId, EndpointRecord]:
         """Those that hold streams and have given no sign of life for too long."""
         stalled: dict[EndpointId, EndpointRecord] = {}
-        for endpoint_id in self._stalls.pop_due(now):
+        for endpoint_id in self._stalls.take():
             endpoint = self.endpoints[endpoint_id]
             silent = now - endpoint.last_heard
             if silent >= self.rules.stall_ns_max:
@@ -286,10 +303,10 @@ class Fleet:
         self._forget_prefixes(endpoint)
         self._returns.set(endpoint.id, endpoint.returns_at)
         self._place(endpoint)
-        self._call_back(now)
+        self.call_back(now)
         return Eject(endpoint.id, endpoint.returns_at, reason)
 
-    def _call_back(self, now: Instant) -> None:
+    def call_back(self, now: Instant) -> None:
         """Lets the ejected return soon where nobody is left who takes work."""
         while self._emptied:
             name, _ = self._emptied.popitem()
@@ -314,10 +331,15 @@ class Fleet:
 
     def _place(self, endpoint: EndpointRecord) -> None:
         """Puts the endpoint where it belongs after any change of it, and with it those that share its device."""
-        if endpoint.shared is endpoint:
-            self._place_one(endpoint)
-        else:
+        if endpoint.device:
             self._place_sharers(endpoint.shared)
+        else:
+            self._place_one(endpoint)
+
+    def _place_unless_full(self, endpoint: EndpointRecord) -> None:
+        """The same, after a change that makes no difference to an endpoint without a free place."""
+        if endpoint.in_flight < endpoint.in_flight_max or endpoint.counted_long or endpoint.device:
+            self._place(endpoint)
 
     def _place_sharers(self, shared: Held) -> None:
         if isinstance(shared, DeviceRecord):
@@ -326,11 +348,12 @@ class Fleet:
                 self._place_one(self.endpoints[endpoint_id])
 
     def _place_one(self, endpoint: EndpointRecord) -> None:
-        was_live = endpoint.live
-        self.pools[endpoint.pool].place(endpoint)
-        self.changed[endpoint.pool] = None
+        was_live, pool = endpoint.live, self.pools[endpoint.pool]
+        pool.place(endpoint)
+        if pool.places:
+            self.changed[endpoint.pool] = None
         if was_live and not endpoint.live:
-            if not self.pools[endpoint.pool].live:
+            if not pool.live:
                 self._emptied[endpoint.pool] = None
             # Whoever avoids what may now be its last endpoint, in whichever pool, no longer does so.
             self.changed.update(dict.fromkeys(self.pools))

@@ -15,13 +15,14 @@ that one full at the moment.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Reservation
 from headgate.core.routing.fleet import Fleet
 from headgate.core.routing.prefix_index import slots
 from headgate.core.state import Request
-from headgate.model.prefix import reach
+from headgate.model.prefix import DISTANCES
 from headgate.model.units import BYTES_PER_TOKEN, PoolName
 
 _LOOKED_AT_MAX: Final = 8
@@ -38,45 +39,50 @@ def choose(request: Request, among: tuple[PoolName, ...], fleet: Fleet) -> Endpo
     least_ns = 0
     for name in among:
         pool = fleet.pools.get(name)
-        if pool is None:
-            continue
-        for endpoint, cached_tokens in _candidates(request, pool, avoid):
-            score_ns = _score_ns(endpoint, request, cached_tokens)
-            if best is None or score_ns < least_ns:
-                best, least_ns = endpoint, score_ns
+        found = None if pool is None else _best(request, pool, avoid)
+        if found is not None and (best is None or found[0] < least_ns):
+            least_ns, best = found
     return best
 
 
-def _candidates(
-    request: Request, pool: PoolRecord, avoid: EndpointRecord | None
-) -> Iterator[tuple[EndpointRecord, int]]:
-    """Those of a pool among which the best is, each with what it holds of the prompt."""
-    promised, hashes, index = _reservation(request), request.hashes, pool.prefixes
-    lane_full = request.long and pool.long >= pool.lane
-    known, most = 0, index.depth_anywhere(hashes)
+def _best(request: Request, pool: PoolRecord, avoid: EndpointRecord | None) -> tuple[int, EndpointRecord] | None:
+    """The best of a pool, with its score."""
+    promised, lane_full = _reservation(request), request.long and pool.long >= pool.lane
+    best: EndpointRecord | None = None
+    least_ns = known = 0
     if not lane_full:
-        first = _least_loaded(promised, pool, request.ticket.zone, avoid)
-        if first is None:
-            return
-        known = index.depth(first.slot, hashes, most=most)
-        yield first, _tokens(request, known)
-    looked = 0
-    for depth, found in index.holders(hashes, most=most, beyond=known):
+        best = _least_loaded(promised, pool, request.ticket.zone, avoid)
+        if best is None:
+            return None
+        known = pool.prefixes.depth(best.slot, request.hashes)
+        least_ns = _score_ns(best, request, _tokens(request, known))
+    for endpoint, cached_tokens in islice(_holders(request, pool, known, lane_full=lane_full), _LOOKED_AT_MAX):
+        if endpoint is not avoid and endpoint.open and endpoint.fits(promised):
+            score_ns = _score_ns(endpoint, request, cached_tokens)
+            if best is None or score_ns < least_ns:
+                best, least_ns = endpoint, score_ns
+    return None if best is None else (least_ns, best)
+
+
+def _holders(
+    request: Request, pool: PoolRecord, known: int, *, lane_full: bool
+) -> Iterator[tuple[EndpointRecord, int]]:
+    """Those that hold more of its prompt than is known of the least loaded one, with how much; the most first."""
+    for depth, found in pool.prefixes.holders(request.hashes, beyond=known):
         cached_tokens = _tokens(request, depth)
         if lane_full and request.prompt_tokens - cached_tokens >= pool.terms.rules.long_tokens:
             return
         for slot in slots(found, request.sequence % len(pool.endpoints)):
-            endpoint = pool.at(slot)
-            if endpoint is not avoid and endpoint.open and endpoint.fits(promised):
-                yield endpoint, cached_tokens
-            looked += 1
-            if looked >= _LOOKED_AT_MAX:
-                return
+            yield pool.at(slot), cached_tokens
 
 
 def _least_loaded(
     promised: Reservation, pool: PoolRecord, zone: str, avoid: EndpointRecord | None
 ) -> EndpointRecord | None:
+    """Nearly always the first one will do."""
+    first = pool.least_loaded(zone)
+    if first is None or (first is not avoid and first.fits(promised)):
+        return first
     for number, endpoint in enumerate(pool.by_load(zone)):
         if endpoint is not avoid and endpoint.fits(promised):
             return endpoint
@@ -111,8 +117,9 @@ def _tokens(request: Request, depth: int) -> int:
     """How many tokens of the prompt the first so many hashes stand for. The last one is always computed."""
     if not depth:
         return 0
-    measured = reach(depth) * BYTES_PER_TOKEN * request.prompt_tokens // max(1, request.ticket.prompt_bytes)
-    return min(measured, request.prompt_tokens - 1)
+    prompt_tokens = request.prompt_tokens
+    measured = DISTANCES[depth - 1] * BYTES_PER_TOKEN * prompt_tokens // (request.ticket.prompt_bytes or 1)
+    return measured if measured < prompt_tokens else prompt_tokens - 1
 
 
 def _reservation(request: Request, cached_tokens: int = 0) -> Reservation:

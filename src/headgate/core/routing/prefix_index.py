@@ -5,10 +5,13 @@ need not be computed again that far. Nobody tells us what an engine keeps, but w
 index remembers, per endpoint, the hashes of the beginnings that went there, and forgets the ones sent longest ago when
 they come to more than its KV cache holds.
 
-It follows that an endpoint that is noted for a beginning is noted for every shorter one of the same prompt, for those
-came with it, and with every later prompt that had it. So how much of a prompt an endpoint holds is found by halving,
-and what came again later of an older prompt is its beginning. Two different beginnings of one hash break that rule: the
-answer may then be wrong, but nothing is left behind.
+Theory of operation. Prompts that begin alike make a tree, and a stretch of it in which they do not part is one `_Run`
+of hashes. A run knows which endpoints hold it; whoever holds it holds all that comes before it. A prompt is looked up
+run by run, and by halving in the one where it leaves the way; from there back to the root the runs tell who holds how
+much. Noting a prompt costs what is new in it, and a step for each run on its way; a run is parted where prompts part.
+
+A hash stands in one run. Where two different beginnings have the same hash, the one that came later is found and the
+other only up to there, until it is forgotten and comes again; nothing is left behind.
 
 What is not ideal: the engine may have forgotten more than we think, for answers need room too; and where room is needed
 the whole of the oldest prompt is forgotten, not only its end. A wrong guess costs the time of computing what was
@@ -22,112 +25,91 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from headgate.model.prefix import HASHES_MAX, STEPS, reach
+from headgate.model.prefix import reach
 
 KV_TOKENS_GUESS: Final = 500_000
 """What a KV cache is taken to hold where nobody said."""
 PER_ENDPOINT_MAX: Final = 8_192
 IN_ALL_MAX: Final = 262_144
-"""Hashes of all endpoints of a pool together, a quarter of a kilobyte each."""
+"""Hashes of all endpoints of a pool together, a third of a kilobyte each at worst."""
 _HUSKS_TOLERATED: Final = 256
-_ALL: Final = -1
-"""Every slot."""
 
 
-class _Prompt:
-    """What an endpoint was sent at one time."""
+class _Run:
+    """Hashes that follow one another in every prompt that goes so far."""
 
-    __slots__ = ("first", "hashes")
+    __slots__ = ("end", "hashes", "parent", "slots", "start", "tokens")
 
-    def __init__(self, first: int, hashes: Sequence[int]) -> None:
-        self.first = first
-        """The number of the first of these hashes; the others follow it."""
+    def __init__(self, start: int, hashes: Sequence[int], parent: "_Run | None") -> None:
+        self.start = start
+        """How many hashes are before it."""
+        self.end = start + len(hashes)
         self.hashes = hashes
+        self.tokens = reach(self.end) - reach(start)
+        self.parent = parent
+        """What is before it; None at the beginning of a prompt."""
+        self.slots = 0
+        """Who holds it, as bits."""
 
 
 class _Sent:
     """What one endpoint was sent, as far as it still counts."""
 
-    __slots__ = ("last", "listed", "number", "prompts", "tokens")
+    __slots__ = ("last", "number", "prompts", "size", "tokens")
 
     def __init__(self) -> None:
-        self.last: dict[int, int] = {}
-        """Per hash the number under which it came last: that of the prompt, and its place in it."""
-        self.prompts: deque[_Prompt] = deque()
-        """The longest ago first; some of their hashes may have come again later."""
-        self.listed = 0
-        """How many hashes stand in `prompts`."""
+        self.last: dict[_Run, int] = {}
+        """What it holds, each with the number of the last prompt that had it: none of a run before it is lower."""
+        self.prompts: deque[tuple[int, _Run]] = deque()
+        """Number and end of each, the longest ago first; some may have come again later."""
         self.number = 0
-        self.tokens = 0
-        """What all of it takes of the KV cache."""
+        self.size = self.tokens = 0
+        """How many hashes it holds, and what they take of the KV cache."""
 
-    def add(self, hashes: Sequence[int]) -> list[int]:
-        """Notes a prompt; those of its hashes that are new here."""
-        last = self.last
-        new = [each for each in hashes if each not in last]
-        self.number = first = self.number + HASHES_MAX
-        last.update(zip(hashes, range(first, first + len(hashes)), strict=True))
-        self.tokens += reach(len(hashes)) - reach(len(hashes) - len(new))
-        self.prompts.append(_Prompt(first, hashes))
-        self.listed += len(hashes)
-        if self.listed > 2 * len(last) + _HUSKS_TOLERATED:
-            self._tidy()
-        return new
-
-    def drop_oldest(self) -> list[int]:
-        """Forgets what only the oldest prompt had."""
-        prompt, last = self.prompts.popleft(), self.last
-        self.listed -= len(prompt.hashes)
-        dropped: list[int] = []
-        for number, each in enumerate(prompt.hashes, prompt.first):
-            if last.get(each) == number:
-                del last[each]
-                self.tokens -= STEPS[number % HASHES_MAX]
-                dropped.append(each)
-        return dropped
-
-    def _tidy(self) -> None:
-        """Strikes out what came again later, which is the beginning of a prompt or all of it."""
-        last = self.last
-        for prompt in self.prompts:
-            first = prompt.first
-            for each in prompt.hashes:
-                if last.get(each) == first:
-                    break
-                first += 1
-            prompt.hashes = prompt.hashes[first - prompt.first :]
-            prompt.first = first
-        self.prompts = deque(prompt for prompt in self.prompts if prompt.hashes)
-        self.listed = sum(len(prompt.hashes) for prompt in self.prompts)
+    def tidy(self) -> None:
+        """Strikes out the prompts that came again later, once they are many."""
+        if len(self.prompts) > 2 * len(self.last) + _HUSKS_TOLERATED:
+            self.prompts = deque(each for each in self.prompts if self.last.get(each[1]) == each[0])
 
 
 class PrefixIndex:
     """Of one pool."""
 
-    __slots__ = ("_holders", "_in_all_max", "_sent", "size")
+    __slots__ = ("_asked", "_depth", "_found", "_in_all_max", "_runs", "_sent", "size")
 
     def __init__(self, in_all_max: int = IN_ALL_MAX) -> None:
         self._in_all_max = in_all_max
-        self._holders: dict[int, int] = {}
-        """Per hash the slots of those who hold it, as bits."""
+        self._runs: dict[int, _Run] = {}
+        """Where each hash is that anybody holds."""
         self._sent: dict[int, _Sent] = {}
         self.size = 0
         """How many hashes are noted, over all endpoints."""
+        self._asked: Sequence[int] | None = None
+        """What was looked up last, how far it is known, and the run in which that ends: one is asked about often."""
+        self._depth = 0
+        self._found: _Run | None = None
 
     def note(self, slot: int, hashes: Sequence[int], kv_tokens: int | None) -> None:
         """A prompt with these beginnings goes to the endpoint in this slot, whose KV cache holds so much."""
-        sent = self._sent.get(slot)
-        if sent is None:
+        if not hashes:
+            return
+        if (sent := self._sent.get(slot)) is None:
             sent = self._sent[slot] = _Sent()
-        holders, bit, before = self._holders, 1 << slot, len(sent.last)
-        for each in sent.add(hashes):
-            holders[each] = holders.get(each, 0) | bit
-        self.size += len(sent.last) - before
+        end = run = self._run_of(hashes)
+        sent.number = number = sent.number + 1
+        last, bit = sent.last, 1 << slot
+        while run is not None:
+            last[run] = number
+            if not run.slots & bit:
+                run.slots |= bit
+                sent.tokens += run.tokens
+                sent.size += len(run.hashes)
+                self.size += len(run.hashes)
+            run = run.parent
+        sent.prompts.append((number, end))
+        sent.tidy()
         tokens_max = KV_TOKENS_GUESS if kv_tokens is None else kv_tokens
-        while sent.tokens > tokens_max or len(sent.last) > PER_ENDPOINT_MAX or self.size > self._in_all_max:
-            if not sent.last:
-                sent.tokens = 0
-                break
+        while sent.tokens > tokens_max or sent.size > PER_ENDPOINT_MAX or self.size > self._in_all_max:
             self._drop_oldest(sent, bit)
 
     def forget(self, slot: int) -> None:
@@ -136,48 +118,98 @@ class PrefixIndex:
         while sent is not None and sent.prompts:
             self._drop_oldest(sent, 1 << slot)
 
-    def depth(self, slot: int, hashes: Sequence[int], *, most: int | None = None) -> int:
-        """How many of these beginnings, each longer than the one before, the endpoint in this slot holds.
-
-        Whoever knows that it holds no more than so many says so.
-        """
-        return self._depth(hashes, 1 << slot, len(hashes) if most is None else most)
+    def depth(self, slot: int, hashes: Sequence[int]) -> int:
+        """How many of these beginnings, each longer than the one before, the endpoint in this slot holds."""
+        depth, run, bit = self._look_up(hashes), self._found, 1 << slot
+        while run is not None:
+            if run.slots & bit:
+                return min(depth, run.end)
+            run = run.parent
+        return 0
 
     def depth_anywhere(self, hashes: Sequence[int]) -> int:
         """As `depth`, of whichever endpoint holds the most."""
-        return self._depth(hashes, _ALL, len(hashes))
+        return self._look_up(hashes)
 
-    def holders(self, hashes: Sequence[int], *, most: int, beyond: int) -> Iterator[tuple[int, int]]:
-        """Those who hold more than `beyond` of the beginnings, where nobody holds more than `most`.
-
-        How many, and who, the most first.
-        """
-        known, told = self._holders, 0
-        for count in range(most, beyond, -1):
-            if found := known.get(hashes[count - 1], 0) & ~told:
-                yield count, found
+    def holders(self, hashes: Sequence[int], *, beyond: int) -> Iterator[tuple[int, int]]:
+        """Those who hold more than `beyond` of the beginnings: how many, and who, the most first."""
+        depth, run, told = self._look_up(hashes), self._found, 0
+        while depth > beyond and run is not None:
+            if found := run.slots & ~told:
+                yield depth, found
                 told |= found
+            depth, run = run.start, run.parent
 
-    def _depth(self, hashes: Sequence[int], slots: int, most: int) -> int:
-        """How many of these beginnings, and no more than `most`, are held by any of these."""
-        known = self._holders
-        low, high = 0, most
-        while low < high:
-            middle = (low + high + 1) // 2
-            if known.get(hashes[middle - 1], 0) & slots:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+    # The tree
+
+    def _look_up(self, hashes: Sequence[int]) -> int:
+        """How many of these beginnings anybody holds; `_found` is the run in which they end."""
+        if hashes is self._asked:
+            return self._depth
+        depth, length, found = 0, len(hashes), None
+        # A hash that also stands elsewhere is not taken for the beginning of a run here.
+        while depth < length and (run := self._runs.get(hashes[depth])) is not None and run.start == depth:
+            found, end = run, min(run.end, length)
+            if run.hashes[end - depth - 1] != hashes[end - 1]:
+                depth += _alike(run.hashes, hashes[depth:end])
+                break
+            depth = end
+        self._asked, self._depth, self._found = hashes, depth, found
+        return depth
+
+    def _run_of(self, hashes: Sequence[int]) -> _Run:
+        """The run at whose end this prompt ends; what is not known of it is known from here on."""
+        depth, run = self._look_up(hashes), self._found
+        self._asked = None
+        if run is not None and depth < run.end:
+            run = self._part(run, depth)
+        if depth < len(hashes):
+            run = _Run(depth, hashes[depth:], run)
+            self._runs.update(dict.fromkeys(run.hashes, run))
+        assert run is not None, "there is at least one hash, and it is known or new"
+        return run
+
+    def _part(self, run: _Run, depth: int) -> _Run:
+        """Parts a run so that its first piece, which is new, ends at this depth; all who hold it hold both."""
+        count = depth - run.start
+        first = _Run(run.start, run.hashes[:count], run.parent)
+        run.start, run.hashes, run.parent = depth, run.hashes[count:], first
+        first.slots = run.slots
+        run.tokens -= first.tokens
+        self._runs.update(dict.fromkeys(first.hashes, first))
+        for slot in slots(run.slots, 0):
+            last = self._sent[slot].last
+            last[first] = last[run]
+        return first
 
     def _drop_oldest(self, sent: _Sent, bit: int) -> None:
-        dropped, holders = sent.drop_oldest(), self._holders
-        self.size -= len(dropped)
-        for each in dropped:
-            if left := holders[each] ^ bit:
-                holders[each] = left
-            else:
-                del holders[each]
+        """Forgets what only the oldest prompt had."""
+        self._asked = None
+        number, end = sent.prompts.popleft()
+        run: _Run | None = end
+        while run is not None and sent.last.get(run) == number:
+            del sent.last[run]
+            sent.tokens -= run.tokens
+            sent.size -= len(run.hashes)
+            self.size -= len(run.hashes)
+            run.slots ^= bit
+            if not run.slots:
+                for each in run.hashes:
+                    if self._runs.get(each) is run:
+                        del self._runs[each]
+            run = run.parent
+
+
+def _alike(one: Sequence[int], other: Sequence[int]) -> int:
+    """How far they are the same, which they are at the beginning and not at the end."""
+    low, high = 1, len(other) - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[middle - 1] == other[middle - 1]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def slots(bits: int, start: int) -> Iterator[int]:

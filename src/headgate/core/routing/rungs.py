@@ -72,8 +72,6 @@ def narrowed(
 
     `live` counts such endpoints.
     """
-    if len(pools) == 1:
-        return pools
     taking = meant(pools, declared, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
     if taking is pools or live(taking):
         return taking
