@@ -18,7 +18,7 @@ from headgate.core.routing.rungs import Asker, chosen, rung_names, usable
 from headgate.core.rules import Rules
 from headgate.core.state import Request
 from headgate.model.outcome import Outcome
-from headgate.model.policy import ServiceClass
+from headgate.model.policy import Model, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
 from headgate.model.units import BYTES_PER_TOKEN, SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
@@ -48,7 +48,7 @@ def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
     if service_class is None:
         return _no_such_class(ticket, rules)
     model = rules.models.get(ticket.model)
-    if model is None or (tenant.models and model.name not in tenant.models):
+    if model is None or not _may_use_model(tenant, model):
         # A model that the key may not use is not shown to exist.
         reason = f'model "{ticket.model}" does not exist or this key may not use it; GET /v1/models lists those it may'
         return Refusal(Outcome.MODEL_NOT_FOUND, reason, service_class)
@@ -72,9 +72,7 @@ def instead(ticket: Ticket, service_class: ServiceClass, fleet: Fleet, rules: Ru
     asker = _asker(ticket, service_class, rules.tenants[ticket.tenant])
     for name in rules.models[ticket.model].fallbacks:
         other = rules.models.get(name)
-        if other is None or (asker.tenant.models and name not in asker.tenant.models):
-            continue
-        if fleet.live(pools := chosen(other, asker)):
+        if other is not None and _may_use_model(asker.tenant, other) and fleet.live(pools := chosen(other, asker)):
             return Admitted(service_class, pools, other.name)
     return None
 
@@ -181,6 +179,10 @@ def _too_long(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
 
 def _asker(ticket: Ticket, service_class: ServiceClass, tenant: Tenant) -> Asker:
     return Asker(service_class, tenant, ticket.prompt_bytes // BYTES_PER_TOKEN, ticket.rung)
+
+
+def _may_use_model(tenant: Tenant, model: Model) -> bool:
+    return not tenant.models or model.name in tenant.models
 
 
 def _no_such_class(ticket: Ticket, rules: Rules) -> Refusal:
