@@ -13,10 +13,11 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -76,6 +77,12 @@ class Target:
     model: str
     key: str
     process: ChildProcess
+    status_url: str = ""
+    """Of the gateway: what it knows of its engine."""
+
+    def wait_until_idle(self) -> None:
+        """Until the gateway has heard from its engine that nothing runs there."""
+        _wait_until(self.process, self.status_url, "idle", _all_idle)
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -152,8 +159,9 @@ def gateway(
         process = ChildProcess("gateway", [*command, "serve", str(file)], variables)
     with process:
         process.wait_until_ok(f"http://127.0.0.1:{admin_port}/ready", START_SECONDS_MAX)
-        _wait_until_engine_is_ready(process, f"http://127.0.0.1:{admin_port}/status")
-        yield Target("gateway", port, "public-model", key, process)
+        status_url = f"http://127.0.0.1:{admin_port}/status"
+        _wait_until(process, status_url, "ready", _all_ready)
+        yield Target("gateway", port, "public-model", key, process, status_url)
 
 
 def _hash_of(key: str, command: Sequence[str], variables: dict[str, str]) -> str:
@@ -166,14 +174,22 @@ def _hash_of(key: str, command: Sequence[str], variables: dict[str, str]) -> str
     return done.stdout.strip()
 
 
-def _wait_until_engine_is_ready(process: ChildProcess, status_url: str) -> None:
+def _all_ready(status: dict[str, Any]) -> bool:
+    return all(endpoint["state"] == "ready" for endpoint in status["endpoints"])
+
+
+def _all_idle(status: dict[str, Any]) -> bool:
+    return not any(engine["telemetry"][count] for engine in status["engines"] for count in ("running", "waiting"))
+
+
+def _wait_until(process: ChildProcess, status_url: str, state: str, reached: Callable[[dict[str, Any]], bool]) -> None:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     give_up_at = time.monotonic() + START_SECONDS_MAX
     while True:
         with direct.open(status_url, timeout=5) as page:
             status = json.load(page)
-        if all(endpoint["state"] == "ready" for endpoint in status["endpoints"]):
+        if reached(status):
             return
         if time.monotonic() > give_up_at:
-            raise MissingPart(f"the gateway did not find its engine ready; its log ends in:\n{process.log()[-2000:]}")
+            raise MissingPart(f"the gateway did not find its engine {state}; its log ends in:\n{process.log()[-2000:]}")
         time.sleep(0.05)
