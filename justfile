@@ -3,7 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
-fast := "not llamacpp and not vllm and not endurance"
+fast := "not llamacpp and not vllm and not triton and not ray and not endurance"
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
 
 # List the verbs.
@@ -48,6 +48,14 @@ test-llamacpp *args:
 test-vllm *args:
     {{ bin }}/pytest -m vllm {{ args }}
 
+# The tests against the real Triton server; one at a time likewise.
+test-triton *args:
+    {{ bin }}/pytest -m triton {{ args }}
+
+# The tests against a real Ray node; one at a time likewise.
+test-ray *args:
+    {{ bin }}/pytest -m ray {{ args }}
+
 # The tests that take minutes: many streams at once, a long soak, the demo in a terminal.
 test-endurance *args:
     {{ bin }}/pytest -m endurance {{ args }}
@@ -61,6 +69,11 @@ bench-relay *args:
 [positional-arguments]
 bench-engine *args:
     {{ bin }}/python -m bench.engine "$@"
+
+# Embeddings of a real engine asked one by one and together: requests/s and p99 by delay and concurrency (docs/batching.md).
+[positional-arguments]
+bench-batching *args:
+    {{ bin }}/python -m bench.batching "$@"
 
 # How many requests a second the scheduler decides about on one core, with limits and prefixes; `--curve` for other sizes.
 [positional-arguments]
@@ -77,6 +90,11 @@ sim-live *args:
 sim-live-overload *args:
     {{ bin }}/python -m bench.sim_live_overload "$@"
 
+# A burst on a live gateway that starts its engines itself: how soon it grows and recovers, and what shrinking severs (docs/fleets.md).
+[positional-arguments]
+scale-live *args:
+    {{ bin }}/python -m bench.scale_live "$@"
+
 # The experiments that judge the scheduler, in quick versions; fails where a bar is missed (docs/scheduling.md).
 [positional-arguments]
 sim *args:
@@ -92,9 +110,15 @@ sim-e1 *args:
 sim-e4 *args:
     {{ bin }}/python -m bench.policy prefix-routing --quick "$@"
 
+# Fourteen real days of scaling: the autoscaler, simpler ones, and one that knows the future; the last line is JSON.
+[positional-arguments]
+sim-e6 *args:
+    {{ bin }}/python -m bench.scaling "$@"
+
 # All that is too long for every run: the experiments whole, with tables and charts in bench/results, and the simulator.
 nightly:
     {{ bin }}/python -m bench.policy --write --processes 2
+    {{ bin }}/python -m bench.scaling --whole --write
     {{ bin }}/python -m bench.sim_validate
     {{ bin }}/python -m bench.sim_day
 
@@ -121,12 +145,16 @@ fuzz *args:
 engines:
     scripts/engines llamacpp
     scripts/engines vllm
+    scripts/engines triton
 
 # Recompile the hash-pinned requirement files; `just lock --upgrade` takes newer versions.
 lock *args:
     {{ compile }} {{ args }} pyproject.toml --output-file requirements/base.txt
     {{ compile }} {{ args }} requirements/dev.in --output-file requirements/dev.txt
+    {{ compile }} {{ args }} requirements/kubernetes.in --output-file requirements/kubernetes.txt
+    {{ compile }} {{ args }} requirements/build.in --output-file requirements/build.txt
     scripts/engines lock {{ args }}
+    scripts/ray lock {{ args }}
 
 # All that CI runs.
 ci:

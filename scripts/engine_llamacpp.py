@@ -44,8 +44,11 @@ def parameters(given: argparse.Namespace) -> xllamacpp.CommonParams:
 def serve_embeddings(params: xllamacpp.CommonParams) -> None:
     """A text model says nothing about pooling, and without it there is one vector per token, which no client expects.
 
-    A pooled text is computed in one step, so the longest one that a slot can hold must fit in a batch.
+    A pooled text is computed in one step, so the longest one that a slot can hold must fit in a batch. With a cache for
+    each slot texts of unequal length that meet in one step are divided all the same, and pooled over a part of
+    themselves: a list then gives other vectors than its texts alone. One cache for all slots keeps them whole.
     """
+    params.kv_unified = True
     params.embedding = True
     params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     params.n_batch = params.n_ubatch = params.n_ctx // params.n_parallel

@@ -182,6 +182,7 @@ def test_machines_get_the_meaning_as_one_object(
         "ok": True,
         "listen": "127.0.0.1:8080",
         "admin_listen": "127.0.0.1:9090",
+        "scaler_listen": None,
         "pools": {
             "small": {
                 "engine": "llamacpp",
@@ -195,6 +196,9 @@ def test_machines_get_the_meaning_as_one_object(
                         "zone": "",
                     }
                 ],
+                "fleet": {"kind": "static"},
+                "scaling": None,
+                "batching": None,
                 **as_json(Pool("small")),
             }
         },

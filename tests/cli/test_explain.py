@@ -20,6 +20,25 @@ from tests.telemetry.histories import HISTORIES, ID, at, observed
 
 # What people read of each history, at 80 columns.
 TEXTS = {
+    "held for a start": """\
+req_0123456789abcdef01234567 of tenant acme, class interactive, was held 20 s
+for the first endpoint of pool main to start; waited 500 ms while nothing was
+sent to pool main, where no endpoint was ready and had room; went to main/2
+(least load, 3 of 8 in flight with it); completed after 21 s.
+
+SECONDS  WHAT                         WHY
+  0.000  arrived                      chat for model m, streamed, a prompt of
+                                      1234 bytes
+  0.000  held for pool main           no endpoint of pool main takes work; held
+                                      for the first endpoint to start
+ 20.000  queued in class interactive  while it waited, nothing was sent to pool
+                                      main, where no endpoint was ready and had
+                                      room
+ 20.500  sent to main/2               least load, 3 of 8 in flight with it
+ 21.000  attempt 1 completed          311 prompt and 87 output tokens
+ 21.000  ended: completed
+
+It arrived at 2026-01-01T00:00:00.000+00:00; times count from there.""",
     "completed at once": """\
 req_0123456789abcdef01234567 of tenant acme, class interactive, went at once to
 main/2 (least load, 3 of 8 in flight with it); completed after 1.25 s.

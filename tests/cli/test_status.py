@@ -39,6 +39,7 @@ BUSY = GatewayStatus(
         ),
     ),
     reload_problems=("headgate.yaml:3: drain: unknown key",),
+    held_for_start={"small": 6},
 )
 
 
@@ -47,6 +48,7 @@ def test_people_see_one_screen() -> None:
         """\
 headgate 1.2.3 at http://127.0.0.1:9090, configuration 0123456789abcdef, up 1 d 2 h
 requests: 9 open, 4 at engines, 5 waiting
+held: 6 that came while pool small had no endpoint
 draining: it takes nothing new and leaves when what is open has ended
 reload problem: headgate.yaml:3: drain: unknown key
   the configuration above stays in force; mend the file and send SIGHUP again

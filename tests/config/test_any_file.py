@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headgate.config.problems import ConfigErrors
-from headgate.config.schema import File, RungSection, SpeedSection, TenantLimitsSection, VariantSection
+from headgate.config.schema import (
+    File,
+    FleetSection,
+    KnownEventSection,
+    RungSection,
+    ScalingSection,
+    SpeedSection,
+    TenantLimitsSection,
+    VariantSection,
+)
 from tests.config.builders import settings_of
 
 WORDS = (
@@ -24,6 +33,10 @@ WORDS = (
     "127.0.0.1:1",
     "vllm",
     "flex",
+    "dns",
+    "processes",
+    "engine --port {port} {x",
+    "2026-11-27T08:00:00Z",
     "unlimited",
     "${E}",
     "${",
@@ -36,6 +49,11 @@ NAMES = (
     "endpoints",
     "url",
     "name",
+    "fleet",
+    "scaling",
+    *FleetSection.__struct_fields__,
+    *ScalingSection.__struct_fields__,
+    *KnownEventSection.__struct_fields__,
     "in_flight_max",
     "keys",
     "band",

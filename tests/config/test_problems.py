@@ -104,8 +104,9 @@ def test_an_empty_pool_is_told_what_it_needs() -> None:
 
 
 def test_an_unknown_key_that_resembles_none_is_told_those_there_are() -> None:
+    settings = "failures_max, stall_max, eject, eject_max, slow_start, zone_percent"
     assert problems_of(small_with("health: {xyz: 1}")) == [
-        "8: health.xyz: unknown key; the settings here are failures_max, stall_max, eject, eject_max"
+        f"8: health.xyz: unknown key; the settings here are {settings}"
     ]
 
 
@@ -363,7 +364,10 @@ def test_a_tenant_is_a_path_of_names(name: str) -> None:
 
 def test_a_pool_without_endpoints_is_refused() -> None:
     assert problems_of(small_with_endpoint("")) == [
-        "2: pools.small.endpoints: names no endpoint; list the address of at least one engine"
+        (
+            "2: pools.small.endpoints: names no endpoint; list the address of at least one engine, "
+            "or say in fleet where they come from"
+        )
     ]
 
 

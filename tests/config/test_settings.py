@@ -27,6 +27,7 @@ from headgate.model.policy import (
     SheddingRules,
     Variant,
 )
+from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND
@@ -38,6 +39,7 @@ DIGEST = "ab" * 32
 WHOLE = f"""
 listen: 0.0.0.0:8000
 admin_listen: "[::1]:9000"
+scaler_listen: 127.0.0.1:9001
 drain_grace: 1m
 key_secret: ${{SECRET}}
 anonymous_tenant: demo
@@ -60,6 +62,7 @@ pools:
     warm_up: 2m
     api_key: ${{ENGINE_KEY}}
     passes_priority: true
+    scaling: {{endpoints_min: 0, endpoints_max: 2, cold_start: 5s, hold_max: 7}}
     endpoints: [http://GPU-1:8000/, {{url: https://gpu-2, name: gpu-2, in_flight_max: 8, device: d-1, zone: b}}]
     speed: {{like: tiny, step: 13.2ms, attention: 0.28ns}}
     kv_tokens: 400_000
@@ -105,6 +108,7 @@ classes:
     reserve_percent: 10
     promise: quality
     hedges: true
+    start_wait: 4s
     variants:
       - {{level: 4, model: other}}
       - {{level: 2, caps: {{output_tokens: 100, reasoning_effort: none, image_detail: low}}}}
@@ -173,6 +177,7 @@ def test_every_setting_of_a_file_arrives() -> None:
     assert settings == Settings(
         listen=Address("0.0.0.0", 8000),
         admin_listen=Address("::1", 9000),
+        scaler_listen=Address("127.0.0.1", 9001),
         drain_grace_ns=60 * SECOND,
         limits=Limits(
             body_bytes_max=1024 * 1024,
@@ -202,6 +207,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                 ),
                 api_key="e" * 20,
                 passes_priority=True,
+                scaling=ScalingRules(endpoints_min=0, endpoints_max=2, cold_start_ns=5 * SECOND, hold_max=7),
             ),
             PoolSettings(
                 name="spare",
@@ -257,6 +263,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                         Variant(4, model="other"),
                     ),
                     hedges=True,
+                    start_wait_ns=4 * SECOND,
                 ),
                 ServiceClass(
                     "batch",
@@ -300,6 +307,8 @@ def test_every_setting_of_a_file_arrives() -> None:
                     prompt_tokens_max=20,
                     output_tokens_min=30,
                     output_tokens_max=40,
+                    hold_max=7,
+                    cold_start_ns=5 * SECOND,
                 ),
                 Pool("spare"),
             ),

@@ -155,6 +155,7 @@ def test_tokens_are_reserved_as_predicted_when_a_request_comes_in() -> None:
         ({"output_tokens_max": 20, "n": 2}, 100 + 2 * 20),
         ({"output_tokens_max": 5_000}, 100 + GUESS),
         ({"api": Api.EMBEDDINGS}, 100),
+        ({"api": Api.INFER}, 100),
     ],
 )
 def test_as_many_answers_are_reserved_as_it_asks_for_and_none_longer_than_it_allows(

@@ -115,9 +115,10 @@ def test_several_answers_are_learned_as_so_many_of_one_length() -> None:
     assert predictions.prompt_tokens(M, 300) == 100
 
 
-def test_embeddings_have_no_answer_to_predict() -> None:
+@pytest.mark.parametrize("api", [Api.EMBEDDINGS, Api.INFER])
+def test_embeddings_and_tensors_have_no_answer_to_predict(api: Api) -> None:
     predictions = Predictions()
-    asked = asked_by(ACME, api=Api.EMBEDDINGS, prompt_bytes=300)
+    asked = asked_by(ACME, api=api, prompt_bytes=300)
     predictions.learn(asked, M, Usage(100, 0, 0, UsageSource.ENGINE), answers=1)
 
     assert predictions.output_tokens(asked, M) == (0, 0)

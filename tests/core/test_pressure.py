@@ -154,7 +154,7 @@ def test_the_kv_cache_of_pools_is_that_of_the_endpoints_that_take_work() -> None
     for name, pool in (("e1", "p"), ("e2", "p"), ("warming", "p"), ("u", "unknown")):
         fleet.join(an_endpoint(name, pool=pool), at(0))
     for name in ("e1", "e2", "u"):
-        fleet.ready(EndpointId(name))
+        fleet.ready(EndpointId(name), at(0))
     fleet.endpoints[EndpointId("e1")].kv_reserved = 500
     pools = PoolName("p"), PoolName("unknown"), PoolName("gone")
 

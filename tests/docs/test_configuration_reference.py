@@ -5,18 +5,22 @@ import re
 import pytest
 from msgspec import NODEFAULT, inspect
 
-from headgate.config import quantities
+from headgate.config import fleets, quantities
 from headgate.config.classes import DEFAULT_CLASSES
+from headgate.config.fleets import KINDS
 from headgate.config.load import parse
 from headgate.config.schema import (
     UNLIMITED,
     AdmissionSection,
+    BatchingSection,
     CapsSection,
     ClassSection,
     EndpointSection,
     File,
+    FleetSection,
     HeadroomSection,
     HealthSection,
+    KnownEventSection,
     LadderSection,
     LimitsSection,
     ModelSection,
@@ -24,6 +28,7 @@ from headgate.config.schema import (
     RetrySection,
     RoutingSection,
     RungSection,
+    ScalingSection,
     Section,
     SheddingSection,
     SpeedSection,
@@ -47,6 +52,10 @@ SECTIONS: dict[str, type[Section]] = {
     "`pools.NAME`": PoolSection,
     "`pools.NAME.speed`": SpeedSection,
     "`pools.NAME.endpoints[]`": EndpointSection,
+    "`pools.NAME.batching`": BatchingSection,
+    "`pools.NAME.fleet`": FleetSection,
+    "`pools.NAME.scaling`": ScalingSection,
+    "`pools.NAME.scaling.calendar[]`": KnownEventSection,
     "`models.NAME`": ModelSection,
     "`models.NAME.rungs[]`": RungSection,
     "`classes.NAME`": ClassSection,
@@ -203,6 +212,37 @@ def test_the_usual_speed_is_told_as_it_is() -> None:
         setting: [quantities.fine_text(getattr(usual, f"{setting}_ps"))]
         for setting in ("step", "prefill_token", "decode_sequence", "kv_token", "attention")
     } | {"chunk_tokens": [str(usual.chunk_tokens)]}
+
+
+def test_every_kind_of_fleet_is_named_and_each_setting_under_its_kinds() -> None:
+    rows = rows_under("`pools.NAME.fleet`")
+
+    assert re.findall("`([a-z]+)`:", rows["kind"][1]) == list(KINDS)
+    for setting, cells in rows.items():
+        if setting != "kind":
+            named = re.findall("`([a-z]+)`", cells[1].split(":")[0])
+            assert named == [kind for kind, settings in KINDS.items() if setting in settings], setting
+
+
+def test_what_a_fleet_leaves_out_is_told_as_it_is() -> None:
+    told = {
+        setting: found[0]
+        for setting, cells in rows_under("`pools.NAME.fleet`").items()
+        if (found := re.findall(r"Left out: ([0-9a-z:]+)\.$", cells[1]))
+    }
+
+    assert told == {
+        "every": quantities.duration_text(fleets.EVERY),
+        "misses_max": str(fleets.MISSES_MAX),
+        "empty_after": quantities.duration_text(fleets.EMPTY_AFTER),
+        "ports": "{}:{}".format(*fleets.PORTS),
+        "start_max": quantities.duration_text(fleets.START_MAX),
+        "stop_max": quantities.duration_text(fleets.STOP_MAX),
+        "restart": quantities.duration_text(fleets.RESTART),
+        "restart_max": quantities.duration_text(fleets.RESTART_MAX),
+        "cpus": f"{fleets.CPUS:g}",
+        "gpus": f"{fleets.GPUS:g}",
+    }
 
 
 def test_every_engine_is_named() -> None:

@@ -8,8 +8,10 @@ from headgate.core.events import EndpointJoined, PolicyChanged
 from headgate.core.summary import EndpointSummary, Summary
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import Policy, Pool, ServiceClass
+from headgate.ports.fleet import Phase
 from headgate.telemetry.meters import Histogram, Meters
 from headgate.telemetry.prometheus import EngineSignals, render
+from headgate.telemetry.scaling import PoolScaling
 from tests.house.small_tree import PROJECT
 
 PAGE = (PROJECT / "docs/reference/metrics.md").read_text()
@@ -18,12 +20,14 @@ PAGE = (PROJECT / "docs/reference/metrics.md").read_text()
 def shown() -> dict[str, tuple[str, set[str]]]:
     """What a gateway with something of everything shows: name -> kind and labels."""
     meters = Meters()
-    meters.saw(PolicyChanged(Policy(classes=(ServiceClass("chat", 0),), pools=(Pool("small"),)), "h"), [], now=0)
+    patient, empty = ServiceClass("chat", 0, start_wait_ns=1), Pool("small", hold_max=1)
+    meters.saw(PolicyChanged(Policy(classes=(patient,), pools=(empty,)), "h"), [], now=0)
     meters.saw(EndpointJoined(Endpoint("small/a", "small", 1)), [], now=0)
+    meters.started("small", dict.fromkeys(Phase, 1))
     endpoint = EndpointSummary("small/a", "small", EndpointState.READY, leaving=False, in_flight=0, in_flight_max=1)
     summary = Summary(policy_hash="h", queued={"chat": 0}, requests=0, endpoints=(endpoint,))
     signals = EngineSignals({("small/a", "running"): False}, {"small/a": 1.0})
-    page, _ = render(meters, Histogram(), summary, {"tasks": 1}, signals)
+    page, _ = render(meters, Histogram(), summary, {"tasks": 1}, signals, scaling=[PoolScaling("small", 1, 0, 1)])
     return {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,

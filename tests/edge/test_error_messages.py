@@ -28,7 +28,7 @@ async def test_a_refusal_ends_with_its_outcome_and_the_page(
             no_model = (await by_the_scheduler.json())["error"]["message"]
         async with gateway.post({}) as at_the_door:
             no_body = (await at_the_door.json())["error"]["message"]
-        async with gateway.post({}, path="/v2") as nowhere:
+        async with gateway.post({}, path="/v3") as nowhere:
             no_path = (await nowhere.json())["error"]["message"]
 
     assert no_model == (

@@ -68,10 +68,10 @@ def test_older_names_are_known_after_the_newest() -> None:
     assert kv == ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")
 
 
-def test_every_dialect_has_a_path_for_every_api_and_its_own_name() -> None:
+def test_every_dialect_has_its_own_name_and_a_path_or_a_speaker_for_every_api() -> None:
     for name, dialect in DIALECTS.items():
         assert dialect.name == name
-        assert set(dialect.paths) == set(Api)
+        assert set(dialect.paths) == (set(Api) - {Api.INFER} if dialect.speaker is None else set())
 
 
 def test_metrics_of_llamacpp_are_read_seldom() -> None:
@@ -119,9 +119,16 @@ EMBEDDINGS_REFUSED = (
     b'{"error":{"code":501,"message":"This server does not support embeddings. Start it with `--embeddings`",'
     b'"type":"not_supported_error"}}'
 )
+TEXT_REFUSED = (
+    b'{"error":{"code":500,"message":"input (301 tokens) is too large to process. increase the physical batch size '
+    b'(current batch size: 256)","type":"server_error"}}'
+)
 
 
-@pytest.mark.parametrize(("status", "body"), [(500, IMAGE_REFUSED), (500, TEMPLATE_REFUSED), (501, EMBEDDINGS_REFUSED)])
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(500, IMAGE_REFUSED), (500, TEMPLATE_REFUSED), (501, EMBEDDINGS_REFUSED), (500, TEXT_REFUSED)],
+)
 def test_llamacpp_reports_some_mistakes_of_callers_as_its_own(status: int, body: bytes) -> None:
     assert DIALECTS["llamacpp"].blames_request(status, body)
     assert not DIALECTS["vllm"].blames_request(status, body)

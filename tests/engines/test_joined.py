@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from headgate.engines.at_hand import PIECE_BYTES
 from headgate.engines.connection import HttpAnswer
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.joined import PIECE_BYTES, JoinedAnswer
+from headgate.engines.joined import JoinedAnswer
 from headgate.model.ticket import Api
 from headgate.ports.engine import Answer, Call, EngineFault
 from tests.engines.calls import Engines, a_call, read_all

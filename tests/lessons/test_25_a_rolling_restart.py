@@ -255,6 +255,42 @@ async def test_when_loading_takes_too_long_the_caller_is_told_when_to_come_back(
     assert engine.requests == []
 
 
+def that_may_have_none(url: str, *, start_wait: str) -> Config:
+    """One engine, of a pool that is not meant to have one always."""
+    classes = {"interactive": {"band": 0, "queue_wait_max": "200ms", "start_wait": start_wait}}
+    config = a_config(url, classes=classes)
+    config["pools"]["small"]["scaling"] = {"endpoints_min": 0, "endpoints_max": 1, "cold_start": "40s"}
+    return config
+
+
+async def test_a_hold_queue_keeps_callers_for_longer_than_they_would_wait_for_a_place(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        engine.loading = True
+        config = that_may_have_none(engine.url, start_wait="20s")
+        async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
+            waiting = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(5)]
+            await gateway.until(lambda status: status["held_for_start"] == {"small": 5})
+            await asyncio.sleep(0.5)
+            engine.loading = False
+            answers = await asyncio.gather(*waiting)
+
+    assert [status for status, _, _ in answers] == [200] * 5
+    assert all(int(headers["x-headgate-held-ms"]) >= 400 for _, headers, _ in answers), "the answer says so"
+
+
+async def test_when_the_hold_is_over_the_caller_is_told_when_to_come_back(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        engine.loading = True
+        config = that_may_have_none(engine.url, start_wait="500ms")
+        async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
+            status, headers, body = await answered(gateway.post(chat()))
+
+    assert (status, headers["retry-after"]) == (503, "40"), body
+    assert b'"no_endpoints"' in body
+    assert 500 <= int(headers["x-headgate-held-ms"]) < 3_000
+    assert engine.requests == []
+
+
 async def answered(request: Any) -> tuple[int, Any, bytes]:
     async with request as answer:
         return answer.status, answer.headers, await answer.read()

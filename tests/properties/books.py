@@ -63,6 +63,10 @@ class Engine:
     kv_foreign: int = 0
     passed_over: bool = False
     limit_percent: int = 100
+    grown_percent: int = 100
+    grows_at: Instant | None = None
+    ready_at: Instant = Instant(0)
+    """How far its slow start is, when it goes on, and when it began."""
 
     @property
     def live(self) -> bool:
@@ -101,6 +105,9 @@ class Asked:
     expires: Instant = NEVER
     """When its class gives it up, if it still waits then."""
     target: Instant | None = None
+    """By when its answer should begin by its class, from its arrival on: what it is ordered by."""
+    promised: Instant | None = None
+    """The same from when it was held no longer: after which it is not worth sending."""
     begin_by: Instant | None = None
     complete_by: Instant | None = None
     queued: bool = True
@@ -109,6 +116,19 @@ class Asked:
     first_token: bool = False
     fell_back: bool = False
     avoid: Engine | None = None
+    hold: PoolName | None = None
+    """Among whose held requests it is counted while it is queued."""
+    is_held: bool = False
+    held: int = 0
+
+    def held_no_longer(self, now: Instant) -> None:
+        """What its class promises, and how long it may wait, counts from here on."""
+        self.is_held = False
+        self.held += now - self.queued_since
+        self.waited += now - self.queued_since
+        self.queued_since = now
+        ttft_ns = self.service_class.ttft_ns
+        self.promised = None if self.promised is None or ttft_ns is None else after(now, ttft_ns)
 
     @property
     def prompt_tokens(self) -> int:
@@ -251,7 +271,8 @@ class Books:
         if not engine.live or engine.passed_over:
             return False
         held, terms = self.held_at(engine), self.rules.terms(engine.pool)
-        if len(held.in_flight) + held.foreign >= engine.limit * engine.limit_percent // 100:
+        percent = min(engine.limit_percent, engine.grown_percent)
+        if len(held.in_flight) + held.foreign >= min(engine.limit, max(1, engine.limit * percent // 100)):
             return False
         if engine.state is EndpointState.TRIAL and self.at(engine):
             return False
@@ -332,15 +353,29 @@ class Books:
 
     def last_moment(self, request: Asked, now: Instant) -> Instant:
         """When it is no longer worth sending, by its class, if it is queued at this moment."""
-        patience = after(now, Duration(max(0, request.service_class.queue_wait_ns_max - request.waited)))
-        if request.target is None:
+        service_class = request.service_class
+        if request.is_held:
+            return after(now, Duration(max(0, service_class.start_wait_ns - request.held)))  # type: ignore[operator]
+        patience = after(now, Duration(max(0, service_class.queue_wait_ns_max - request.waited + request.held)))
+        if request.promised is None:
             return patience
-        begins = Instant(request.target - soonest_ns(request, self.rules.speed(request.pools[0])))  # type: ignore[arg-type]
+        begins = Instant(request.promised - soonest_ns(request, self.rules.speed(request.pools[0])))  # type: ignore[arg-type]
         return min(patience, max(now, begins))
 
     @property
     def queued(self) -> list[Asked]:
         return [each for each in self.asked.values() if each.queued]
+
+    def start_awaited(self, request: Asked) -> PoolName | None:
+        """The pool for whose first endpoint it may be held, if anybody is."""
+        if request.service_class.start_wait_ns is None:
+            return None
+        empty = [name for name in request.pools if name in self.rules.pools and self.rules.pools[name].hold_max]
+        warming = [each.pool for each in self.engines.values() if each.warming]
+        return next(iter([name for name in empty if name in warming] + empty), None)
+
+    def hold_is_full(self, pool: PoolName) -> bool:
+        return sum(each.hold == pool for each in self.queued) >= self.rules.pools[pool].hold_max
 
     def heads(self) -> list[Asked]:
         """The first of each line."""

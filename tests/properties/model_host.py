@@ -7,7 +7,7 @@ these books, and checks the properties of the policy. Every check names the prop
 from dataclasses import dataclass
 
 from headgate.core.admission.gate import Admitted, Refusal, instead, judge
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.cost import cost_ns
 from headgate.core.events import (
     AttemptEnded,
@@ -97,9 +97,11 @@ class ModelHost:
         # 1: arrived = queued + in flight + ended.
         assert books.arrived == len(books.asked) + len(books.ended)
         assert summary.requests == len(books.asked)
-        assert sum(summary.queued.values()) == len(books.queued)
+        assert sum(summary.queued.values()) + sum(summary.held.values()) == len(books.queued)
         for name, count in summary.queued.items():
-            assert count == sum(each.service_class.name == name for each in books.queued)
+            assert count == sum(each.service_class.name == name and each.hold is None for each in books.queued)
+        for where, count in summary.held.items():
+            assert count == sum((each.hold, each.service_class.name) == where for each in books.queued) > 0
         # Each endpoint is in the state it should be, and what is in flight there is its open attempts.
         assert [each.id for each in summary.endpoints] == list(books.engines)
         for each in summary.endpoints:
@@ -118,6 +120,7 @@ class ModelHost:
             assert (each.streams, each.itl_ns) == (self.books.streams(engine), engine.itl_ns)
             assert (each.foreign, each.kv_foreign) == (engine.foreign, engine.kv_foreign)
             assert (each.passed_over, each.limit_percent) == (engine.passed_over, engine.limit_percent)
+            assert each.grown_percent == engine.grown_percent
             assert (each.place is not None) == self.books.has_headroom(engine)
 
     def _check_wakeup(self) -> None:
@@ -127,6 +130,7 @@ class ModelHost:
         due += [each.deadline for each in books.asked.values() if each.deadline is not None]
         due += [each.returns_at for each in books.engines.values() if each.returns_at is not None]
         due += [each.silent_at for each in books.engines.values() if each.silent_at is not None]
+        due += [each.grows_at for each in books.engines.values() if each.grows_at is not None]
         stall = books.rules.policy.health.stall_ns_max
         due += [after(each.quiet_since, stall) for each in books.engines.values() if books.streams(each)]
         due += [each.prefilled_at for each in books.open.values() if each.prefilled_at is not None]
@@ -170,6 +174,7 @@ class Check:
         self.ends = {each.request_id: each for each in commands if isinstance(each, End)}
         self.fleet_orders: list[tuple[type, EndpointId]] = []
         self.aborts: list[tuple[RequestId, int]] = []
+        self.holds: list[tuple[RequestId, PoolName]] = []
         self.ejected_until: dict[EndpointId, Instant] = {}
 
     def run(self) -> None:
@@ -180,6 +185,7 @@ class Check:
         self.compute_prompts()
         self.happen()
         self.watch()
+        self.release()
         self.compare_orders()
         for command in self.commands:
             if isinstance(command, Dispatch):
@@ -285,7 +291,7 @@ class Check:
         if ticket.completion_ns_left is not None:
             request.complete_by = after(self.now, ticket.completion_ns_left)
         if ticket.stream and admitted.service_class.ttft_ns is not None:
-            request.target = after(self.now, admitted.service_class.ttft_ns)
+            request.target = request.promised = after(self.now, admitted.service_class.ttft_ns)
         self.move(request, admitted)
         return request
 
@@ -306,9 +312,10 @@ class Check:
         books, ticket = self.books, request.ticket
         if not books.live(request.pools):
             self.fall_back(request)
-        room = self.fits_somewhere(request) or self.may_be_held_somewhere(request)
-        assert room or not self.queue_is_full(request), "the queue is longer than its bounds"
-        assert not self.waits_too_long(request), "let in although it cannot be served in time"
+        if books.live(request.pools) or not self.hold(request):
+            room = self.fits_somewhere(request) or self.may_be_held_somewhere(request)
+            assert room or not self.queue_is_full(request), "the queue is longer than its bounds"
+            assert not self.waits_too_long(request), "let in although it cannot be served in time"
         for tenant, limits in self.limits_of(ticket.tenant):
             assert limits.concurrency is None or self.open_requests(tenant) < limits.concurrency
         if ticket.client_retries:
@@ -326,6 +333,22 @@ class Check:
             self.check_extra_attempt(other.pools[0])
             self.move(request, other)
 
+    def hold(self, request: Asked) -> bool:
+        """Nobody of its pools takes work: whether it is held until somebody does, which has a bound of its own."""
+        if (pool := self.books.start_awaited(request)) is None:
+            return False
+        assert not self.books.hold_is_full(pool), "more are held than may be"
+        request.hold, request.is_held = pool, True
+        self.holds.append((request.ticket.request_id, pool))
+        return True
+
+    def release(self) -> None:
+        """With an endpoint that takes work nobody is held any longer."""
+        for request in self.books.queued:
+            if request.is_held and self.books.live(request.pools):
+                request.held_no_longer(self.now)
+                request.expires = self.books.last_moment(request, self.now)
+
     def instead(self, request: Asked) -> Admitted | None:
         """Where it may fall back to, as nobody of its own pools takes work."""
         if self.books.live(request.pools):
@@ -338,6 +361,8 @@ class Check:
         match outcome:
             case Outcome.NO_ENDPOINTS:
                 of_pools = [each for each in books.engines.values() if each.pool in request.pools]
+                if (pool := books.start_awaited(request)) is not None:
+                    return books.hold_is_full(pool) and not books.live(request.pools)
                 return not any(each.live or each.warming for each in of_pools)
             case Outcome.RATE_LIMITED | Outcome.TOO_LARGE:
                 return bool(self.limits_of(ticket.tenant))
@@ -360,7 +385,8 @@ class Check:
 
     def queue_is_full(self, request: Asked) -> bool:
         service_class, tenant = request.service_class, request.ticket.tenant
-        held = [each for each in self.books.queued if each.service_class.name == service_class.name]
+        queued = [each for each in self.books.queued if each.hold is None]
+        held = [each for each in queued if each.service_class.name == service_class.name]
         own = [each for each in held if each.ticket.tenant == tenant]
         return len(held) >= service_class.queue_length_max or len(own) >= service_class.queue_length_per_tenant_max
 
@@ -520,6 +546,10 @@ class Check:
         self.check_extra_attempt(pool)
         self.spend(request.ticket.tenant, rules.cost_after_silence if silent else rules.cost)
         self.move(request, verdict)
+        pool = None if self.books.live(request.pools) else self.books.start_awaited(request)
+        request.hold = None
+        if pool is not None and not self.books.hold_is_full(pool):
+            self.hold(request)
         request.queued, request.avoid, request.queued_since = True, attempt.engine, self.now
         request.expires = self.books.last_moment(request, self.now)
 
@@ -558,6 +588,9 @@ class Check:
                 self.end(request, answer.outcome)
             else:
                 self.move(request, verdict)
+                request.hold = None if request.hold is None else books.start_awaited(request)
+                if request.is_held and request.hold is None:
+                    request.held_no_longer(self.now)
 
     def fleet(self, event: FleetEvent) -> None:
         if isinstance(event, EndpointJoined):
@@ -578,6 +611,7 @@ class Check:
                 self.forget_if_gone(known)
             case EndpointUnreadied():
                 was_live, known.state, known.returns_at = known.live, EndpointState.WARMING, None
+                known.grown_percent, known.grows_at = 100, None
                 self.call_back(known, was_live)
                 known.talks = known.silent = known.passed_over = False
                 known.limit_percent, known.foreign, known.kv_foreign, known.silent_at = 100, 0, 0, None
@@ -587,6 +621,7 @@ class Check:
             case EndpointReadied() if known.state is EndpointState.WARMING:
                 known.failures = 0
                 known.state = EndpointState.TRIAL if known.ejections else EndpointState.READY
+                self.begin(known)
                 if known.state is EndpointState.READY:
                     self.fleet_orders.append((Readmit, known.id))
             case _:
@@ -625,6 +660,19 @@ class Check:
             engine.state, engine.ejections = EndpointState.READY, 0
             self.fleet_orders.append((Readmit, engine.id))
 
+    def begin(self, engine: Engine) -> None:
+        """Beside one that has served for long enough it starts slowly."""
+        long_enough = self.books.rules.policy.health.slow_start_ns
+        engine.ready_at = self.now
+        others = [each for each in self.carrying(engine.pool) if each is not engine]
+        if long_enough and any(self.now - each.ready_at >= long_enough for each in others):
+            engine.grown_percent, engine.grows_at = 20, after(self.now, Duration(max(1, long_enough // 5)))
+
+    def carrying(self, pool: PoolName) -> list[Engine]:
+        """Those that are trusted and take all they can."""
+        ready = [each for each in self.books.live((pool,)) if each.state is EndpointState.READY]
+        return [each for each in ready if each.grown_percent == 100]
+
     def failure(self, engine: Engine) -> None:
         engine.failures += 1
         often = engine.failures >= self.books.rules.policy.health.failures_max
@@ -632,6 +680,21 @@ class Check:
             self.eject(engine)
 
     def eject(self, engine: Engine) -> None:
+        """The endpoint, and where it was trusted the rest of its zone, if most of that is ejected and others serve."""
+        was_trusted = engine.state is EndpointState.READY
+        self.eject_one(engine)
+        zone = [each for each in self.books.engines.values() if each.zone == engine.zone and not each.leaving]
+        ejected = [each for each in zone if each.state is EndpointState.EJECTED]
+        judged = len(ejected) + len([each for each in zone if each.live])
+        percent = self.books.rules.policy.health.zone_percent
+        if engine.zone and was_trusted and len(ejected) >= max(2, judged * percent / 100):
+            trusted = [each for each in self.books.engines.values() if each.live and each.state is EndpointState.READY]
+            elsewhere = [each.pool for each in trusted if each.zone != engine.zone]
+            for each in zone:
+                if each.live and each.pool in elsewhere:
+                    self.eject_one(each)
+
+    def eject_one(self, engine: Engine) -> None:
         rules = self.books.rules.policy.health
         length = min(rules.eject_ns * 2**engine.ejections, rules.eject_ns_max)
         engine.ejections, engine.failures = engine.ejections + 1, 0
@@ -641,8 +704,17 @@ class Check:
         self.call_back(engine, was_live)
 
     def call_back(self, engine: Engine, was_live: bool) -> None:
-        """With the last endpoint of a pool that takes work gone, nobody sits out more than a first ejection."""
-        if not was_live or engine.live or self.books.live((engine.pool,)):
+        """With the last endpoint of a pool that takes work gone, nobody sits out more than a first ejection.
+
+        With the last one gone that takes all it can, nobody starts slowly.
+        """
+        if not was_live or engine.live:
+            return
+        if self.books.live((engine.pool,)):
+            if not self.carrying(engine.pool):
+                for each in self.books.engines.values():
+                    if each.pool == engine.pool:
+                        each.grown_percent, each.grows_at = 100, None
             return
         soon = after(self.now, self.books.rules.policy.health.eject_ns)
         for each in self.books.engines.values():
@@ -656,6 +728,11 @@ class Check:
 
     def watch(self) -> None:
         for engine in self.books.engines.values():
+            if engine.grows_at is not None and engine.grows_at <= self.now:
+                engine.grown_percent += 20
+                step = self.books.rules.policy.health.slow_start_ns // 5
+                done = engine.grown_percent >= 100
+                engine.grows_at = None if done else after(self.now, Duration(max(1, step)))
             if engine.silent_at is not None and engine.silent_at <= self.now:
                 engine.silent, engine.silent_at = True, None
                 self.judge_silence(engine.pool)
@@ -688,6 +765,7 @@ class Check:
                 assert known is None or (known.returns_at is not None and known.returns_at <= each.until)
         aborts = [each for each in self.commands if isinstance(each, Abort)]
         assert sorted((each.request_id, each.attempt) for each in aborts) == sorted(self.aborts)
+        assert [(each.request_id, each.pool) for each in self.commands if isinstance(each, Hold)] == self.holds
         for each in aborts:
             attempt = self.books.open[each.request_id, each.attempt]
             assert attempt.engine.id == each.endpoint_id
@@ -701,13 +779,14 @@ class Check:
         self.check_place(order, request, engine)
         if not order.hedge:
             assert request.queued, "sent twice"
+            assert not request.is_held, "sent while it was held"
             self.check_bands(request, engine.pool)
             self.check_order_of_tenant(request, engine.pool)
             self.books.forget_those_who_passed(request.service_class.band, engine.pool)
             request.queued = False
             request.waited += self.now - request.queued_since
         request.attempts += 1
-        assert (order.attempt, order.waited_ns) == (request.attempts, request.waited)
+        assert (order.attempt, order.waited_ns, order.held_ns) == (request.attempts, request.waited, request.held)
         assert order.caps == request.service_class.caps
         if request.attempts == 1 and not request.fell_back:
             self.count_first(request, engine.pool)
@@ -818,7 +897,8 @@ class Check:
         assert order.outcome is expected
         if request.queued:
             request.waited += self.now - request.queued_since
-        assert (order.attempts, order.waited_ns) == (request.attempts, request.waited)
+            request.held += self.now - request.queued_since if request.is_held else 0
+        assert (order.attempts, order.waited_ns, order.held_ns) == (request.attempts, request.waited, request.held)
         assert order.service_class is not None
         self.check_retry_after(order)
         del self.books.asked[order.request_id]
@@ -827,7 +907,7 @@ class Check:
     def end_unknown(self, ticket: Ticket, expected: Outcome) -> None:
         order = self.ends.pop(ticket.request_id)
         assert order.outcome is expected
-        assert (order.attempts, order.waited_ns) == (0, 0)
+        assert (order.attempts, order.waited_ns, order.held_ns) == (0, 0, 0)
         self.check_retry_after(order)
         self.books.ended[order.request_id] = order.outcome
 

@@ -76,6 +76,7 @@ INTERACTIVE = replace(
     ttft_ns=lasting(4),
     hedges=True,
 )
+PATIENT = replace(INTERACTIVE, start_wait_ns=lasting(15))
 CODE = replace(a_class("code", queue_wait=9, pools=("q",), queue_length_max=5), tpot_ns=lasting(0.05))
 BATCH = replace(
     a_class("batch", band=1, queue_wait=20, queue_length_max=9, pools=("p", "q"), service_tiers=("flex",)),
@@ -88,7 +89,14 @@ STRICT = a_class("interactive", queue_wait=12, caps=Caps(prompt_tokens=100))
 GIVING_WAY = replace(BATCH, promise=Promise.COST, variants=(Variant(1, Caps(output_tokens=9)),))
 KEPT = replace(URGENT, reserve_percent=40)
 RETRY = RetryRules(credit_burst=500)
-HEALTH = HealthRules(failures_max=2, stall_ns_max=lasting(6), eject_ns=lasting(2), eject_ns_max=lasting(7))
+HEALTH = HealthRules(
+    failures_max=2,
+    stall_ns_max=lasting(6),
+    eject_ns=lasting(2),
+    eject_ns_max=lasting(7),
+    slow_start_ns=lasting(3),
+    zone_percent=50,
+)
 MODELS = (a_model("m", "p", "q"), a_model("n", "q", "p"))
 HEAVY = Tenant(TenantId("bolt"), weight=300)
 LIGHT = Tenant(TenantId("coil"), weight=50)
@@ -140,6 +148,12 @@ POLICIES = (
         )
     ),
     policy(pools=(replace(P, prompt_tokens_max=500), Q)),
+    # Pools that have an endpoint only when they are asked for one.
+    policy(
+        classes=(PATIENT, CODE, replace(BATCH, start_wait_ns=lasting(4)), URGENT),
+        pools=(replace(P, hold_max=2), replace(Q, hold_max=4)),
+    ),
+    policy(classes=(PATIENT, CODE, BATCH, replace(KEPT, start_wait_ns=lasting(9))), pools=(P, replace(Q, hold_max=3))),
     # What an engine said is soon stale.
     policy(routing=RoutingRules(stale_ns=lasting(1))),
     # All that gives way under overload.
@@ -150,6 +164,7 @@ POLICIES = (
     ),
 )
 ENDPOINTS = {"e1": "p", "e2": "p", "e3": "q", "e4": "q"}
+ZONES = {"e1": "a", "e3": "a", "e4": "a", "e2": "b"}
 
 CLASSES_NAMED = ["interactive"] * 3 + ["code"] * 2 + ["batch"] * 3 + ["urgent", None, "nonsense"]
 
@@ -170,7 +185,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     host: ModelHost
 
     @initialize(
-        ready=st.sampled_from([["e1"], ["e1", "e3"], ["e1", "e2", "e3"], list(ENDPOINTS)]),
+        ready=st.sampled_from([[], ["e1"], ["e1", "e3"], ["e1", "e2", "e3"], list(ENDPOINTS)]),
         places=st.integers(1, 5),
         device=st.sampled_from(["", "", "gpu"]),
         number=st.sampled_from([0] * 10 + list(range(len(POLICIES)))),
@@ -381,8 +396,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     # Help
 
     def add(self, name: str, places: int, later: Duration = Duration(0)) -> None:
-        endpoint = replace(an_endpoint(name, pool=ENDPOINTS[name], places=places), device=self.devices.get(name, ""))
-        self.host.tell(EndpointJoined(endpoint), later)
+        endpoint = an_endpoint(name, pool=ENDPOINTS[name], places=places)
+        where = replace(endpoint, device=self.devices.get(name, ""), zone=ZONES[name])
+        self.host.tell(EndpointJoined(where), later)
 
     def some_attempt(self, position: int) -> Open:
         attempts = list(self.host.books.open.values())
@@ -415,7 +431,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def check_that_nothing_is_remembered(self) -> None:
         idle = inside(self.host.scheduler)
-        assert (idle.requests, idle.attempts, idle.queued_per_tenant, idle.lines) == (0, 0, 0, 0)
+        assert (idle.requests, idle.attempts, idle.queued_per_tenant, idle.lines, idle.held) == (0, 0, 0, 0, 0)
         assert (idle.keys, idle.deadlines, idle.limit_claims, idle.work) == (0, 0, 0, 0)
         assert (idle.expiries, idle.stalls, idle.prefills, idle.hedges) == (0, 0, 0, 0)
         assert (idle.pools_changed, idle.promised) == (0, 0)
@@ -424,7 +440,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for name in ENDPOINTS:
             self.host.tell(leaving(name))
         gone = inside(self.host.scheduler)
-        assert (gone.endpoints, gone.pools, gone.devices, gone.shelved) == (0, 0, 0, 0)
+        assert (gone.endpoints, gone.pools, gone.devices, gone.shelved, gone.starts) == (0, 0, 0, 0, 0)
         assert (gone.returns, gone.silences, gone.agenda) == (0, 0, 0)
         self.come_down_the_ladder()
         assert self.host.scheduler.next_wakeup() is None

@@ -1,5 +1,6 @@
 """Which log does the virtual host write? Four small engines, too many callers, and engines that die, hang and crawl."""
 
+from dataclasses import replace
 from random import Random
 
 from headgate.core.scheduler import Scheduler
@@ -21,7 +22,7 @@ from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Han
 from headgate.simulation.virtual.story import Ending, Sample, Story
 from headgate.simulation.workload.arrival import Arrival, Arrivals
 from tests.replay.hosts import Recorder
-from tests.support.builders import a_class, a_model, a_policy, lasting
+from tests.support.builders import a_class, a_model, a_policy, a_pool, lasting
 
 _SPAN = Duration(24 * SECOND)
 _TENANTS = ("acme", "bolt", "corn")
@@ -49,14 +50,22 @@ def _scenario() -> Scenario:
         title="Trouble",
         seed=11,
         policy=a_policy(
-            classes=(a_class("interactive", queue_wait=1), a_class("batch", band=1, queue_wait=20)),
+            classes=(
+                replace(a_class("interactive", queue_wait=1), start_wait_ns=lasting(2)),
+                a_class("batch", band=1, queue_wait=20),
+            ),
             tenants=_TENANTS,
-            pools=("p",),
+            pools=(replace(a_pool("p"), hold_max=8),),
             models=(a_model("m", "p"),),
             health=HealthRules(failures_max=2, stall_ns_max=lasting(2), eject_ns=lasting(1)),
         ),
         model=ModelName("m"),
-        engines=tuple(EngineSpec(id=each, pool=PoolName("p"), profile=TINY, in_flight_max=3) for each in ids),
+        engines=tuple(
+            EngineSpec(
+                id=each, pool=PoolName("p"), profile=TINY, in_flight_max=3, cold_start_ns=Duration(200 * MILLISECOND)
+            )
+            for each in ids
+        ),
         callers={
             ClassName("interactive"): Callers(leave_ns=Duration(3 * SECOND // 2), retries=2),
             ClassName("batch"): Callers(stream=False),

@@ -27,6 +27,7 @@ async def record(folder: Path) -> Recorder:
             await _a_failing_engine(gateway, first, second)
             await _callers_that_leave(gateway, first, second)
             await _a_silent_engine(gateway, first, second)
+            await _nobody_there(gateway, first, second)
             await _another_configuration(gateway, config, second, third)
             await gateway.until_idle()
     return recorder
@@ -37,13 +38,14 @@ def _config(*engines: FakeEngine) -> Config:
         in_flight_max=1,
         classes={
             "interactive": {"band": 0, "queue_wait_max": "200ms", "first_token_max": "500ms"},
-            "batch": {"band": 1, "queue_wait_max": "20s", "first_token_max": "500ms"},
+            "batch": {"band": 1, "queue_wait_max": "20s", "first_token_max": "500ms", "start_wait": "20s"},
         },
         health={"failures_max": 2, "eject": "200ms"},
     )
     config["pools"]["small"]["endpoints"] = [
         {"name": f"e{number}", "url": engine.url} for number, engine in enumerate(engines)
     ]
+    config["pools"]["small"]["scaling"] = {"endpoints_min": 0, "endpoints_max": 2, "period": "1h", "cold_start": "1s"}
     return config
 
 
@@ -93,6 +95,18 @@ async def _a_silent_engine(gateway: GatewayInLoop, silent: FakeEngine, good: Fak
     silent.behaviour = good.behaviour = Behaviour()
     silent.script.append(Behaviour(hang_before_head=True))
     await asyncio.gather(*(_ask(gateway, stream=True, tier="flex") for _ in range(3)))
+
+
+async def _nobody_there(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
+    """Every engine loads anew, and somebody is held meanwhile."""
+    for engine in engines:
+        engine.loading = True
+    await gateway.until(lambda status: all(each["state"] == "warming" for each in status["endpoints"]), seconds_max=15)
+    async with asyncio.TaskGroup() as callers:
+        callers.create_task(_ask(gateway, tier="flex"))
+        await gateway.until(lambda status: status["held_for_start"] == {"small": 1})
+        for engine in engines:
+            engine.loading = False
 
 
 async def _another_configuration(gateway: GatewayInLoop, config: Config, second: FakeEngine, third: FakeEngine) -> None:

@@ -52,7 +52,10 @@ CONTROL_PATHS = [
     "/v1/audio/transcriptions", "/v1/audio/translations", "/v1/images/generations", "/v1/fine_tuning/jobs",
     "/v1/assistants", "/v1/threads", "/v1/messages", "/v1/messages/count_tokens", "/v1/realtime", "/v1/responses/abc",
     "/v1/responses/abc/cancel", "/v1/models/m", "/v1", "/api/tags", "/api/generate", "/api/chat",
-    "/v2/models/m/infer", "/v2/repository/index", "/v2/repository/models/m/load", "/shutdown", "/reload", "/config",
+    "/v2/repository/index", "/v2/repository/models/m/load", "/v2/models/m/config", "/v2/models/m/stats",
+    "/v2/models/m/trace/setting", "/v2/models/m/versions/1/infer", "/v2/models/m/generate", "/v2/models/m/explain",
+    "/v2/systemsharedmemory/region/r/register", "/v2/cudasharedmemory/status", "/v2/logging", "/v2/trace/setting",
+    "/v2/models", "/v2/health", "/shutdown", "/reload", "/config",
 ]
 # fmt: on
 

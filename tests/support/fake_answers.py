@@ -179,8 +179,10 @@ class Generation:
 
     def _whole_body(self) -> bytes:
         if self._received.path == "/v1/embeddings":
-            vectors = [{"object": "embedding", "index": 0, "embedding": [0.5, -0.5]}]
-            usage = {"prompt_tokens": 7, "total_tokens": 7}
+            asked = self._asked.get("input")
+            count = len(asked) if isinstance(asked, list) else 1
+            vectors = [{"object": "embedding", "index": at, "embedding": [0.5, -0.5]} for at in range(count)]
+            usage = {"prompt_tokens": 7 * count, "total_tokens": 7 * count}
             return compact({"object": "list", "data": vectors, "model": self._asked.get("model"), "usage": usage})
         if self._is_response:
             return compact(self._response("completed"))

@@ -26,6 +26,10 @@ class Inside:
     """Kinds of waiting work that are summed up."""
     turns_listed: int
     """Tenants on the list of some pool; one that waits no longer stays until its turn comes."""
+    held: int
+    """Pools and classes of which requests that were held wait."""
+    starts: int
+    """Sets of pools for whose first endpoint somebody is held, or was when it began to start."""
     pools_changed: int
     agenda: int
     """Alarms of all kinds, with those that no longer count."""
@@ -61,6 +65,8 @@ def inside(scheduler: Scheduler) -> Inside:
         lines=sum(len(lines) for band in bands for lines in band._waiting.values()),
         work=len(backlog.work._bands) + len(backlog.work._tenants),
         turns_listed=sum(len(turns._listed) for band in bands for turns in band._turns.values()),
+        held=len(backlog.held),
+        starts=len(scheduler._holds.starts),
         pools_changed=len(fleet.changed),
         agenda=len(scheduler._agenda) + len(fleet.agenda),
         expiries=len(scheduler._expiries),

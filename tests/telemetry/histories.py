@@ -5,8 +5,9 @@ telling, whatever the scheduler would decide.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
@@ -94,7 +95,13 @@ def others(count: int, tenant: str, *, first: float, service_class: str = "inter
     return came + went
 
 
+HELD = Hold(ID, "main", "interactive", "no endpoint of pool main takes work; held for the first endpoint to start")
 HISTORIES: dict[str, list[Moment]] = {
+    "held for a start": [
+        (0, arrived(), [HELD]),
+        (20.5, TimerFired(), [replace(sent(waited=20.5), held_ns=20 * SECOND)]),
+        (21, attempt_over(usage=USED), [replace(over(waited=20.5), held_ns=20 * SECOND)]),
+    ],
     "completed at once": [
         (0, arrived(), [sent()]),
         (0.318, FirstToken(ID, 1), []),

@@ -27,6 +27,7 @@ from headgate.telemetry.decisions import (
 from headgate.telemetry.explanation import explained, unknown
 from tests.telemetry.histories import (
     CALLER_LEFT,
+    HELD,
     HISTORIES,
     ID,
     Moment,
@@ -153,6 +154,38 @@ def test_an_open_request_is_told_where_it_is() -> None:
         "why": "its first token has not come",
     }
     assert told(at_engine)["outcome"] is None
+
+
+def test_one_that_is_held_is_told_what_for() -> None:
+    data = told((0, arrived(), [HELD]), now=7)
+
+    assert data["class"] == "interactive"
+    assert data["summary"].endswith(
+        "class interactive, has been held 7 s so far for the first endpoint of pool main to start."
+    )
+
+
+def test_one_that_was_held_in_vain_is_told_for_how_long() -> None:
+    ending = replace(
+        over(Outcome.NO_ENDPOINTS, "nothing came", attempts=0, waited=9, retry_after=5), held_ns=9 * SECOND
+    )
+    data = told((0, arrived(), [HELD]), (9, TimerFired(), [ending]))
+
+    assert data["summary"].endswith(
+        "was held 9 s for the first endpoint of pool main to start; "
+        "ended after 9 s as no_endpoints: nothing came; Retry-After 5 s."
+    )
+    assert [step["kind"] for step in data["steps"]] == ["arrived", "held", "ended"]
+
+
+def test_one_that_was_held_and_then_waited_is_told_both() -> None:
+    data = told(*HISTORIES["held for a start"])
+
+    assert data["summary"].split("; ")[:2] == [
+        f"{ID} of tenant acme, class interactive, was held 20 s for the first endpoint of pool main to start",
+        "waited 500 ms while nothing was sent to pool main, where no endpoint was ready and had room",
+    ]
+    assert " at once " not in data["summary"]
 
 
 def test_one_that_waits_for_another_attempt_has_waited_since_the_last_ended() -> None:

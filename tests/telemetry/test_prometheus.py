@@ -7,13 +7,15 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate import __version__
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
     EndpointJoined,
     EndpointLeaving,
+    EndpointReadied,
+    EndpointUnreadied,
     Event,
     FirstToken,
     PolicyChanged,
@@ -29,6 +31,7 @@ from headgate.model.policy import Policy, Pool, ServiceClass
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND
 from headgate.model.usage import Usage, UsageSource
+from headgate.ports.fleet import Phase
 from headgate.telemetry import meters
 from headgate.telemetry.meters import Histogram, Meters
 from headgate.telemetry.prometheus import render
@@ -187,6 +190,24 @@ def test_the_present_state_is_told_at_each_scrape() -> None:
     assert found[f"headgate_build_info{{version={__version__}}}"] == 1
 
 
+def test_those_who_are_held_are_told_of_every_class_and_pool_that_holds() -> None:
+    patient, hasty = ServiceClass("chat", 0, start_wait_ns=SECOND), ServiceClass("batch", 1)
+    elsewhere = ServiceClass("code", 0, start_wait_ns=SECOND, pools=("large",))
+    classes = (patient, hasty, elsewhere)
+    observer = an_observer(Policy(classes=classes, pools=(Pool("small", hold_max=9), Pool("large"))))
+    saw(observer, Hold("a", "small", "chat", ""), Hold("b", "small", "chat", ""), Hold("c", "gone", "chat", ""))
+    summary = Summary("h", queued={}, requests=1, endpoints=(), held={("small", "chat"): 1})
+
+    found = samples(observer, summary)
+
+    assert {name: value for name, value in found.items() if "hold_depth" in name or "requests_held" in name} == {
+        "headgate_requests_held_total{class=chat,pool=small}": 2,
+        "headgate_hold_depth{class=chat,pool=small}": 1,
+    }
+    observer.saw(PolicyChanged(POLICY, "h2"), [], now=0)
+    assert not any("held_total" in name or "hold_depth" in name for name in samples(observer))
+
+
 def test_how_much_is_known_of_beginnings_is_told_of_every_pool_of_the_policy() -> None:
     known = (("small", 1_200), ("gone", 7))
     found = samples(an_observer(), Summary("abc", queued={}, requests=0, endpoints=(), prefix_hashes=known))
@@ -324,3 +345,30 @@ def test_the_page_says_what_it_is() -> None:
     assert kind.startswith("text/plain; version=")
     assert page.startswith(b"# HELP headgate_requests_total Requests by how they ended.\n")
     assert b"_created" not in page
+
+
+def test_how_long_endpoints_warm_up_start_and_drain_is_told() -> None:
+    observer = an_observer()
+    endpoint = Endpoint("small/a", "small", 4)
+    for second, event in (
+        (0, EndpointJoined(endpoint)),
+        (2, EndpointJoined(replace(endpoint, in_flight_max=8))),
+        (5, EndpointReadied("small/a")),
+        (6, EndpointReadied("small/a")),
+        (10, EndpointUnreadied("small/a")),
+        (11, EndpointUnreadied("small/a")),
+        (12, EndpointReadied("small/a")),
+        (20, EndpointLeaving("small/a")),
+        (21, EndpointUnreadied("small/a")),
+        (22, EndpointReadied("small/a")),
+    ):
+        observer.saw(event, [], now=second * SECOND)
+    observer.started("small", dict.fromkeys(Phase, 0) | {Phase.WEIGHTS: 3 * SECOND})
+    observer.drained("small", 4 * SECOND)
+    found = samples(observer)
+
+    assert found["headgate_endpoint_warming_seconds_count{pool=small}"] == 2
+    assert found["headgate_endpoint_warming_seconds_sum{pool=small}"] == 5 + 2
+    assert found["headgate_endpoint_start_seconds_sum{phase=weights,pool=small}"] == 3
+    assert found["headgate_endpoint_drain_seconds_sum{pool=small}"] == 4
+    assert "headgate_endpoint_drain_seconds_sum{pool=large}" not in found, "whose endpoints others start"

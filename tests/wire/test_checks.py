@@ -14,6 +14,7 @@ PROMPTS: dict[Api, dict[str, object]] = {
     Api.COMPLETIONS: {"prompt": "hi"},
     Api.EMBEDDINGS: {"input": "hi"},
     Api.RESPONSES: {"input": "hi"},
+    Api.INFER: {"inputs": [{"name": "x", "shape": [1], "datatype": "INT32", "data": [1]}]},
 }
 GENERATING = [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES]
 

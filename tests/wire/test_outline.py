@@ -21,6 +21,7 @@ PROMPTS: dict[Api, dict[str, Any]] = {
     Api.COMPLETIONS: {"prompt": "Once"},
     Api.EMBEDDINGS: {"input": ["a", "b"]},
     Api.RESPONSES: {"input": "hi", "instructions": "be brief"},
+    Api.INFER: {"inputs": [{"name": "x", "shape": [2], "datatype": "FP32", "data": [1.5, 2]}]},
 }
 LONG = "x" * (NAMES_CHARS_MAX + 1)
 

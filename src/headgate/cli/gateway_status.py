@@ -42,6 +42,7 @@ class EndpointState(Struct, frozen=True):
     leaving: bool
     in_flight: int
     in_flight_max: int
+    suspected: bool = False
 
 
 class GatewayStatus(Struct, frozen=True):
@@ -55,6 +56,7 @@ class GatewayStatus(Struct, frozen=True):
     endpoints: tuple[EndpointState, ...]
     engines: tuple[EngineFound, ...] = ()
     reload_problems: tuple[str, ...] = ()
+    held_for_start: dict[str, int] = {}
 
 
 def url_of(host: str, port: int) -> str:

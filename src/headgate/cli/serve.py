@@ -49,8 +49,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         return uvloop.run(_serve(settings, read))
     except OSError as error:
-        hint = f"choose another address in {args.file} or stop what uses it"
-        print(f"headgate: {error.strerror}; {hint}", file=sys.stderr)
+        # Without a number it is no address that is wrong, and the text says the next step itself.
+        hint = f"; choose another address in {args.file} or stop what uses it" if error.errno else ""
+        print(f"headgate: {error.strerror}{hint}", file=sys.stderr)
         return 1
 
 

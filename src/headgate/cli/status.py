@@ -76,6 +76,8 @@ def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
     yield f"headgate {status.version} at {url}, configuration {status.config_hash}, up {_lasting(status.uptime_s)}"
     waiting = sum(status.queued.values())
     yield f"requests: {status.requests_open} open, {status.attempts_open} at engines, {waiting} waiting"
+    for pool, count in status.held_for_start.items():
+        yield f"held: {count} that came while pool {pool} had no endpoint"
     if status.draining:
         yield "draining: it takes nothing new and leaves when what is open has ended"
     for problem in status.reload_problems:
@@ -98,7 +100,7 @@ def _endpoints(status: "GatewayStatus") -> Iterator[str]:
 
 
 def _row(endpoint: "EndpointState", engine: "EngineFound | None") -> tuple[str, ...]:
-    state = f"{endpoint.state}, leaving" if endpoint.leaving else endpoint.state
+    state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving
     row = (endpoint.id, state, f"{endpoint.in_flight} of {endpoint.in_flight_max}")
     if engine is None:
         return (*row, *[_UNKNOWN] * 5)

@@ -11,14 +11,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from typing import TYPE_CHECKING
 
 from headgate import __version__
+from headgate.compose.fleets import Fleets
+from headgate.compose.keda import start_scaler
+from headgate.compose.scaling import Scaling
 from headgate.config.problems import ConfigErrors
-from headgate.config.settings import Settings
+from headgate.config.settings import PoolSettings, Settings
 from headgate.core.events import EndpointUnreadied, PolicyChanged
 from headgate.core.scheduler import Scheduler
+from headgate.core.summary import EndpointSummary, held_by_pool
 from headgate.edge.admin import AdminApp
 from headgate.edge.auth import KeyRing
+from headgate.edge.batching import Batchers
 from headgate.edge.connection import Bounds
 from headgate.edge.door import Access, Door, DoorLimits
 from headgate.edge.large_bodies import LargeBodies
@@ -34,7 +40,10 @@ from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
-from headgate.model.units import SECOND, EndpointId, ModelName, RequestId, TenantId
+from headgate.model.policy import BatchRules
+from headgate.model.scaling import ScalingRules
+from headgate.model.units import SECOND, ClassName, Duration, EndpointId, ModelName, PoolName, RequestId, TenantId
+from headgate.ports.fleet import FleetEndpoint, Phase
 from headgate.ports.observer import Observer
 from headgate.telemetry.decisions import Decisions
 from headgate.telemetry.explanation import explained, unknown
@@ -43,6 +52,9 @@ from headgate.telemetry.loop_lag import measure_for_ever
 from headgate.telemetry.meters import Histogram, Meters
 from headgate.telemetry.prometheus import EngineSignals, render
 from headgate.wire.salts import tenant_salt
+
+if TYPE_CHECKING:
+    from headgate.fleets.keda.scaler import KedaScaler
 
 _EXIT_MISTAKE = 70
 
@@ -63,17 +75,22 @@ class Gateway:
         self._addresses: dict[EndpointId, _Address] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
         self._meters = Meters()
+        self._batchers = Batchers(self._engines, self._meters.batched)
         self._decisions = Decisions()
         self._loop_lag = Histogram()
         self._clock = SystemClock()
-        watching = (self._meters, self._decisions, LogObserver(), *observers)
+        self._scaling = Scaling(_scaling_rules(settings))
+        watching = (self._meters, self._decisions, LogObserver(), self._scaling, *observers)
         self._host = LocalHost(Scheduler(), self._clock, watching, self._on_fault)
         self._watch = EngineWatch(self._session, self._host.tell, _tell_signals)
+        self._fleets = Fleets(
+            self._session, self._known, self._follow_fleets, on_start=self._on_start, on_drain=self._meters.drained
+        )
         self._attempts = OpenAttempts(self._host.tell)
         self._large_bodies = LargeBodies()
         self._door = Door(
             host=self._host,
-            engines=self._engines,
+            engines=self._batchers,
             attempts=self._attempts,
             access=_access(settings),
             limits=_door_limits(settings),
@@ -84,6 +101,7 @@ class Gateway:
             zone=settings.zone,
         )
         self._listeners: tuple[Listener, ...] = ()
+        self._keda: KedaScaler | None = None
         self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status, explain=self._explain)
         self._take_over(settings)
 
@@ -96,6 +114,8 @@ class Gateway:
             if self._fault is None:
                 raise
         finally:
+            self._leave.set()
+            await self._fleets.stop()
             await self._watch.stop()
             self._host.stop()
             for engine in self._engines.values():
@@ -121,18 +141,28 @@ class Gateway:
             asyncio.create_task(admin.sweep_for_ever()),
             asyncio.create_task(self._attempts.sweep_for_ever()),
             asyncio.create_task(measure_for_ever(self._loop_lag)),
+            asyncio.create_task(self._scaling.run(self._host.summary, self._clock.now, self._scale)),
         ]
         for task in beside:
             task.add_done_callback(self._ended_beside)
         try:
             await asyncio.gather(door.start(), admin.start())
+            await self._fleets.start()
+            if self._settings.scaler_listen is not None:
+                self._keda = await start_scaler(self._settings.scaler_listen, self._scaling, self._host.summary)
             started(door.address, admin.address)
             await self._leave.wait()
-            await self._drain()
+            await asyncio.gather(self._drain(), self._stop_scaler())
         finally:
+            await self._stop_scaler()
             await asyncio.gather(door.stop(), admin.stop())
             for task in beside:
                 task.cancel()
+
+    async def _stop_scaler(self) -> None:
+        """Before the last requests end: new ones go elsewhere, and only there it is known how many are wanted."""
+        if self._keda is not None:
+            await self._keda.stop()
 
     def leave(self) -> None:
         """Begins to drain; said once more, leaves at once."""
@@ -156,10 +186,13 @@ class Gateway:
                 # A gateway that leaves has nothing to gain from it, and may no longer have what it would change.
                 if not self._leave.is_set():
                     self._change_to(settings)
+                    await self._fleets.start()
 
     def _change_to(self, settings: Settings) -> None:
         before, self._settings = self._settings, settings
-        if (before.listen, before.admin_listen) != (settings.listen, settings.admin_listen):
+        if self._keda is not None:
+            self._keda.changed()
+        if _listeners(before) != _listeners(settings):
             tell(logging.WARNING, "another listen address needs a restart")
         self._door.access = _access(settings)
         self._door.limits = _door_limits(settings)
@@ -170,10 +203,19 @@ class Gateway:
         self._take_over(settings)
 
     def _take_over(self, settings: Settings) -> None:
-        """Brings scheduler, engines and probes to what the settings say."""
-        old, new = self._addresses, _addresses(settings)
+        """Brings scheduler, fleets, engines and probes to what the settings say."""
         self._host.tell(PolicyChanged(settings.policy, settings.hash))
-        endpoints = _endpoints(settings)
+        self._scaling.change_rules(_scaling_rules(settings))
+        self._batchers.change(_batch_rules(settings), _first_token_ns(settings))
+        self._fleets.change_to(settings.pools)
+        self._follow_fleets()
+
+    def _follow_fleets(self) -> None:
+        """Brings scheduler, engines and probes to what the fleets say."""
+        found = tuple(self._fleets.endpoints())
+        # Who has not started is looked at by its fleet alone; the scheduler knows that it is coming.
+        old, new = self._addresses, {each.id: _address(pool, each) for pool, each in found if each.started}
+        endpoints = tuple(_endpoint(pool, each) for pool, each in found)
         for event in changes(self._endpoints, endpoints):
             self._host.tell(event)
         for endpoint_id in old:
@@ -201,6 +243,18 @@ class Gateway:
         return HttpEngine(
             address.url, served_model=model, api_key=key, dialect=dialect, passes_priority=passes_priority
         )
+
+    def _known(self, endpoint_id: EndpointId) -> EndpointSummary | None:
+        return next((each for each in self._host.summary().endpoints if each.id == endpoint_id), None)
+
+    async def _scale(self, pool: PoolName, endpoints: int) -> bool:
+        if self._keda is not None:
+            self._keda.changed()
+        return not self._leave.is_set() and await self._fleets.scale(pool, endpoints)
+
+    def _on_start(self, pool: PoolName, took_ns: Mapping[Phase, Duration]) -> None:
+        self._meters.started(pool, took_ns)
+        self._scaling.started(pool, Duration(sum(took_ns.values())))
 
     async def _drain(self) -> None:
         if self._fault is not None:
@@ -235,7 +289,8 @@ class Gateway:
     def _metrics(self) -> Callable[[], tuple[bytes, str]]:
         """What makes the page, in whichever thread; the picture of this moment is taken here."""
         signals = EngineSignals(self._watch.signals_missing(), self._watch.telemetry_ages_s())
-        return partial(render, self._meters, self._loop_lag, self._host.summary(), self._held(), signals)
+        held, scaling = self._held(), self._scaling.told()
+        return partial(render, self._meters, self._loop_lag, self._host.summary(), held, signals, scaling=scaling)
 
     def _held(self) -> dict[str, int]:
         """How much of everything that could pile up there is at this moment. All of it falls when traffic does.
@@ -249,6 +304,7 @@ class Gateway:
             "metered_requests": self._meters.open_requests,
             "tasks": len(asyncio.all_tasks()),
             "connections": sum(len(listener.connections) for listener in self._listeners),
+            "batched_inputs": self._batchers.waiting,
             "engine_connections": sum(engine.connections for engine in self._engines.values()),
             "reader_processes": self._large_bodies.processes,
             "open_files": _open_files(),
@@ -265,9 +321,11 @@ class Gateway:
             "requests_open": self._door.open_requests,
             "attempts_open": len(self._attempts),
             "queued": summary.queued,
+            "held_for_start": held_by_pool(summary),
             "counted": self._meters.figures(),
             "held": self._held(),
             "explainable": self._decisions.reach().held,
+            "endpoints_wanted": self._scaling.wanted(),
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in self._watch.capabilities()],
         }
@@ -281,6 +339,10 @@ class Gateway:
         return True, partial(explained, picture, now)
 
 
+def _listeners(settings: Settings) -> tuple[object, ...]:
+    return settings.listen, settings.admin_listen, settings.scaler_listen
+
+
 @dataclass(frozen=True, slots=True)
 class _Address:
     """How one endpoint is asked."""
@@ -292,20 +354,24 @@ class _Address:
     api_key: str | None = field(repr=False)
 
 
-def _addresses(settings: Settings) -> dict[EndpointId, _Address]:
-    return {
-        endpoint.id: _Address(endpoint.url, pool.engine, pool.served_model, pool.passes_priority, pool.api_key)
-        for pool in settings.pools
-        for endpoint in pool.endpoints
-    }
+def _address(pool: PoolSettings, endpoint: FleetEndpoint) -> _Address:
+    return _Address(endpoint.url, pool.engine, pool.served_model, pool.passes_priority, pool.api_key)
 
 
-def _endpoints(settings: Settings) -> tuple[Endpoint, ...]:
-    return tuple(
-        Endpoint(endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone)
-        for pool in settings.pools
-        for endpoint in pool.endpoints
-    )
+def _endpoint(pool: PoolSettings, endpoint: FleetEndpoint) -> Endpoint:
+    return Endpoint(endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone)
+
+
+def _batch_rules(settings: Settings) -> dict[PoolName, BatchRules]:
+    return {pool.name: pool.batching for pool in settings.pools if pool.batching is not None}
+
+
+def _first_token_ns(settings: Settings) -> dict[ClassName, Duration]:
+    return {each.name: each.ttft_ns for each in settings.policy.classes if each.ttft_ns is not None}
+
+
+def _scaling_rules(settings: Settings) -> dict[PoolName, ScalingRules]:
+    return {pool.name: pool.scaling for pool in settings.pools if pool.scaling is not None}
 
 
 def _tell_signals(endpoint_id: EndpointId, missing: str | None) -> None:

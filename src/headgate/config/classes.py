@@ -95,6 +95,7 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         promise=one_of(Promise, section.promise, base.promise, ("classes", name, "promise"), report),
         variants=base.variants if section.variants is None else variants(section, ("classes", name), report),
         hedges=_given(section.hedges, base.hedges),
+        start_wait_ns=_lasting(section.start_wait, base.start_wait_ns),
     )
     _check_lengths(service_class, report)
     _check_variants(service_class, report)

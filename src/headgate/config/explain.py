@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from headgate.config.quantities import address_text, duration_text, fine_text
 from headgate.config.schema import UNLIMITED
-from headgate.config.settings import PoolSettings, Settings
+from headgate.config.settings import DnsSettings, PoolSettings, ProcessSettings, Settings
 from headgate.model.caps import Caps
 from headgate.model.limits import Limits
 from headgate.model.policy import Model, Pool, Promise, ServiceClass
@@ -41,6 +41,7 @@ def as_data(settings: Settings) -> dict[str, object]:
         "hash": settings.hash,
         "listen": address_text(*settings.listen),
         "admin_listen": address_text(*settings.admin_listen),
+        "scaler_listen": None if settings.scaler_listen is None else address_text(*settings.scaler_listen),
         "pools": {
             pool.name: {
                 "engine": pool.engine,
@@ -55,6 +56,9 @@ def as_data(settings: Settings) -> dict[str, object]:
                     }
                     for each in pool.endpoints
                 ],
+                "fleet": _fleet(pool),
+                "scaling": None if pool.scaling is None else asdict(pool.scaling),
+                "batching": None if pool.batching is None else asdict(pool.batching),
                 **known[pool.name],
             }
             for pool in settings.pools
@@ -71,14 +75,51 @@ def as_data(settings: Settings) -> dict[str, object]:
     }
 
 
+def _fleet(pool: PoolSettings) -> dict[str, object]:
+    """Where the endpoints come from. Variables of engines are named; their values may be secrets."""
+    match pool.fleet:
+        case DnsSettings():
+            return {"kind": "dns", **asdict(pool.fleet)}
+        case ProcessSettings():
+            kind = "processes" if pool.fleet.ray is None else "ray"
+            return {"kind": kind, **asdict(pool.fleet), "environment": sorted(pool.fleet.environment)}
+        case None:
+            return {"kind": "static"}
+
+
 def _without_name(each: Pool | Model | ServiceClass) -> dict[str, object]:
     return {name: value for name, value in asdict(each).items() if name != "name"}
 
 
 def _pool(pool: PoolSettings) -> str:
-    places = sum(endpoint.in_flight_max for endpoint in pool.endpoints)
-    endpoints = _count(pool.endpoints, "endpoint")
-    return f"pool {pool.name}: {endpoints} of {pool.engine}, {places} in flight at most, as {pool.served_model}"
+    return f"pool {pool.name}: {_endpoints(pool)}, as {pool.served_model}{_scaled(pool)}{_batched(pool)}"
+
+
+def _endpoints(pool: PoolSettings) -> str:
+    match pool.fleet:
+        case DnsSettings(name, port):
+            what = f"services of {name}" if port is None else f"addresses of {name} at port {port}"
+            return f"the {what} as endpoints of {pool.engine}, {pool.fleet.in_flight_max} in flight on each at most"
+        case ProcessSettings():
+            each = f"{pool.fleet.in_flight_max} in flight on each at most"
+            number = f"{pool.fleet.endpoints:,} process{'' if pool.fleet.endpoints == 1 else 'es'}"
+            where = "here" if pool.fleet.ray is None else f"in the Ray cluster at {pool.fleet.ray.address}"
+            return f"{number} of {pool.engine} started {where}, {each}"
+        case None:
+            places = sum(endpoint.in_flight_max for endpoint in pool.endpoints)
+            return f"{_count(pool.endpoints, 'endpoint')} of {pool.engine}, {places} in flight at most"
+
+
+def _scaled(pool: PoolSettings) -> str:
+    rules = pool.scaling
+    return "" if rules is None else f", scaled from {rules.endpoints_min} to {rules.endpoints_max} endpoints"
+
+
+def _batched(pool: PoolSettings) -> str:
+    rules = pool.batching
+    if rules is None:
+        return ""
+    return f", inputs asked {rules.inputs_max} at a time after {duration_text(rules.delay_ns_max)} at most"
 
 
 def _known(pool: Pool) -> str:

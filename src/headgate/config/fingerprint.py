@@ -8,11 +8,12 @@ against it. So secrets enter only as the key of an HMAC, stretched to make each 
 
 import hashlib
 import hmac
+from collections.abc import Mapping
 from dataclasses import replace
 
 import msgspec
 
-from headgate.config.settings import Settings
+from headgate.config.settings import DnsSettings, PoolSettings, ProcessSettings, Settings
 from headgate.wire.keys import format_digest
 
 _STRETCH = 100_000
@@ -26,16 +27,32 @@ def fingerprint(settings: Settings) -> str:
 def _key(settings: Settings) -> bytes:
     """All secrets together; nothing where there are none."""
     api_keys = {pool.name: pool.api_key for pool in settings.pools if pool.api_key is not None}
-    if settings.key_secret is None and not api_keys:
+    variables = {pool.name: _variables(pool) for pool in settings.pools if _variables(pool)}
+    if settings.key_secret is None and not api_keys and not variables:
         return b""
-    secrets = msgspec.json.encode((settings.key_secret, api_keys), order="deterministic")
+    known = (settings.key_secret, api_keys, variables) if variables else (settings.key_secret, api_keys)
+    secrets = msgspec.json.encode(known, order="deterministic")
     return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _STRETCH)
+
+
+def _variables(pool: PoolSettings) -> Mapping[str, str]:
+    """What its engines get in their environment, which may hold keys."""
+    return pool.fleet.environment if isinstance(pool.fleet, ProcessSettings) else {}
+
+
+def _without_variables(pool: PoolSettings) -> DnsSettings | ProcessSettings | None:
+    return replace(pool.fleet, environment={}) if isinstance(pool.fleet, ProcessSettings) else pool.fleet
 
 
 def _canonical(settings: Settings) -> bytes:
     """Everything but the secrets. The order of classes has a meaning and is kept; other orders have none."""
     pools = [
-        replace(pool, api_key=None, endpoints=tuple(sorted(pool.endpoints, key=lambda each: each.id)))
+        replace(
+            pool,
+            api_key=None,
+            endpoints=tuple(sorted(pool.endpoints, key=lambda each: each.id)),
+            fleet=_without_variables(pool),
+        )
         for pool in settings.pools
     ]
     policy = settings.policy
@@ -43,6 +60,7 @@ def _canonical(settings: Settings) -> bytes:
         {
             "listen": settings.listen,
             "admin_listen": settings.admin_listen,
+            "scaler_listen": settings.scaler_listen,
             "drain_grace_ns": settings.drain_grace_ns,
             "limits": settings.limits,
             "error_docs": settings.error_docs,

@@ -15,6 +15,7 @@ from headgate.config.accounts import tenants
 from headgate.config.classes import service_classes
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
+from headgate.config.fleets import check_starts
 from headgate.config.limits import limits
 from headgate.config.models import check_models, models
 from headgate.config.pools import pool_settings, pools
@@ -102,12 +103,14 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
     classes = service_classes(file.classes, report)
     check_models(file.models, file.pools, [each.name for each in classes], report)
     check_references(file, classes, report)
+    check_starts(file.pools, classes, report)
     who = callers(file, report)
     engine_pools = pool_settings(file, engines, report)
     _check_numbers(file, report)
     return Settings(
         listen=Address(*file.listen),
         admin_listen=Address(*file.admin_listen),
+        scaler_listen=None if file.scaler_listen is None else Address(*file.scaler_listen),
         drain_grace_ns=Duration(file.drain_grace),
         limits=limits(file, report),
         key_secret=who.key_secret,
@@ -125,6 +128,8 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
 def _check_numbers(file: File, report: Report) -> None:
     if file.listen == file.admin_listen and file.listen[1] != 0:
         report.problem(("admin_listen",), "is the same as listen; give the admin listener a port of its own")
+    if file.scaler_listen in (file.listen, file.admin_listen) and file.scaler_listen[1] != 0:
+        report.problem(("scaler_listen",), "is the address of another listener; give it a port of its own")
 
 
 def _policy(

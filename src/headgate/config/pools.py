@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
+from headgate.config.batching import batch_rules
+from headgate.config.fleets import STATIC, cold_start_ns, fleet_settings, hold_max, scaling_rules
 from headgate.config.problems import Place, Report
 from headgate.config.schema import EndpointSection, File, PoolSection
 from headgate.config.settings import EndpointSettings, PoolSettings
@@ -41,6 +43,8 @@ def pools(
             prompt_tokens_max=section.prompt_tokens_max,
             output_tokens_min=section.output_tokens_min,
             output_tokens_max=section.output_tokens_max,
+            hold_max=hold_max(section.scaling),
+            cold_start_ns=cold_start_ns(section.scaling),
         )
         for name, section in sections.items()
     )
@@ -89,6 +93,9 @@ class _Pools:
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
             passes_priority=section.passes_priority,
+            fleet=fleet_settings(name, section, self.report),
+            scaling=scaling_rules(name, section, self.report),
+            batching=batch_rules(name, section, self.report),
         )
 
     def _served_model(self, name: str, section: PoolSection) -> str:
@@ -104,8 +111,9 @@ class _Pools:
 
     def _endpoints(self, pool: str, section: PoolSection) -> tuple[EndpointSettings, ...]:
         place = ("pools", pool, "endpoints")
-        if not section.endpoints:
-            self.report.problem(place, "names no endpoint; list the address of at least one engine")
+        if not section.endpoints and section.fleet.kind == STATIC:
+            wrong = "names no endpoint; list the address of at least one engine, or say in fleet where they come from"
+            self.report.problem(place, wrong)
         found: dict[EndpointId, EndpointSettings] = {}
         for number, each in enumerate(section.endpoints):
             endpoint = self._endpoint(pool, section, each, (*place, number))

@@ -6,6 +6,7 @@ Each reader takes the text of one value and gives it in the unit of the core, or
 
 import re
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from decimal import Decimal
 from types import MappingProxyType
 
@@ -86,6 +87,18 @@ def number_range(text: str) -> tuple[int, int]:
     raise Unreadable("a number, or two with a colon between them and the lesser first, such as 200:800")
 
 
+def moment(text: str) -> int:
+    """UTC nanoseconds."""
+    try:
+        read = datetime.fromisoformat(text)
+    except ValueError:
+        read = None
+    if read is None or read.tzinfo is None:
+        raise Unreadable("a moment with its zone, such as 2026-11-27T08:00:00+01:00 or 2026-11-27T07:00:00Z")
+    since = read - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds * 1_000
+
+
 def flag(text: str) -> bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -97,6 +110,7 @@ READERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
         "address": address,
         "duration": duration,
         "fine": fine_duration,
+        "moment": moment,
         "range": number_range,
         "share": share,
         "size": size,

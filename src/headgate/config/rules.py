@@ -48,6 +48,8 @@ def health_rules(health: HealthSection, report: Report) -> HealthRules:
         stall_ns_max=Duration(health.stall_max),
         eject_ns=Duration(health.eject),
         eject_ns_max=Duration(health.eject_max),
+        slow_start_ns=Duration(health.slow_start),
+        zone_percent=health.zone_percent,
     )
 
 

@@ -12,7 +12,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from headgate.model.policy import AdmissionRules, HeadroomRules, LadderRules, RoutingRules, SheddingRules
+from headgate.model.policy import AdmissionRules, BatchRules, HeadroomRules, LadderRules, RoutingRules, SheddingRules
+from headgate.model.scaling import ScalingRules
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
 KIB = 1024
@@ -25,6 +26,8 @@ THOUSANDTHS = 10
 """To the percent; the core has pressure in them."""
 
 _HEADROOM, _ROUTING, _SHEDDING, _LADDER = HeadroomRules(), RoutingRules(), SheddingRules(), LadderRules()
+_SCALING = ScalingRules()
+_BATCHING = BatchRules()
 
 AddressText = Annotated[tuple[str, int], Meta(extra={"reads": "address"})]
 Lasting = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
@@ -42,6 +45,9 @@ PositiveCap = Positive | Literal["unlimited"]
 CountCap = Count | Literal["unlimited"]
 Secret = Annotated[str, Meta(extra={"secret": True})]
 """Never shown, not even in a message about it."""
+PortRange = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
+Dollars = Annotated[float, Meta(ge=0.0)]
+Moment = Annotated[int, Meta(extra={"reads": "moment", "next": "write a moment such as 2026-11-27T08:00:00+01:00"})]
 
 # What must be there says in `next` what to write where it is missing.
 EngineName = Annotated[str, Meta(extra={"next": "name the engine that its endpoints run, such as vllm or llamacpp"})]
@@ -89,9 +95,78 @@ class SpeedSection(Section, frozen=True):
     chunk_tokens: Positive | None = None
 
 
+class FleetSection(Section, frozen=True):
+    """Which settings belong to which kind, and what each comes to where it is left out, is in fleets.py."""
+
+    SHORT: ClassVar[str | None] = "kind"
+
+    kind: str = "static"
+    name: str | None = None
+    port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    nameserver: AddressText | None = None
+    every: Lasting | None = None
+    misses_max: Positive | None = None
+    empty_after: Lasting | None = None
+    command: list[str] | None = None
+    environment: dict[str, Secret] | None = None
+    folder: str | None = None
+    logs: str | None = None
+    ports: PortRange | None = None
+    python: str | None = None
+    address: str | None = None
+    cpus: Annotated[float, Meta(ge=0.0)] | None = None
+    gpus: Annotated[float, Meta(ge=0.0)] | None = None
+    resources: dict[str, Annotated[float, Meta(gt=0.0)]] | None = None
+    endpoints: Count | None = None
+    start_max: Lasting | None = None
+    stop_max: LastingOrNone | None = None
+    restart: Lasting | None = None
+    restart_max: Lasting | None = None
+    device: str | None = None
+    zone: str | None = None
+
+
+class KnownEventSection(Section, frozen=True):
+    name: Annotated[str, Meta(extra={"next": "say what happens then, such as launch"})]
+    begins: Moment
+    ends: Moment
+    endpoints_min: Annotated[int, Meta(ge=1, extra={"next": "say how many endpoints are wanted meanwhile"})]
+
+
+class ScalingSection(Section, frozen=True):
+    endpoints_max: Annotated[int, Meta(ge=1, extra={"next": "say how many endpoints there may be"})]
+    endpoints_min: Count = _SCALING.endpoints_min
+    warm_min: Count = _SCALING.warm_min
+    load_percent: Annotated[int, Meta(ge=1, le=150)] = _SCALING.load_percent
+    kv_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.kv_percent
+    period: Lasting = _SCALING.period_ns
+    cold_start: Lasting = _SCALING.cold_start_ns
+    settle: LastingOrNone = _SCALING.settle_ns
+    step_percent: Annotated[int, Meta(ge=1, le=100)] = _SCALING.step_percent
+    panic_percent: Annotated[int, Meta(ge=100, le=10_000)] = _SCALING.panic_percent
+    idle: Lasting = _SCALING.idle_ns
+    hold_max: Positive = _SCALING.hold_max
+    hourly_dollars: Dollars = 0.0
+    budget_dollars: Dollars | None = None
+    calendar: list[KnownEventSection] = []
+
+
+class BatchingSection(Section, frozen=True):
+    max_batch: Annotated[int, Meta(ge=2, le=2_048)] = _BATCHING.inputs_max
+    preferred: list[int] = []
+    max_delay: LastingOrNone = _BATCHING.delay_ns_max
+    budget_percent: Percent = _BATCHING.budget_percent
+    max_tokens: Positive = _BATCHING.tokens_max
+    parallel: Annotated[int, Meta(ge=1, le=64)] = _BATCHING.parallel
+    max_calls: Positive | None = _BATCHING.calls_max
+
+
 class PoolSection(Section, frozen=True):
     engine: EngineName
-    endpoints: Annotated[list[EndpointSection], Meta(extra={"next": "list the addresses of its engines"})]
+    endpoints: list[EndpointSection] = []
+    fleet: FleetSection = FleetSection()
+    scaling: ScalingSection | None = None
+    batching: BatchingSection | None = None
     in_flight_max: Positive | None = None
     served_model: str | None = None
     api_key: Secret | None = None
@@ -167,6 +242,7 @@ class ClassSection(Section, frozen=True):
     promise: str | None = None
     variants: list[VariantSection] | None = None
     hedges: bool | None = None
+    start_wait: Lasting | None = None
 
 
 class TenantLimitsSection(Section, frozen=True):
@@ -199,6 +275,8 @@ class HealthSection(Section, frozen=True):
     stall_max: Lasting = 30 * SECOND
     eject: Lasting = 10 * SECOND
     eject_max: Lasting = 5 * MINUTE
+    slow_start: LastingOrNone = 10 * SECOND
+    zone_percent: Percent = 60
 
 
 class HeadroomSection(Section, frozen=True):
@@ -245,6 +323,7 @@ class File(Section, frozen=True):
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
     listen: AddressText = ("127.0.0.1", 8080)
     admin_listen: AddressText = ("127.0.0.1", 9090)
+    scaler_listen: AddressText | None = None
     drain_grace: LastingOrNone = 30 * SECOND
     error_docs: str | None = None
     quote_engine_errors: bool = False

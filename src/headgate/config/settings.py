@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headgate.model.policy import Policy
+from headgate.model.policy import BatchRules, Policy
+from headgate.model.scaling import ScalingRules
 from headgate.model.units import Duration, EndpointId, PoolName, TenantId
 
 
@@ -52,6 +53,56 @@ class EndpointSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DnsSettings:
+    """Endpoints are what a name stands for."""
+
+    name: str
+    port: int | None
+    """None asks for services (SRV), which bring their ports."""
+    nameserver: Address | None
+    """None is the system's."""
+    in_flight_max: int
+    every_ns: Duration
+    misses_max: int
+    empty_ns_max: Duration
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RaySettings:
+    """In which Ray cluster processes run, and what each takes of a node."""
+
+    python: str
+    address: str
+    cpus: float
+    gpus: float
+    resources: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSettings:
+    """Endpoints are processes that this gateway starts."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str] = field(repr=False)
+    folder: str | None
+    logs: str | None
+    """None makes a folder of its own for each start of the gateway."""
+    ports: tuple[int, int]
+    in_flight_max: int
+    endpoints: int
+    """With how many it begins; and stays, where nothing scales it."""
+    start_ns_max: Duration
+    stop_ns_max: Duration
+    restart_ns: Duration
+    restart_ns_max: Duration
+    device: str = ""
+    zone: str = ""
+    ray: RaySettings | None = None
+    """None runs them on the gateway's own machine."""
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSettings:
     name: PoolName
     engine: str
@@ -59,16 +110,25 @@ class PoolSettings:
     served_model: str
     """What its engines call the model."""
     endpoints: tuple[EndpointSettings, ...]
+    """Those that are listed; none where another fleet brings them."""
     api_key: str | None = field(default=None, repr=False)
     """What its engines ask for as a bearer token."""
     passes_priority: bool = False
     """Whether its engines schedule by priority, so that the field `priority` of a request may reach them."""
+    fleet: DnsSettings | ProcessSettings | None = None
+    """Where its endpoints come from, if they are not listed."""
+    scaling: ScalingRules | None = None
+    """How many endpoints there should be; None where nobody decides that here."""
+    batching: BatchRules | None = None
+    """When requests are asked together; None where each is asked by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     listen: Address
     admin_listen: Address
+    scaler_listen: Address | None
+    """Where KEDA asks how many endpoints are wanted; None where nobody does."""
     drain_grace_ns: Duration
     limits: Limits
     key_secret: bytes | None = field(repr=False)

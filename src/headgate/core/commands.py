@@ -36,6 +36,18 @@ class Dispatch:
     """What is left to its tenant; None where it has no limits."""
     model: ModelName | None = None
     """The model that serves it, where that is another than the one it asked for."""
+    held_ns: Duration = Duration(0)
+    """Of the time in our queue, what it was held for an endpoint to start."""
+
+
+@message
+class Hold:
+    """Its caller waits until an endpoint of this pool, which has none that takes work, has started."""
+
+    request_id: RequestId
+    pool: PoolName
+    service_class: ClassName
+    reason: str
 
 
 @message
@@ -62,6 +74,8 @@ class End:
     reason: str
     limits: LimitsLeft | None = None
     """As in `Dispatch`; None also where the answer was whole."""
+    held_ns: Duration = Duration(0)
+    """As in `Dispatch`."""
 
 
 @message
@@ -81,4 +95,4 @@ class Readmit:
     reason: str
 
 
-Command = Dispatch | Abort | End | Eject | Readmit
+Command = Dispatch | Hold | Abort | End | Eject | Readmit

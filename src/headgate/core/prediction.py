@@ -11,7 +11,7 @@ from bisect import bisect_left
 from itertools import accumulate
 from typing import Final
 
-from headgate.model.ticket import Api, Ticket
+from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
 from headgate.model.units import BYTES_PER_TOKEN, ModelName, TenantId
 from headgate.model.usage import Usage
 
@@ -82,7 +82,7 @@ class Predictions:
 
     def output_tokens(self, ticket: Ticket, model: ModelName) -> tuple[int, int]:
         """Of one answer: the mean, and what nine in ten do not exceed."""
-        if ticket.api is Api.EMBEDDINGS:
+        if ticket.api in WITHOUT_OUTPUT:
             return 0, 0
         lengths = self._of_tenant.get((ticket.tenant, model))
         if lengths is None or lengths.total < _TRUSTED_FROM:
@@ -100,7 +100,7 @@ class Predictions:
     def learn(self, ticket: Ticket, model: ModelName, usage: Usage, *, answers: int) -> None:
         """What an engine says that a request has come to."""
         self.learn_prompt(model, prompt_bytes=ticket.prompt_bytes, tokens=usage.prompt_tokens)
-        if ticket.api is not Api.EMBEDDINGS:
+        if ticket.api not in WITHOUT_OUTPUT:
             self.learn_output(ticket.tenant, model, usage.output_tokens // answers)
 
     def learn_output(self, tenant: TenantId, model: ModelName, tokens: int) -> None:

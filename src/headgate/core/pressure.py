@@ -78,7 +78,8 @@ class Pressure:
         """It has been sent, after having waited so long."""
         ttft_ns = request.service_class.ttft_ns
         if ttft_ns:
-            wait, row = _LEAST_WAIT * request.waited_ns // ttft_ns, _row(request)
+            # That no endpoint was there is not for want of places at those that are.
+            wait, row = _LEAST_WAIT * (request.waited_ns - request.held_ns) // ttft_ns, _row(request)
             least = self._least[row]
             if least is None or wait < least:
                 self._least[row] = wait

@@ -35,6 +35,10 @@ class Rules:
     def warm_up_ns(self, pool: PoolName) -> Duration:
         return self.pools[pool].warm_up_ns if pool in self.pools else _WARM_UP_UNKNOWN
 
+    def may_be_empty(self, pool: PoolName) -> bool:
+        """Whether it is given an endpoint when it is asked for, and need not have one before."""
+        return pool in self.pools and self.pools[pool].hold_max > 0
+
     def speed(self, pool: PoolName) -> EngineSpeed:
         return self.pools[pool].speed if pool in self.pools else _SPEED_UNKNOWN
 

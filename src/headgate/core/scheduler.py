@@ -15,6 +15,9 @@ waits its order can still change. Three promises hold after every event:
 - every place taken at an endpoint belongs to an attempt that the host has not yet reported
   as ended. A place outlives its request where the request ended first.
 
+Where no endpoint takes work and one is started when it is asked for, a request may be held meanwhile (`queues/holds`):
+it waits by other bounds of length and time, and is a queued request as any other in all else.
+
 All sharing is in predicted engine time, trued up by what engines report: what a request takes
 is measured at its arrival (`measure`), charged when it is sent and settled when it has ended
 (`attempts`).
@@ -37,16 +40,18 @@ from headgate.core.admission.gate import (
     instead,
     judge,
     late,
+    no_hold,
     no_place,
     no_retry,
     over_limit,
     servable,
+    startable,
 )
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import bounded
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.attempts import Attempts
-from headgate.core.commands import Abort, Command, Dispatch, End
+from headgate.core.commands import Abort, Command, Dispatch, End, Hold
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
@@ -66,6 +71,7 @@ from headgate.core.overload import Overload
 from headgate.core.prediction import Predictions
 from headgate.core.queues.bands import Backlog
 from headgate.core.queues.floors import Floors
+from headgate.core.queues.holds import Holds
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.fleet import Fleet
@@ -73,7 +79,7 @@ from headgate.core.routing.least_seconds import choose, why
 from headgate.core.routing.reserves import closed_bands
 from headgate.core.rules import Rules
 from headgate.core.state import Attempt, Request
-from headgate.core.summary import EndpointSummary, Summary
+from headgate.core.summary import EndpointSummary, Summary, Waiting
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
@@ -91,6 +97,7 @@ class Scheduler:
         self._floors = Floors()
         self._backlog = Backlog(self._floors)
         self._expiries: Alarms[RequestId] = Alarms(self._agenda)
+        self._holds = Holds()
         self._fleet = Fleet(self._rules)
         self._predictions = Predictions()
         self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
@@ -128,6 +135,8 @@ class Scheduler:
             case _:
                 _note(self._fleet.told(event, now), out)
         self._watch_endpoints(now, out)
+        if self._holds.starts:
+            self._release(now)
         self._dispatch(now, out)
         if due:
             self._hedge_silent(now, out)
@@ -155,7 +164,7 @@ class Scheduler:
             if refusal is None:
                 self._requests.add(request)
                 self._limits.take(ticket, request.prompt_tokens, request.output_tokens, now)
-                self._enqueue(request, now)
+                self._enqueue(request, now, out)
                 return
             if refusal.outcome in _LOST:
                 self._overload.lost(request)
@@ -182,34 +191,51 @@ class Scheduler:
             or self._unserved(request, now)
             or over_limit(request, self._limits, now)
             or self._overload.refusal(request, self._backlog, self._fleet, self._retry_budget, now)
-            or no_place(request, self._fleet, self._backlog, self._retry_budget, now)
-            or unreachable(request, self._patience(request, now), self._backlog, self._fleet, self._rules)
+            or (self._no_time_or_place(request, now) if request.hold is None else None)
             or no_retry(request, self._backlog, self._retry_budget, now)
         )
 
+    def _no_time_or_place(self, request: Request, now: Instant) -> Refusal | None:
+        return no_place(request, self._fleet, self._backlog, self._retry_budget, now) or unreachable(
+            request, self._patience(request, now), self._backlog, self._fleet, self._rules
+        )
+
     def _unserved(self, request: Request, now: Instant) -> Refusal | None:
-        """Whether neither its own pools nor, inside the budget, those of a model that it falls back to can serve it."""
+        """Whether neither its own pools nor, inside the budget, those of a model that it falls back to can serve it.
+
+        It may be that it is to be held until one of its own can.
+        """
         if self._fleet.live(request.pools):
             return None
         other = instead(request.ticket, self._rules.classes[request.service_class.name], self._fleet, self._rules)
-        if other is None or not self._retry_budget.take_for_pool(other.pools[0], now):
-            return servable(request.service_class, request.pools, self._fleet, self._rules, now)
-        self._move(request, other)
-        return None
+        if other is not None and self._retry_budget.take_for_pool(other.pools[0], now):
+            self._move(request, other)
+            return None
+        if (pool := startable(request.service_class, request.pools, self._fleet, self._rules)) is None:
+            return servable(request.service_class, request.pools, self._fleet, self._rules, holds=self._holds, now=now)
+        refusal = no_hold(request, pool, self._backlog, self._fleet, self._rules, holds=self._holds, now=now)
+        if refusal is None:
+            request.hold = pool
+        return refusal
 
     # Queue
 
-    def _enqueue(self, request: Request, now: Instant) -> None:
+    def _enqueue(self, request: Request, now: Instant, out: list[Command]) -> None:
         request.queued_since = now
-        expires, deadline = after(now, self._patience(request, now)), request.deadline
+        hold = request.hold
+        patience = self._patience(request, now) if hold is None else self._hold(request, hold, out)
+        self._set_expiry(request, patience, now)
+        self._push(request)
+
+    def _set_expiry(self, request: Request, patience: Duration, now: Instant) -> None:
+        expires, deadline = after(now, patience), request.deadline
         if deadline is None or expires < deadline.at:
             self._expiries.set(request.ticket.request_id, expires)
-        self._push(request)
 
     def _patience(self, request: Request, now: Instant) -> Duration:
         """How long it may wait from here on, by its class, if it is to be worth sending."""
-        # One patience for all attempts together: what it has waited before is spent.
-        patience = request.service_class.queue_wait_ns_max - request.waited_ns
+        # One patience for all attempts together: what it has waited before is spent, but for what it was held.
+        patience = request.service_class.queue_wait_ns_max - request.waited_ns + request.held_ns
         if request.target is not None:
             # Once its answer cannot begin in time even where least is ahead of it, computing it would be for nothing.
             patience = min(patience, request.target - request.soonest_ns - now)
@@ -225,6 +251,8 @@ class Scheduler:
         self._fleet.waited_for(request.pools)
         self._expiries.clear(request.ticket.request_id)
         self._overload.left(request)
+        if request.hold is not None and self._holds.remove(request):
+            request.held_ns = Duration(request.held_ns + now - request.queued_since)
         request.waited_ns = Duration(request.waited_ns + now - request.queued_since)
 
     def _expire(self, now: Instant, out: list[Command]) -> None:
@@ -234,12 +262,12 @@ class Scheduler:
             self._stop_waiting(request, now)
             waited = seconds(request.waited_ns)
             if self._fleet.live(request.pools):
-                reason = f"waited {waited}, {_why_expired(request)}"
+                reason = f"waited {waited}{_part_held(request)}, {_why_expired(request)}"
                 self._overload.lost(request)
                 self._end(request, Outcome.EXPIRED, reason, out, drain(request, self._backlog, self._retry_budget, now))
             else:
                 reason = f"no endpoint of pool {', '.join(request.pools)} became ready in {waited}"
-                wait = expected_wait(request.pools, self._fleet, self._rules, now)
+                wait = expected_wait(request.pools, self._fleet, self._rules, self._holds, now)
                 self._end(request, Outcome.NO_ENDPOINTS, reason, out, wait)
 
     def _miss_deadlines(self, event: Event, now: Instant, out: list[Command]) -> None:
@@ -261,6 +289,43 @@ class Scheduler:
     def _too_late(self, request: Request, how: str, out: list[Command]) -> None:
         assert request.deadline is not None
         self._end(request, Outcome.TOO_LATE, request.deadline.missed(how), out)
+
+    # Held until an endpoint has started
+
+    def _hold(self, request: Request, pool: PoolName, out: list[Command]) -> Duration:
+        """Holds it; for how long, by its class."""
+        self._holds.add(request, self._fleet)
+        names = ", ".join(request.pools)
+        reason = f"no endpoint of pool {names} takes work; held for the first endpoint of pool {pool} to start"
+        out.append(Hold(request.ticket.request_id, pool, request.service_class.name, reason))
+        return Duration(max(0, (request.service_class.start_wait_ns or 0) - request.held_ns))
+
+    def _release(self, now: Instant) -> None:
+        """Lets those wait as all others do for whom an endpoint takes work."""
+        for request in self._holds.over(self._fleet, now):
+            _note_held(request, now)
+            self._expiries.clear(request.ticket.request_id)
+            self._set_expiry(request, self._patience(request, now), now)
+
+    def _hold_again(self, request: Request, now: Instant) -> PoolName | None:
+        """For which pool's first endpoint it may be held after an attempt, if nobody is left to try and there is room.
+
+        Where there is no room it waits as all others do.
+        """
+        if self._fleet.live(request.pools):
+            return None
+        pool = startable(request.service_class, request.pools, self._fleet, self._rules)
+        if pool is None or no_hold(request, pool, self._backlog, self._fleet, self._rules, holds=self._holds, now=now):
+            return None
+        return pool
+
+    def _hold_anew(self, request: Request, now: Instant, *, held: bool) -> None:
+        """Counts it where it belongs by a new policy; `held` says whether it was held until here."""
+        request.hold = startable(request.service_class, request.pools, self._fleet, self._rules)
+        if held and request.hold is None:
+            _note_held(request, now)
+        elif held:
+            self._holds.add(request, self._fleet)
 
     # Dispatch
 
@@ -284,7 +349,7 @@ class Scheduler:
             return None if endpoint is None else self._start(request, endpoint, now, out)
 
         classes = self._rules.policy.classes
-        closed = closed_bands(self._fleet.pools[pool], classes, self._backlog.in_class)
+        closed = closed_bands(self._fleet.pools[pool], classes, self._backlog.of_class)
         return self._backlog.offer(pool, start, closed)
 
     def _start(self, request: Request, endpoint: EndpointRecord, now: Instant, out: list[Command]) -> int:
@@ -322,6 +387,7 @@ class Scheduler:
                 hedge=hedge,
                 limits=self._limits.left(ticket.tenant, now),
                 model=None if request.model == ticket.model else request.model,
+                held_ns=request.held_ns,
             )
         )
         return attempt
@@ -415,12 +481,12 @@ class Scheduler:
         self._fleet.call_back(now)
         if not self._fleet.agenda.ring(now):
             return
-        self._fleet.return_due()
+        self._fleet.return_due(now)
         stalled = self._fleet.stalled(now)
         if not stalled:
             return
         for endpoint in stalled.values():
-            _note(self._fleet.eject_stalled(endpoint, now), out)
+            out += self._fleet.eject_stalled(endpoint, now)
         for (request_id, _), attempt in self._attempts.by_number.items():
             request = self._requests.by_id.get(request_id)
             if attempt.stream and attempt.endpoint.id in stalled and request is not None and not attempt.let_go:
@@ -468,7 +534,7 @@ class Scheduler:
             case AttemptEnding.COMPLETED | AttemptEnding.REFUSED:
                 _note(self._fleet.succeeded(endpoint, now), out)
             case AttemptEnding.FAILED | AttemptEnding.SILENT:
-                _note(self._fleet.failed(endpoint, event.detail, now), out)
+                out += self._fleet.failed(endpoint, event.detail, now)
             case AttemptEnding.ABORTED:
                 pass
             case _:
@@ -484,7 +550,11 @@ class Scheduler:
         if self._fleet.live(pools):
             return verdict
         other = instead(ticket, verdict.service_class, self._fleet, self._rules)
-        return other or servable(verdict.service_class, pools, self._fleet, self._rules, now) or verdict
+        return (
+            other
+            or servable(verdict.service_class, pools, self._fleet, self._rules, holds=self._holds, now=now)
+            or verdict
+        )
 
     def _retry(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, silent: bool
@@ -510,7 +580,8 @@ class Scheduler:
         else:
             request.avoid = attempt.endpoint
             self._move(request, verdict)
-            self._enqueue(request, now)
+            request.hold = self._hold_again(request, now)
+            self._enqueue(request, now, out)
 
     def _take_retry(self, attempt: Attempt, admitted: Admitted, now: Instant, *, silent: bool) -> bool:
         """Whether the budgets allow another attempt. One at the pools of another model counts there."""
@@ -528,7 +599,8 @@ class Scheduler:
         self._limits.request_ended(request_id, self._now, in_flight=request.running is not None)
         # With an answer that is whole they have been told already.
         left = None if outcome is Outcome.COMPLETED else self._limits.left(request.ticket.tenant, self._now)
-        out.append(End(request_id, outcome, name, request.attempt, request.waited_ns, wait, reason, left))
+        attempts, waited_ns, held_ns = request.attempt, request.waited_ns, request.held_ns
+        out.append(End(request_id, outcome, name, attempts, waited_ns, wait, reason, left, held_ns))
 
     # Policy
 
@@ -546,6 +618,7 @@ class Scheduler:
         self._hedging.change_policy(policy)
         self._limits.change_rules(policy.tenants, (each.ticket for each in self._requests.by_id.values()), now)
         self._fleet.change_rules(self._rules)
+        self._holds.change_rules(self._rules)
         self._floors.change_rules(self._rules.floors)
         self._backlog = Backlog(self._floors)
         self._attempts.change_rules(self._rules, self._backlog)
@@ -559,8 +632,13 @@ class Scheduler:
             if isinstance(verdict, Refusal):
                 self._stop_waiting(request, now)
                 self._end(request, verdict.outcome, verdict.reason, out)
-            else:
+            elif request.hold is None:
                 self._move(request, verdict)
+                self._push(request)
+            else:
+                held = self._holds.remove(request)
+                self._move(request, verdict)
+                self._hold_anew(request, now, held=held)
                 self._push(request)
 
     # For those who look
@@ -570,20 +648,49 @@ class Scheduler:
             policy_hash=self._rules.hash,
             queued={each.name: self._backlog.in_class(each.name) for each in self._rules.policy.classes},
             requests=len(self._requests.by_id),
-            endpoints=tuple(
-                EndpointSummary(each.id, each.pool, each.state, each.leaving, each.in_flight, each.in_flight_max)
-                for each in self._fleet.endpoints.values()
-            ),
+            endpoints=tuple(_seen(each) for each in self._fleet.endpoints.values()),
             given_up=tuple(self._overload.given_up()),
             prefix_hashes=tuple(
                 (name, size) for name, each in self._fleet.pools.items() if (size := each.prefixes.size)
             ),
+            waiting=tuple(Waiting(*where, work) for where, work in self._backlog.work.by_pools_and_band().items()),
+            held=dict(self._backlog.held),
         )
+
+
+def _seen(endpoint: EndpointRecord) -> EndpointSummary:
+    """What those see of it who look."""
+    return EndpointSummary(
+        endpoint.id,
+        endpoint.pool,
+        endpoint.state,
+        endpoint.leaving,
+        endpoint.in_flight,
+        endpoint.in_flight_max,
+        kv_tokens=endpoint.kv_used + endpoint.kv_foreign,
+        suspected=endpoint.suspected,
+        decode_percent=endpoint.learned.decode_percent,
+        prefill_percent=endpoint.learned.prefill_percent,
+    )
+
+
+def _note_held(request: Request, now: Instant) -> None:
+    """It is held no longer: what its class promises, and how long it may wait, counts from here on."""
+    held_ns = now - request.queued_since
+    request.waited_ns, request.held_ns = Duration(request.waited_ns + held_ns), Duration(request.held_ns + held_ns)
+    request.queued_since = now
+    if request.target is not None:
+        ttft_ns = request.service_class.ttft_ns
+        request.target = None if ttft_ns is None else after(now, ttft_ns)
+
+
+def _part_held(request: Request) -> str:
+    return f", {seconds(request.held_ns)} of them until an endpoint had started" if request.held_ns else ""
 
 
 def _why_expired(request: Request) -> str:
     service_class = request.service_class
-    if request.waited_ns < service_class.queue_wait_ns_max and service_class.ttft_ns is not None:
+    if request.waited_ns - request.held_ns < service_class.queue_wait_ns_max and service_class.ttft_ns is not None:
         promised = seconds(service_class.ttft_ns)
         return f'and its answer could no longer begin within the {promised} that class "{service_class.name}" promises'
     return f'as long as class "{service_class.name}" may wait'

@@ -102,6 +102,8 @@ class Request:
         "first_token",
         "hashes",
         "hedge",
+        "held_ns",
+        "hold",
         "kind",
         "level",
         "long",
@@ -135,6 +137,10 @@ class Request:
         self.sequence = sequence
         self.queued_since = now
         self.waited_ns = Duration(0)
+        self.hold: PoolName | None = None
+        """Among whose held requests it is counted while it is queued; None where it counts in its class's queue."""
+        self.held_ns = Duration(0)
+        """Of the time that it waited, what it was held for an endpoint to start."""
         self.attempt = 0
         """How many attempts have been made."""
         self.first_token = False

@@ -4,7 +4,7 @@ A read-only picture of the scheduler at one moment, made on demand. Nothing in i
 to reach back into the core.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from headgate.model.endpoint import EndpointState
 from headgate.model.units import ClassName, EndpointId, PoolName
@@ -18,6 +18,13 @@ class EndpointSummary:
     leaving: bool
     in_flight: int
     in_flight_max: int
+    kv_tokens: int = 0
+    """What of its KV cache is in use, as far as was told."""
+    suspected: bool = False
+    """Whether the last that it was given failed, or it has stopped telling of itself."""
+    decode_percent: int = 100
+    prefill_percent: int = 100
+    """How long answers and prompts take there, beside what was said of it: above a hundred it is slower."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +39,19 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """Engine time that waits in a band, of those who may use the same pools."""
+
+    pools: tuple[PoolName, ...]
+    band: int
+    work_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Summary:
     policy_hash: str
     queued: dict[ClassName, int]
-    """Requests that wait, by class; every class of the policy is there."""
+    """Requests that wait, by class, less those that are held; every class of the policy is there."""
     requests: int
     """Requests that have not ended."""
     endpoints: tuple[EndpointSummary, ...]
@@ -43,3 +59,14 @@ class Summary:
     """Pools at which anybody has asked to be served, also those where nothing is given up."""
     prefix_hashes: tuple[tuple[PoolName, int], ...] = ()
     """Pools of which it is known who holds which beginnings, and how many hashes that takes."""
+    waiting: tuple[Waiting, ...] = ()
+    held: dict[tuple[PoolName, ClassName], int] = field(default_factory=dict[tuple[PoolName, ClassName], int])
+    """Requests that came while a pool had no endpoint and wait, by pool and class; they have a bound of their own."""
+
+
+def held_by_pool(summary: Summary) -> dict[PoolName, int]:
+    """How many requests that were held for an endpoint of each pool wait."""
+    total: dict[PoolName, int] = {}
+    for (pool, _), count in summary.held.items():
+        total[pool] = total.get(pool, 0) + count
+    return total

@@ -2,7 +2,8 @@
 
 Routes are a closed list and everything else is refused. A request is identified, read, made a
 ticket and handed to its exchange; what cannot become a ticket is turned away here with the same
-kind of answer.
+kind of answer. Callers who speak KServe's protocol (`kserve.py`) come in by paths of their own and
+are then treated as all others.
 """
 
 import asyncio
@@ -14,10 +15,12 @@ from headgate.core.events import RequestWithdrawn, WithdrawalCause
 from headgate.edge.auth import KeyRing
 from headgate.edge.client import Client, ClientLeft, NoRoomForBody
 from headgate.edge.exchange import Exchange
-from headgate.edge.intake import Intake, Turned, identify, take_in
+from headgate.edge.intake import Intake, ModelAsked, Turned, identify, take_in
+from headgate.edge.kserve import KserveReplies, ServerAsked, find_route, is_kserve
 from headgate.edge.large_bodies import CapLarge, ReadLarge, cap_in_thread, read_in_thread
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import JSON, Replies
+from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
 from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
@@ -88,8 +91,8 @@ class Door:
             await self._route(client, request_id)
         except Turned as turned:
             self.turned_away(turned.outcome)
-            status, headers, body = self.replies.error(turned.outcome, turned.message, param=turned.param)
-            client.reply(status, headers, body)
+            replies = self._replies_for(client)
+            client.reply(*replies.error(turned.outcome, turned.message, param=turned.param))
         except ClientLeft:
             self.turned_away(Outcome.CANCELLED)
 
@@ -100,10 +103,35 @@ class Door:
         elif client.path == MODELS_ROUTE and client.method == "GET":
             tenant = identify(client, self.access.keys)
             client.reply(200, [JSON], models_body(self.access.models(tenant)))
+        elif is_kserve(client.path):
+            await self._route_kserve(client, request_id)
         else:
             self._no_route(client)
 
-    async def _take(self, api: Api, client: Client, request_id: RequestId) -> None:
+    async def _route_kserve(self, client: Client, request_id: RequestId) -> None:
+        route = find_route(client.path)
+        if route is None or client.method != route.method:
+            self._no_route(client)
+        elif isinstance(route.asked, ModelAsked):
+            await self._take(Api.INFER, client, request_id, route.asked)
+        else:
+            identify(client, self.access.keys)
+            self._tell_of_itself(route.asked, client)
+
+    def _tell_of_itself(self, asked: ServerAsked, client: Client) -> None:
+        """The gateway stands for all its engines: it is ready when one of them is and it does not leave."""
+        if asked is ServerAsked.READINESS:
+            if self.draining:
+                raise _leaving()
+            endpoints = self.host.summary().endpoints
+            if not any(each.state is EndpointState.READY and not each.leaving for each in endpoints):
+                raise Turned(Outcome.NO_ENDPOINTS, "no endpoint is ready; try again when one has loaded its model")
+        client.reply(200, [JSON], asked.body)
+
+    def _replies_for(self, client: Client) -> Replies:
+        return KserveReplies.of(self.replies) if is_kserve(client.path) else self.replies
+
+    async def _take(self, api: Api, client: Client, request_id: RequestId, asked: ModelAsked | None = None) -> None:
         if self.draining:
             raise _leaving()
         if len(self._open) >= self.limits.requests_open_max:
@@ -124,13 +152,13 @@ class Door:
         self._open.add(request_id)
         client.count_body(grow)
         try:
-            intake = await self._take_in(api, tenant, client, request_id)
+            intake = await self._take_in(api, tenant, client, request_id, asked)
             if self.access is not access:
                 # While the body came in the configuration changed, and with it perhaps whose key this is.
                 intake = intake.of(identify(client, self.access.keys))
             parts = (self.host, self.engines, self.attempts)
             salt = self.access.salts.get(intake.ticket.tenant)
-            replies, cap_large = self.replies, self.cap_large
+            replies, cap_large = self._replies_for(client), self.cap_large
             await Exchange(client, intake, *parts, replies=replies, cache_salt=salt, cap_large=cap_large).run()
         finally:
             self._open.discard(request_id)
@@ -142,7 +170,9 @@ class Door:
         message = f"the bodies of open requests take {self.bodies_bytes} bytes; with this one they would take more"
         return Turned(Outcome.QUEUE_FULL, f"{message} than limits.bodies_bytes_max allows; try again")
 
-    async def _take_in(self, api: Api, tenant: TenantId, client: Client, request_id: RequestId) -> Intake:
+    async def _take_in(
+        self, api: Api, tenant: TenantId, client: Client, request_id: RequestId, asked: ModelAsked | None
+    ) -> Intake:
         taken = take_in(
             client,
             api=api,
@@ -151,6 +181,7 @@ class Door:
             body_bytes_max=self.limits.body_bytes_max,
             read_large=self.read_large,
             zone=self.zone,
+            asked=asked,
         )
         if client.received:
             return await self._held(taken)
@@ -178,9 +209,11 @@ class Door:
 
     def _no_route(self, client: Client) -> None:
         allowed = "POST" if client.path in ROUTES else "GET" if client.path == MODELS_ROUTE else None
+        if (route := find_route(client.path)) is not None:
+            allowed = route.method
         message = f"{client.method} is not allowed here; use {allowed}" if allowed else "there is nothing at this path"
         self.turned_away(Outcome.INVALID)
-        status, headers, body = self.replies.no_route(message, allowed=allowed)
+        status, headers, body = self._replies_for(client).no_route(message, allowed=allowed)
         client.reply(status, headers, body)
 
     # Leaving

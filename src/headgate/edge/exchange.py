@@ -15,6 +15,7 @@ from dataclasses import replace
 
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken, RequestWithdrawn, WithdrawalCause
+from headgate.edge.batching import BATCHED
 from headgate.edge.client import Client
 from headgate.edge.intake import Intake
 from headgate.edge.large_bodies import CapLarge, cap_in_thread
@@ -23,8 +24,8 @@ from headgate.edge.relay import EngineReply, Relay, Result
 from headgate.edge.replies import Replies, tale
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
-from headgate.model.units import EndpointId
-from headgate.ports.engine import Call, Engine
+from headgate.model.units import SECOND, Duration, EndpointId
+from headgate.ports.engine import Call, Company, Engine
 from headgate.ports.host import Host
 
 _SPOKEN = "another attempt was the first to answer"
@@ -55,6 +56,7 @@ class Exchange:
         self._model = ticket.model
         """The one that serves it, or was the last to be asked to."""
         self._refusal: EngineReply | None = None
+        self._arrived_s = asyncio.get_running_loop().time()
         self._events = 0
         """How many events of a stream the caller has been sent."""
         self._open: dict[int, OpenAttempt] = {}
@@ -135,13 +137,15 @@ class Exchange:
         if engine is None:
             return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left")
         call, degraded = await self._shaped(dispatch.caps)
+        if call.api in BATCHED:
+            call = replace(call, company=self._company(dispatch))
         self._model = dispatch.model or self._ticket.model
         if dispatch.model is not None:
             degraded = (*degraded, f"model={dispatch.model}")
         if dispatch.level:
             degraded = (*degraded, f"level={dispatch.level}")
-        waited_ns, number, limits = dispatch.waited_ns, dispatch.attempt, dispatch.limits
-        told = tale(dispatch.service_class, self._model, waited_ns, number, degraded, limits=limits)
+        waited_ns, number, limits, held_ns = dispatch.waited_ns, dispatch.attempt, dispatch.limits, dispatch.held_ns
+        told = tale(dispatch.service_class, self._model, waited_ns, number, degraded, limits=limits, held_ns=held_ns)
         relay = Relay(self._client, attempt, told, quotes_engine=self._replies.quotes_engines)
         result = await relay.run(engine, call, lambda: self._first_token(attempt))
         self._refusal = relay.refusal or self._refusal
@@ -155,6 +159,14 @@ class Exchange:
         else:
             body, degraded = whole.capped(caps)
         return (replace(self._call, body=body) if degraded else self._call), degraded
+
+    def _company(self, dispatch: Dispatch) -> Company:
+        """On which terms it may wait for others to be asked together with it."""
+        left_ns = self._ticket.completion_ns_left
+        if left_ns is not None:
+            passed_s = asyncio.get_running_loop().time() - self._arrived_s
+            left_ns = Duration(max(0, left_ns - int(passed_s * SECOND)))
+        return Company(self._ticket.tenant, dispatch.service_class, dispatch.attempt > 1, left_ns)
 
     def _first_token(self, attempt: OpenAttempt) -> None:
         """This one speaks for the request from here on."""
@@ -181,7 +193,8 @@ class Exchange:
         # it when we return without having finished.
 
     def _reply(self, end: End) -> None:
-        told = tale(end.service_class, self._model, end.waited_ns, end.attempts, limits=end.limits)
+        waited_ns, attempts, held_ns = end.waited_ns, end.attempts, end.held_ns
+        told = tale(end.service_class, self._model, waited_ns, attempts, limits=end.limits, held_ns=held_ns)
         if end.outcome is Outcome.ENGINE_REFUSED and self._refusal is not None:
             refusal = self._refusal
             kind = (b"content-type", refusal.content_type.encode())

@@ -14,6 +14,7 @@ from headgate.edge.large_bodies import ReadLarge, read_in_thread
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
+from headgate.wire.kserve import HEADER_LENGTH, Asked, InferBody, json_length
 from headgate.wire.prefix import salted
 from headgate.wire.request import BadRequest, RequestBody, is_large
 
@@ -37,6 +38,14 @@ class Turned(Exception):
         self.outcome = outcome
         self.message = message
         self.param = param
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAsked:
+    """What the path of a request says, where it names the model."""
+
+    model: str
+    asked: Asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +78,16 @@ async def take_in(
     body_bytes_max: int,
     read_large: ReadLarge = read_in_thread,
     zone: str = "",
+    asked: ModelAsked | None = None,
 ) -> Intake:
-    """`zone` is where this gateway stands."""
+    """`zone` is where this gateway stands; `asked` is what the path has said already, in KServe's protocol."""
     headers = client.headers
     deadline_ns = _deadline(headers.get(DEADLINE))
     idempotency_key = _idempotency_key(headers.get(IDEMPOTENCY_KEY))
-    body = await _read(client, api, body_bytes_max, read_large)
+    if asked is None:
+        body = await _read(client, api, body_bytes_max, read_large)
+    else:
+        body = await _read_tensors(client, asked, body_bytes_max, read_large)
     first_token_ns, completion_ns = _time_left(headers, deadline_ns, stream=body.stream)
     ticket = Ticket(
         request_id=request_id,
@@ -101,6 +114,23 @@ async def take_in(
 
 
 async def _read(client: Client, api: Api, size_max: int, read_large: ReadLarge) -> RequestBody:
+    return await _parse(await _receive(client, size_max), api, read_large)
+
+
+async def _read_tensors(client: Client, asked: ModelAsked, size_max: int, read_large: ReadLarge) -> RequestBody:
+    """Of tensors the JSON is read, to refuse what no engine should see; they travel on as they came."""
+    raw = await _receive(client, size_max)
+    if asked.asked is not Asked.INFERENCE:
+        return InferBody.of(b"", model=asked.model, asked=asked.asked)
+    try:
+        json_bytes = json_length(client.headers.get(HEADER_LENGTH.encode()), len(raw))
+    except BadRequest as bad:
+        raise Turned(Outcome.INVALID, bad.message, bad.param) from None
+    await _parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER, read_large)
+    return InferBody.of(raw, model=asked.model, asked=asked.asked, json_bytes=json_bytes)
+
+
+async def _receive(client: Client, size_max: int) -> bytes | bytearray:
     if client.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise Turned(Outcome.INVALID, "compressed bodies are not accepted; send the body as plain JSON")
     announced = client.headers.get(b"content-length", b"")
@@ -108,9 +138,12 @@ async def _read(client: Client, api: Api, size_max: int, read_large: ReadLarge) 
     if announced.isdigit() and int(announced.lstrip(b"0")[:20] or b"0") > size_max:
         raise _too_large(size_max)
     try:
-        raw = await client.body(size_max)
+        return await client.body(size_max)
     except BodyTooLarge:
         raise _too_large(size_max) from None
+
+
+async def _parse(raw: bytes | bytearray, api: Api, read_large: ReadLarge) -> RequestBody:
     try:
         if isinstance(raw, bytes) and not is_large(raw):
             return RequestBody.parse(raw, api)

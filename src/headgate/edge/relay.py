@@ -9,13 +9,15 @@ it is whole, as long as it is of ordinary size, so that a broken one is never de
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headgate.core.events import AttemptEnding
+from headgate.edge.batched_answers import GatheredAnswer
 from headgate.edge.client import Client, Headers
 from headgate.edge.open_attempts import OpenAttempt
-from headgate.model.usage import Usage
-from headgate.ports.engine import Answer, Call, Engine, EngineFault
+from headgate.model.ticket import Api
+from headgate.model.usage import Usage, UsageSource
+from headgate.ports.engine import Answer, Call, Engine, EngineFault, FramedAnswer
 from headgate.wire.replies import read_error, reported_error
 from headgate.wire.responses import scanner_for
 from headgate.wire.sse import StreamScanner
@@ -75,7 +77,7 @@ class Relay:
                 scanner = scanner_for(call.api, keep_usage_chunk=keep_usage, drop_progress=progress)
                 return await self._stream(answer, scanner, first_token)
             if not streamed and not call.body.stream:
-                return await self._whole(answer, first_token)
+                return await self._whole(answer, first_token, tensors=call.api is Api.INFER)
             # A caller that reads events finds none in anything else, and would take that for all there is.
             error = None if streamed else reported_error(await _beginning(answer))
             if error is not None:
@@ -127,15 +129,23 @@ class Relay:
         if self._paces:
             self._client.on_blocked = self._client.on_unblocked = None
 
-    async def _whole(self, answer: Answer, first_token: FirstTokenNotice) -> Result:
+    async def _whole(self, answer: Answer, first_token: FirstTokenNotice, *, tensors: bool) -> Result:
         first_token()
-        whole = _Whole(self._client, (answer.status, [*self._headers, (b"content-type", answer.content_type.encode())]))
+        headers, any_bytes = [*self._headers, (b"content-type", answer.content_type.encode())], False
+        if tensors and isinstance(answer, FramedAnswer):
+            # Tensors may be data of any kind, and an answer about a model may be empty: only its frame tells its end.
+            headers += answer.kept_headers
+            any_bytes = answer.is_framed
+        whole = _Whole(self._client, (answer.status, headers), any_bytes=any_bytes)
         self._pace(answer)
         try:
             await answer.pour(whole.take)
         finally:
             self._pace_no_more()
-        return whole.conclude(self._quote)
+        result = whole.conclude(self._quote)
+        if result.usage is not None and isinstance(answer, GatheredAnswer) and answer.estimated:
+            return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
+        return result
 
     def _quote(self, how: str, said: str) -> str:
         quoted = f": {said or 'without a message'}" if self._quotes_engine else ""
@@ -146,7 +156,9 @@ class Relay:
         detail = self._quote(f" with {answer.status}", read_error(text))
         if not answer.blames_request(text):
             return Result(AttemptEnding.FAILED, detail)
-        self.refusal = EngineReply(answer.status, answer.content_type, text)
+        # Some engines report a mistake of the caller as a failure of their own. To callers it is what it is.
+        status = answer.status if answer.status < 500 else 400
+        self.refusal = EngineReply(status, answer.content_type, text)
         return Result(AttemptEnding.REFUSED, detail)
 
 
@@ -205,10 +217,12 @@ class _Stream:
 class _Whole:
     """An answer that is not streamed, held until it is known to be whole or has grown too large to be held."""
 
-    __slots__ = ("_client", "_finder", "_head", "_held")
+    __slots__ = ("_any_bytes", "_client", "_finder", "_head", "_held")
 
-    def __init__(self, client: Client, head: tuple[int, Headers]) -> None:
+    def __init__(self, client: Client, head: tuple[int, Headers], *, any_bytes: bool = False) -> None:
         self._client = client
+        self._any_bytes = any_bytes
+        """Whether it need not be JSON."""
         self._head = head
         self._finder = UsageFinder()
         self._held = bytearray()
@@ -230,7 +244,7 @@ class _Whole:
         """The engine has sent all it had to send."""
         if not self._client.started and (error := reported_error(self._held)) is not None:
             return Result(AttemptEnding.FAILED, quote("", error), self._finder.usage)
-        if not self._held.rstrip().endswith(b"}"):
+        if not self._any_bytes and not self._held.rstrip().endswith(b"}"):
             # Where the engine sends no length, a connection that breaks looks like the end.
             return Result(AttemptEnding.FAILED, "the engine's answer is not a whole JSON object")
         if self._client.started:

@@ -34,6 +34,7 @@ def tale(
     degraded: tuple[str, ...] = (),
     *,
     limits: LimitsLeft | None = None,
+    held_ns: Duration = Duration(0),
 ) -> Headers:
     """What every answer tells of how the request was treated, what of it was given up, and what its tenant has left."""
     headers: Headers = [
@@ -44,6 +45,8 @@ def tale(
     ]
     if service_class is not None:
         headers.append((b"x-headgate-class", service_class.encode()))
+    if held_ns:
+        headers.append((b"x-headgate-held-ms", b"%d" % (held_ns // MILLISECOND)))
     if limits is not None:
         headers += rates_left(limits)
     return headers
@@ -95,14 +98,13 @@ class Replies:
         if face.should_retry is not None:
             headers.append((b"x-should-retry", b"true" if face.should_retry else b"false"))
         text = self._with_page(message, outcome)
-        body = error_body(message=text, type=face.type, code=face.code, param=param)
-        return face.status, headers, body
+        return face.status, headers, self._body(text, type=face.type, code=face.code, param=param)
 
     def no_route(self, message: str, *, allowed: str | None) -> tuple[int, Headers, bytes]:
         """The answer for a path that is not on the list, or is asked with another method than it allows."""
         status, headers = (404, []) if allowed is None else (405, [(b"allow", allowed.encode())])
         text = self._with_page(message, Outcome.INVALID)
-        body = error_body(message=text, type=FACES[Outcome.INVALID].type, code=UNKNOWN_URL)
+        body = self._body(text, type=FACES[Outcome.INVALID].type, code=UNKNOWN_URL)
         return status, [JSON, *headers, (b"x-should-retry", b"false")], body
 
     def interruption(self, end: End, api: Api, events: int) -> bytes:
@@ -110,6 +112,9 @@ class Replies:
         face = STREAM_INTERRUPTED if end.outcome in INTERRUPTED else FACES[end.outcome]
         text = self._with_page(end.reason, end.outcome)
         return error_event(error_body(message=text, type=face.type, code=face.code), api, sequence_number=events)
+
+    def _body(self, message: str, *, type: str, code: str, param: str | None = None) -> bytes:  # noqa: A002 The wire's word.
+        return error_body(message=message, type=type, code=code, param=param)
 
     def _with_page(self, message: str, outcome: Outcome) -> str:
         page = f"{self.error_docs}/{outcome}" if self.error_docs else f"docs/errors/{outcome}.md"

@@ -33,6 +33,9 @@ END_S_MAX: Final = 1.0
 """How long to wait, after all that matters, for the clean end that lets the connection be used again."""
 
 _UNPRINTABLE: Final = re.compile(rb"[^\x20-\x7e]")
+_KEPT: Final = (b"inference-header-content-length",)
+"""Headers that belong to the body."""
+_KEPT_BYTES_MAX: Final = 32
 
 
 class EngineConnection(asyncio.Protocol):
@@ -159,6 +162,8 @@ class EngineConnection(asyncio.Protocol):
         said = headers.get(b"content-type", b"application/octet-stream")[:CONTENT_TYPE_BYTES_MAX]
         kind = _UNPRINTABLE.sub(b"?", said)
         self._answer = HttpAnswer(self, status, kind.decode("ascii"))
+        self._answer.is_framed = not self._until_close
+        self._answer.kept_headers = tuple((name, headers[name][:_KEPT_BYTES_MAX]) for name in _KEPT if name in headers)
         waiter.set_result(self._answer)
 
     def on_body(self, data: bytes) -> None:
@@ -231,6 +236,8 @@ class HttpAnswer:
         "_waiter",
         "content_type",
         "dialect",
+        "is_framed",
+        "kept_headers",
         "reports_progress",
         "status",
     )
@@ -239,6 +246,8 @@ class HttpAnswer:
         self.status = status
         self.content_type = content_type
         self.reports_progress = False
+        self.kept_headers: tuple[tuple[bytes, bytes], ...] = ()
+        self.is_framed = True
         self.dialect: Dialect
         self._connection: EngineConnection | None = connection
         """None once the answer has come to its end: the connection may then carry another."""

@@ -1,17 +1,20 @@
 """In what do engines differ?
 
-All engines here speak the OpenAI wire for requests. They differ in where they say that they are well, in the names of
-their metrics, which drift between versions, and in how they report a request that is itself wrong. A dialect is one
-frozen value that holds these differences; nothing else in this room asks which engine it talks to.
+Nearly all engines here speak the OpenAI wire for requests. They differ in where they say that they are well, in the
+names of their metrics, which drift between versions, and in how they report a request that is itself wrong. A dialect
+is one frozen value that holds these differences; nothing else in this room asks which engine it talks to. An engine
+that speaks another wire has a speaker, who puts calls to it and gives answers in the caller's shape.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from headgate.model.ticket import Api
+from headgate.model.units import RequestId
+from headgate.ports.engine import Answer, Call, FramedAnswer
 
 OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
     {
@@ -63,10 +66,37 @@ def blames_request(status: int, body: bytes) -> bool:
     return 400 <= status < 500 and status not in _OURS
 
 
+class Courier(Protocol):
+    """Carries questions to one endpoint, whatever wire they are in."""
+
+    @property
+    def served_model(self) -> str: ...
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        request_id: RequestId,
+        headers: Mapping[str, str],
+        body: list[bytes | memoryview],
+    ) -> FramedAnswer:
+        """The answer, once its head has come. Raises `EngineFault`."""
+        ...
+
+
+class Speaker(Protocol):
+    async def ask(self, call: Call) -> Answer:
+        """As `Engine.ask`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     name: str
     paths: Mapping[Api, str] = field(default_factory=lambda: OPENAI_PATHS)
+    """Where it is asked what; what has no path here is refused, unless there is a speaker."""
+    speaker: Callable[[Courier], Speaker] | None = None
+    """Who puts calls to an engine that does not speak the OpenAI wire."""
     keeps_connection_after_stream: bool = False
     """Whether the connection of a streamed answer can be used again. Where it cannot, or nobody knows, each stream gets
     one of its own: a request sent on a connection that is just being closed would look like a failure of the engine."""
@@ -83,11 +113,19 @@ class Dialect:
     models_path: str = "/v1/models"
     health_path: str | None = None
     """Where the engine says that it can serve; None asks for its models instead."""
+    model_ready_path: str | None = None
+    """Where it says so of one model, whose name stands for `{model}`. Such an engine has no list of its models."""
+    models_metric: str | None = None
+    """The metric whose label `model` names those that it has, where there is no list."""
     metrics_path: str | None = None
+    metrics_port_offset: int = 0
+    """How far above the port of requests that of metrics is."""
     metrics_hint: str = ""
     """What an operator does when the metrics are not there."""
     metrics: Mapping[Signal, tuple[str, ...]] = field(default_factory=dict[Signal, tuple[str, ...]])
-    """Signal -> the metric's names, the newest first."""
+    """Signal -> the metric's names, the newest first; with a label where only one series of a metric is meant."""
+    further_metrics: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What else is read where it is there, by our name of it: no decision is made by it, and it is not missed."""
     scrape_s_min: float = 0.0
     """The engine suffers when its metrics are read more often than this."""
     version: VersionSource | None = None

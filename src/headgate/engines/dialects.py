@@ -8,9 +8,10 @@ from headgate.engines.dialect import Dialect
 from headgate.engines.llamacpp import LLAMACPP
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
 from headgate.engines.sglang import SGLANG
+from headgate.engines.triton import TRITON, TRITON_TRTLLM
 from headgate.engines.trtllm import TRTLLM
 from headgate.engines.vllm import VLLM
 
 DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
-    {dialect.name: dialect for dialect in (OPENAI_COMPATIBLE, VLLM, SGLANG, TRTLLM, LLAMACPP)}
+    {dialect.name: dialect for dialect in (OPENAI_COMPATIBLE, VLLM, SGLANG, TRTLLM, LLAMACPP, TRITON_TRTLLM, TRITON)}
 )

@@ -9,17 +9,21 @@ import asyncio
 import re
 import socket
 import ssl
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
 
+from headgate.engines.at_hand import AtHandAnswer
 from headgate.engines.connection import EngineConnection, HttpAnswer, why
 from headgate.engines.dialect import Dialect
 from headgate.engines.joined import joined
 from headgate.model.ticket import Api
+from headgate.model.units import RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
+from headgate.wire.kserve import error_body
 
 CONNECT_S_MAX: Final = 5.0
 EYES_S: Final = 0.25
@@ -40,6 +44,16 @@ def url_at(base_url: str, path: str) -> str:
     return base_url.rstrip("/").removesuffix("/v1") + path
 
 
+def metrics_url(base_url: str, dialect: Dialect) -> str:
+    """Where the metrics of the engine at an address are; some have a port of their own for them."""
+    if not dialect.metrics_port_offset:
+        return base_url
+    parts = urlsplit(base_url)
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    port = (parts.port or (443 if parts.scheme == "https" else 80)) + dialect.metrics_port_offset
+    return f"{parts.scheme}://{host}:{port}"
+
+
 def authorization(api_key: str | None) -> dict[str, str]:
     return {} if api_key is None else {"authorization": f"Bearer {api_key}"}
 
@@ -55,10 +69,12 @@ class HttpEngine:
         self._host = parts.hostname
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._port = parts.port or (80 if self._tls is None else 443)
-        self._served_model = served_model
+        self.served_model = served_model
         self._passes_priority = passes_priority
         self._dialect = dialect
-        self._heads = {api: self._head(url, path, api_key) for api, path in dialect.paths.items()}
+        self._lines = _lines(parts.netloc, api_key)
+        self._heads = {api: f"POST {path} HTTP/1.1\r\n{self._lines}" for api, path in dialect.paths.items()}
+        self._speaker = dialect.speaker(self) if dialect.speaker is not None else None
         self._loop = asyncio.get_running_loop()
         self._addresses: list[Any] = []
         self._resolved_until = 0.0
@@ -67,6 +83,11 @@ class HttpEngine:
         self._pruning: asyncio.TimerHandle | None = None
 
     async def ask(self, call: Call) -> Answer:
+        if self._speaker is not None:
+            return await self._speaker.ask(call)
+        if call.api not in self._heads:
+            said = f"this model is not served by {call.api}; its engine speaks OpenAI's wire, at /v1/"
+            return AtHandAnswer(404, error_body(said), blames=True)
         if self._joins(call):
             return await joined(await self._ask(self._as_stream(call)), call.api)
         if self._asks_progress(call):
@@ -77,12 +98,29 @@ class HttpEngine:
 
     async def _ask(self, call: Call) -> HttpAnswer:
         body = call.body.encode_in_pieces(
-            served_model=self._served_model,
+            served_model=self.served_model,
             passes_priority=self._passes_priority,
             cache_salt=call.cache_salt if self._dialect.takes_cache_salt else None,
         )
+        closes = call.body.stream and not self._dialect.keeps_connection_after_stream
+        head = self._head(self._heads[call.api], call.request_id, call.headers, sum(map(len, body)), closes=closes)
+        return await self._put([head, *body])
+
+    async def send(
+        self,
+        method: str,
+        path: str,
+        request_id: RequestId,
+        headers: Mapping[str, str],
+        body: list[bytes | memoryview],
+    ) -> HttpAnswer:
+        """For a speaker: a question in its own words."""
+        start = f"{method} {path} HTTP/1.1\r\n{self._lines}"
+        return await self._put([self._head(start, request_id, headers, sum(map(len, body))), *body])
+
+    async def _put(self, question: list[bytes | memoryview]) -> HttpAnswer:
         connection = self._take_idle() or await self._connect()
-        return await connection.ask([self._question(call, sum(map(len, body))), *body], self._dialect)
+        return await connection.ask(question, self._dialect)
 
     @property
     def connections(self) -> int:
@@ -122,30 +160,18 @@ class HttpEngine:
 
     # The question
 
-    def _head(self, url: str, path: str, api_key: str | None) -> bytes:
-        """What stands before every question of this kind."""
-        target = urlsplit(url_at(url, path))
-        lines = {
-            "host": target.netloc,
-            "accept": "*/*",
-            # Compressed bytes could be neither scanned nor passed on in the order of their events.
-            "accept-encoding": "identity",
-            "content-type": "application/json",
-            "user-agent": "headgate",
-        } | authorization(api_key)
-        head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
-        return f"POST {target.path} HTTP/1.1\r\n{head}".encode("latin-1")
-
-    def _question(self, call: Call, length: int) -> bytes:
+    def _head(
+        self, start: str, request_id: RequestId, headers: Mapping[str, str], length: int, *, closes: bool = False
+    ) -> bytes:
         lines = [
             f"{name}: {value}\r\n"
-            for name, value in call.headers.items()
+            for name, value in headers.items()
             if name.lower() not in _OURS and not _UNFIT.search(value)
         ]
-        if call.body.stream and not self._dialect.keeps_connection_after_stream:
+        if closes:
             lines.append("connection: close\r\n")
-        head = f"{''.join(lines)}x-request-id: {call.request_id}\r\ncontent-length: {length}\r\n\r\n"
-        return self._heads[call.api] + head.encode("latin-1")
+        head = f"{start}{''.join(lines)}x-request-id: {request_id}\r\ncontent-length: {length}\r\n\r\n"
+        return head.encode("latin-1")
 
     # The connections
 
@@ -204,3 +230,16 @@ class HttpEngine:
             self._idle.pop(0).close()
         if self._idle:
             self._pruning = self._loop.call_later(IDLE_S_MAX, self._prune)
+
+
+def _lines(host: str, api_key: str | None) -> str:
+    """What stands in the head of every question."""
+    lines = {
+        "host": host,
+        "accept": "*/*",
+        # Compressed bytes could be neither scanned nor passed on in the order of their events.
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+        "user-agent": "headgate",
+    } | authorization(api_key)
+    return "".join(f"{name}: {value}\r\n" for name, value in lines.items())

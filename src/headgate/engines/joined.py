@@ -5,17 +5,11 @@ elsewhere, and the time to the first token is not told. Whoever gives up waiting
 once. What the engine answers without a stream, as its errors, passes as it is.
 """
 
-import asyncio
-from collections.abc import Callable
-from typing import Final
-
+from headgate.engines.at_hand import AtHandAnswer
 from headgate.engines.connection import HttpAnswer
 from headgate.model.ticket import Api
 from headgate.ports.engine import Answer, EngineFault
 from headgate.wire.joining import BrokenStream, Joined, Joiner
-
-PIECE_BYTES: Final = 64 * 1024
-"""As much is handed over at a time, so that a caller who does not read is not sent it all."""
 
 
 async def joined(answer: HttpAnswer, api: Api) -> Answer:
@@ -36,42 +30,17 @@ async def joined(answer: HttpAnswer, api: Api) -> Answer:
     return JoinedAnswer(answer, whole)
 
 
-class JoinedAnswer:
+class JoinedAnswer(AtHandAnswer):
     """A whole answer that is at hand."""
 
-    __slots__ = ("_at", "_body", "_flowing", "_stream", "content_type", "reports_progress", "status")
+    __slots__ = ("_stream",)
 
     def __init__(self, stream: HttpAnswer, whole: Joined) -> None:
-        self.status = whole.status
-        self.content_type = "application/json"
-        self.reports_progress = False
+        super().__init__(whole.status, whole.body)
         self._stream = stream
-        self._body = whole.body
-        self._at = 0
-        self._flowing = asyncio.Event()
-        self._flowing.set()
-
-    async def read(self) -> bytes:
-        piece = self._body[self._at : self._at + PIECE_BYTES]
-        self._at += len(piece)
-        return piece
-
-    async def pour(self, take: Callable[[bytes], bool]) -> None:
-        while await self._flowing.wait() and (piece := await self.read()):
-            if take(piece):
-                return
-
-    def pause(self) -> None:
-        self._flowing.clear()
-
-    def resume(self) -> None:
-        self._flowing.set()
 
     def blames_request(self, body: bytes) -> bool:
         return self._stream.dialect.blames_request(self.status, body)
-
-    def let_end(self) -> None:
-        pass
 
     def close(self) -> None:
         self._stream.close()

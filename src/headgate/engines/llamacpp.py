@@ -1,9 +1,9 @@
 """What is particular to llama.cpp's server?
 
 - While it loads, every path answers 503.
-- It reports some mistakes of the caller as its own: 500 for an image sent to a model without eyes or for messages that
-  the chat template refuses, 501 for embeddings from a server of completions. Taken for failures, they would let one
-  caller have every endpoint ejected.
+- It reports some mistakes of the caller as its own: 500 for an image sent to a model without eyes, for messages that
+  the chat template refuses or for a text longer than it embeds in one step, 501 for embeddings from a server of
+  completions. Taken for failures, they would let one caller have every endpoint ejected.
 - It closes the connection after a streamed answer, although the answer's head announces that it is kept.
 - It looks for clients that left only when no result has come for a second, and tokens of other requests and answers to
   /metrics count as results. Beside a busy neighbour the client of a request that is not streamed could leave unnoticed
@@ -24,6 +24,7 @@ _CALLERS_MISTAKES: Final = (
     " input is not supported",  # Images, audio.
     "Jinja Exception",  # The template itself objects, for instance to the order of roles (ggml-org/llama.cpp#19851).
     "requires --jinja",  # Tools, where the server was started without templates.
+    "is too large to process",  # A text to embed, which is computed in one step or not at all.
 )
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 # Labels may hold any character inside quotes. After the value may come a timestamp or an exemplar.
-_REST: Final = re.compile(rb'(?:\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)')
+_REST: Final = re.compile(rb'(\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)')
+_LABEL: Final = re.compile(rb'[{,][ \t]*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
 _VALUE_MAX: Final = 2.0**53
 
 
@@ -28,25 +29,39 @@ class Metric:
 
 
 def read_metrics(page: bytes, wanted: Iterable[str]) -> dict[str, Metric]:
-    """Those of the wanted metrics that the page has."""
+    """Those of the wanted metrics that the page has; `name{label="value"}` wants only the series with that label."""
     page = b"\n" + page
     found = ((name, _values(page, name.encode())) for name in wanted)
     return {name: Metric(math.fsum(values), len(values)) for name, values in found if values}
 
 
-def _values(page: bytes, name: bytes) -> list[float]:
-    values: list[float] = []
+def label_values(page: bytes, name: str, label: str) -> tuple[str, ...]:
+    """The values of one label over all series of a metric, each once, in the order of the page."""
+    values = [
+        labels.get(label.encode(), b"").decode(errors="replace") for labels, _ in _series(b"\n" + page, name.encode())
+    ]
+    return tuple(dict.fromkeys(value for value in values if value))
+
+
+def _values(page: bytes, wanted: bytes) -> list[float]:
+    name, _, label = wanted.partition(b"{")
+    only = dict(_LABEL.findall(b"{" + label))
+    return [value for labels, value in _series(page, name) if only.items() <= labels.items()]
+
+
+def _series(page: bytes, name: bytes) -> list[tuple[dict[bytes, bytes], float]]:
+    series: list[tuple[dict[bytes, bytes], float]] = []
     line_start = b"\n" + name
     at = page.find(line_start)
     while at >= 0:
         at += len(line_start)
         # No match if the name goes on: it is another metric's then.
         if rest := _REST.match(page, at):
-            value = _number(rest[1])
+            value = _number(rest[2])
             if value is not None:
-                values.append(value)
+                series.append((dict(_LABEL.findall(rest[1] or b"")), value))
         at = page.find(line_start, at)
-    return values
+    return series
 
 
 def _number(text: bytes) -> float | None:

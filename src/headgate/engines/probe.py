@@ -8,13 +8,14 @@ or not by this path, must not stop all work.
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, TypeVar
+from urllib.parse import quote
 
 import aiohttp
 import msgspec
 
 from headgate.engines.dialect import Dialect, PlacesSource, Signal, VersionSource
-from headgate.engines.http import authorization
-from headgate.engines.metrics_page import Metric, read_metrics
+from headgate.engines.http import authorization, metrics_url
+from headgate.engines.metrics_page import Metric, label_values, read_metrics
 from headgate.engines.page import Unheard, get_page
 from headgate.ports.engine import Telemetry
 from headgate.wire.replies import read_error
@@ -60,6 +61,8 @@ class _Models(msgspec.Struct):
 
 
 _MODELS: Final = msgspec.json.Decoder(_Models)
+_SAYS_NO: Final = (400, 404, 503)
+"""How a server says of one of its models that it is not ready, or not there."""
 _FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -79,6 +82,7 @@ class Probe:
     ) -> None:
         self._session = session
         self._url = url
+        self._metrics_url = metrics_url(url, dialect)
         self._dialect = dialect
         self._served_model = served_model
         self._headers = authorization(api_key)
@@ -87,6 +91,8 @@ class Probe:
 
     async def health(self) -> Health:
         try:
+            if self._dialect.model_ready_path is not None:
+                return await self._model_health(self._dialect.model_ready_path)
             if self._dialect.health_path is not None:
                 status, body = await self._get(self._dialect.health_path)
                 if status != 200:
@@ -98,6 +104,35 @@ class Probe:
             return _unwell(self._dialect.models_path, status, body)
         return self._judge_models(body)
 
+    async def _model_health(self, template: str) -> Health:
+        """What an engine says of one model. Its other models may be as they like."""
+        path = template.format(model=quote(self._served_model, safe=""))
+        status, body = await self._get(path)
+        if status == 200:
+            return Health(Verdict.SERVES, (self._served_model,))
+        if status not in _SAYS_NO:
+            return _unwell(path, status, body)
+        well_path = self._dialect.health_path
+        if well_path is not None:
+            well, said = await self._get(well_path)
+            if well != 200:
+                return Health(Verdict.SAYS_NO, problem=f"GET {well_path} answered {well}: {read_error(said)}")
+        models = await self._models_measured()
+        if models and self._served_model not in models:
+            return self._serves_others(models)
+        return Health(Verdict.SAYS_NO, models, f"GET {path} answered {status}: {read_error(body)}")
+
+    async def _models_measured(self) -> tuple[str, ...]:
+        """The models that the metrics page has figures of; none where there is no page."""
+        metric, path = self._dialect.models_metric, self._dialect.metrics_path
+        if metric is None or path is None:
+            return ()
+        try:
+            status, page = await self._get(path, self._metrics_url)
+        except Unheard:
+            return ()
+        return label_values(page, metric, "model") if status == 200 else ()
+
     def _judge_models(self, body: bytes) -> Health:
         path = self._dialect.models_path
         try:
@@ -106,6 +141,9 @@ class Probe:
             return Health(Verdict.UNCLEAR, problem=f"GET {path} gives no list of models: {error}")
         if self._served_model in models:
             return Health(Verdict.SERVES, models)
+        return self._serves_others(models)
+
+    def _serves_others(self, models: tuple[str, ...]) -> Health:
         shown = ", ".join(models[:MODELS_SHOWN_MAX]) + (", …" if len(models) > MODELS_SHOWN_MAX else "")
         return Health(
             Verdict.SAYS_NO,
@@ -121,7 +159,7 @@ class Probe:
         if dialect.metrics_path is None:
             return Scrape()
         try:
-            status, page = await self._get(dialect.metrics_path)
+            status, page = await self._get(dialect.metrics_path, self._metrics_url)
         except Unheard as unheard:
             return Scrape(problem=str(unheard))
         if status != 200:
@@ -134,7 +172,7 @@ class Probe:
             for signal, aliases in dialect.metrics.items()
             if (name := next((alias for alias in aliases if alias in found), None)) is not None
         }
-        telemetry = _telemetry(found, signals) if signals else None
+        telemetry = _telemetry(found, signals, _further(page, dialect)) if signals else None
         return Scrape(telemetry, signals, _missing_problem(dialect, signals))
 
     async def places(self) -> int | None:
@@ -150,11 +188,11 @@ class Probe:
         except (Unheard, KeyError, msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
 
-    async def _get(self, path: str) -> tuple[int, bytes]:
+    async def _get(self, path: str, url: str | None = None) -> tuple[int, bytes]:
         """Status and body of an answer, whole and in time."""
         page = await get_page(
             self._session,
-            self._url,
+            url or self._url,
             path,
             headers=self._headers,
             timeout_s=self._timeout_s,
@@ -176,7 +214,12 @@ def _missing_problem(dialect: Dialect, signals: dict[Signal, str]) -> str | None
     return f"{dialect.metrics_path} lacks {', '.join(missing)}; is this engine really {dialect.name}?"
 
 
-def _telemetry(found: dict[str, Metric], signals: dict[Signal, str]) -> Telemetry:
+def _further(page: bytes, dialect: Dialect) -> dict[str, float]:
+    found = read_metrics(page, dialect.further_metrics.values())
+    return {ours: found[name].total for ours, name in dialect.further_metrics.items() if name in found}
+
+
+def _telemetry(found: dict[str, Metric], signals: dict[Signal, str], further: dict[str, float]) -> Telemetry:
     def total(signal: Signal) -> int | None:
         return round(found[signals[signal]].total) if signal in signals else None
 
@@ -187,4 +230,5 @@ def _telemetry(found: dict[str, Metric], signals: dict[Signal, str]) -> Telemetr
         # A fraction of each part's own memory, so the parts' mean.
         kv_used_fraction=None if kv is None else found[kv].mean,
         preemptions=total(Signal.PREEMPTIONS),
+        further=further,
     )

@@ -1,8 +1,8 @@
 """Which engine stands at this address, and what does it serve?
 
 Nobody has said which dialect it speaks, so it is told by what no other engine has: the names of its metrics, else the
-owner that its list of models names. What fits no dialect is taken to speak the OpenAI wire and nothing more, which is
-true of every engine here.
+owner that its list of models names. What fits no dialect is taken to speak the OpenAI wire and nothing more. A
+server of KServe's protocol says so of itself, and its metrics name its models.
 """
 
 import asyncio
@@ -13,11 +13,12 @@ import msgspec
 
 from headgate.engines.dialect import Dialect
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import authorization
-from headgate.engines.metrics_page import read_metrics
+from headgate.engines.http import authorization, metrics_url
+from headgate.engines.metrics_page import label_values, read_metrics
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
 from headgate.engines.page import PAGE_BYTES_MAX, Page, Unheard, get_page
 from headgate.engines.probe import Probe
+from headgate.engines.triton import SERVER_PATH, TRITON, TRITON_TRTLLM
 from headgate.wire.replies import read_error
 
 
@@ -44,6 +45,12 @@ class _Models(msgspec.Struct):
     data: list[_Model]
 
 
+class _Server(msgspec.Struct):
+    """What a server of KServe's protocol says of itself."""
+
+    name: str = ""
+
+
 class _Pages:
     """The pages of one address, each asked for once."""
 
@@ -53,12 +60,17 @@ class _Pages:
         self._headers = authorization(api_key)
         self._timeout_s = timeout_s
 
-    async def get(self, path: str) -> Page:
-        return await get_page(self._session, self._url, path, headers=self._headers, timeout_s=self._timeout_s)
+    async def get(self, path: str, url: str | None = None) -> Page:
+        return await get_page(self._session, url or self._url, path, headers=self._headers, timeout_s=self._timeout_s)
 
-    async def get_if_there(self, path: str) -> bytes:
+    async def metrics(self, dialect: Dialect) -> bytes:
+        """Nothing where it has none."""
+        path = dialect.metrics_path
+        return b"" if path is None else await self.get_if_there(path, metrics_url(self._url, dialect))
+
+    async def get_if_there(self, path: str, url: str | None = None) -> bytes:
         try:
-            page = await self.get(path)
+            page = await self.get(path, url)
         except Unheard:
             return b""
         return page.body if page.status == 200 else b""
@@ -69,19 +81,40 @@ async def recognise(
 ) -> Recognised:
     """Raises `Unrecognised`."""
     pages = _Pages(session, url, api_key, timeout_s)
-    models = await _models(pages)
-    dialect = await _by_metrics(pages) or DIALECTS.get(models[0].owned_by.lower(), OPENAI_COMPATIBLE)
+    dialect, models = await _kserve(pages) or await _openai(pages)
     probe = Probe(
         session,
         url,
         dialect=dialect,
-        served_model=models[0].id,
+        served_model=models[0],
         api_key=api_key,
         timeout_s=timeout_s,
         page_bytes_max=PAGE_BYTES_MAX,
     )
     version, places = await asyncio.gather(probe.version(), probe.places())
-    return Recognised(dialect, tuple(model.id for model in models), version, places)
+    return Recognised(dialect, models, version, places)
+
+
+async def _openai(pages: _Pages) -> tuple[Dialect, tuple[str, ...]]:
+    models = await _models(pages)
+    dialect = await _by_metrics(pages) or DIALECTS.get(models[0].owned_by.lower(), OPENAI_COMPATIBLE)
+    return dialect, tuple(model.id for model in models)
+
+
+async def _kserve(pages: _Pages) -> tuple[Dialect, tuple[str, ...]] | None:
+    """The server of KServe's protocol that stands there, and its models; None where another engine does."""
+    try:
+        server = msgspec.json.decode(await pages.get_if_there(SERVER_PATH), type=_Server)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    if server.name != TRITON.name:
+        return None
+    page = await pages.metrics(TRITON)
+    models = label_values(page, TRITON.models_metric or "", "model")
+    if not models:
+        raise Unrecognised(f"a Triton server is there, but its metrics name no model; {TRITON.metrics_hint}")
+    names = [name for aliases in TRITON_TRTLLM.metrics.values() for name in aliases]
+    return (TRITON_TRTLLM if read_metrics(page, names) else TRITON), models
 
 
 async def _models(pages: _Pages) -> list[_Model]:
@@ -115,7 +148,7 @@ def _not_serving(path: str, page: Page) -> str:
 
 async def _by_metrics(pages: _Pages) -> Dialect | None:
     """The dialect whose metrics the engine shows; None where it shows none that we know."""
-    known = [dialect for dialect in DIALECTS.values() if dialect.metrics_path is not None]
+    known = [each for each in DIALECTS.values() if each.metrics_path is not None and each.speaker is None]
     paths = list(dict.fromkeys(dialect.metrics_path for dialect in known if dialect.metrics_path is not None))
     found = dict(zip(paths, await asyncio.gather(*(pages.get_if_there(path) for path in paths)), strict=True))
     for dialect in known:

@@ -228,14 +228,18 @@ class EngineWatch:
             watched.telemetry = scrape.telemetry
             watched.signals = scrape.signals or {}
             watched.telemetry_at = asyncio.get_running_loop().time()
-            self._tell_load(watched.endpoint_id, scrape.telemetry)
+            self._tell_load(watched, scrape.telemetry)
 
-    def _tell_load(self, endpoint_id: EndpointId, telemetry: Telemetry) -> None:
-        if telemetry.running is None:
+    def _tell_load(self, watched: _Watched, telemetry: Telemetry) -> None:
+        running = telemetry.running
+        if running is None and Signal.RUNNING not in watched.dialect.metrics:
+            # Engines of this kind tell only how many wait: at least so many are there.
+            running = 0 if telemetry.waiting is not None else None
+        if running is None:
             return
         fraction = telemetry.kv_used_fraction
         kv_percent = None if fraction is None else round(100 * fraction)
-        self._tell(EndpointMeasured(endpoint_id, telemetry.running, telemetry.waiting or 0, kv_percent))
+        self._tell(EndpointMeasured(watched.endpoint_id, running, telemetry.waiting or 0, kv_percent))
 
     # What is not heard
 

@@ -1,9 +1,26 @@
-"""Which endpoints came and went when the list in the configuration changed?"""
+"""Which endpoints does a list in the configuration name, and which came and went when it changed?"""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headgate.core.events import EndpointJoined, EndpointLeaving
 from headgate.model.endpoint import Endpoint
+from headgate.ports.fleet import FleetEndpoint
+
+
+class StaticFleet:
+    """Those that were listed, as long as nobody lists others."""
+
+    def __init__(self, endpoints: Iterable[FleetEndpoint]) -> None:
+        self._endpoints = tuple(endpoints)
+
+    def endpoints(self) -> tuple[FleetEndpoint, ...]:
+        return self._endpoints
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        """They are there already."""
+
+    async def stop(self, *, drain: bool = False) -> None:
+        """They are somebody else's."""
 
 
 def changes(before: Iterable[Endpoint], after: Iterable[Endpoint]) -> list[EndpointJoined | EndpointLeaving]:

@@ -79,6 +79,8 @@ class ServiceClass:
     """In the order of their levels."""
     hedges: bool = False
     """Whether a second attempt may be made elsewhere while the first is silent for unusually long."""
+    start_wait_ns: Duration | None = None
+    """How long a request may be held for the first endpoint of a pool that has none; None refuses it at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,30 @@ class Pool:
     output_tokens_min: int = 0
     output_tokens_max: int | None = None
     """The answers it is meant for, by their predicted length."""
+    hold_max: int = 0
+    """So many requests may be held for its first endpoint while it has none; 0 where it is meant to have one always."""
+    cold_start_ns: Duration = Duration(120 * SECOND)
+    """From when its first endpoint is asked for to when it serves, as long as that was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRules:
+    """When requests that were sent to one endpoint are asked together. The scheduler decides about each as ever."""
+
+    inputs_max: int = 32
+    """What one call asks for at most; a longer list is asked in several."""
+    preferred: tuple[int, ...] = ()
+    """When exactly so many wait they go at once."""
+    delay_ns_max: Duration = Duration(5 * MILLISECOND)
+    """How long a request waits for company while the engine is busy; while it is idle nobody waits."""
+    budget_percent: int = 10
+    """Of its class's time to the first token, and of what is left of its caller's deadline, it waits no more."""
+    tokens_max: int = 8_192
+    """What the inputs of one call come to at most, by their bytes; one that is longer goes alone."""
+    parallel: int = 2
+    """In so many calls at a time a list longer than `inputs_max` is asked."""
+    calls_max: int | None = None
+    """So many calls are made at a time; while they run all others wait, and go together. None sets no bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +176,10 @@ class HealthRules:
     eject_ns: Duration = Duration(10 * SECOND)
     eject_ns_max: Duration = Duration(5 * MINUTE)
     """Each ejection in a row lasts twice as long as the one before, up to this."""
+    slow_start_ns: Duration = Duration(10 * SECOND)
+    """So long it takes until an endpoint that joins others takes as much as they do."""
+    zone_percent: int = 60
+    """With so many of a zone's endpoints ejected, and at least two, the others there are too."""
 
 
 @dataclass(frozen=True, slots=True)

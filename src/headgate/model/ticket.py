@@ -4,6 +4,7 @@ The body never leaves its gateway; the ticket carries what decisions need.
 """
 
 from enum import StrEnum
+from typing import Final
 
 from headgate.model.message import message
 from headgate.model.units import Duration, ModelName, RequestId, TenantId
@@ -14,6 +15,12 @@ class Api(StrEnum):
     COMPLETIONS = "completions"
     EMBEDDINGS = "embeddings"
     RESPONSES = "responses"
+    INFER = "infer"
+    """Tensors in, tensors out, in KServe's protocol."""
+
+
+WITHOUT_OUTPUT: Final = (Api.EMBEDDINGS, Api.INFER)
+"""What is answered without producing any token: its size is that of what is asked."""
 
 
 @message

@@ -7,11 +7,23 @@ own dialect is. What it can do is found out by probing, never assumed.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from headgate.model.ticket import Api
-from headgate.model.units import EndpointId, RequestId
+from headgate.model.units import ClassName, Duration, EndpointId, RequestId, TenantId
 from headgate.wire.request import RequestBody
+
+
+@dataclass(frozen=True, slots=True)
+class Company:
+    """On which terms a request may be asked together with others."""
+
+    tenant: TenantId
+    service_class: ClassName
+    again: bool = False
+    """Whether it has been tried before; it then goes alone."""
+    time_left_ns: Duration | None = None
+    """What is left of its caller's deadline; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +37,8 @@ class Call:
     """Headers of the caller that go along, such as `traceparent`."""
     cache_salt: str | None = None
     """What keeps this tenant's cached prefixes apart from those of others, for engines that can."""
+    company: Company | None = None
+    """None where it is to be asked by itself."""
 
 
 class EngineFault(Exception):
@@ -69,6 +83,16 @@ class Answer(Protocol):
         ...
 
 
+@runtime_checkable
+class FramedAnswer(Answer, Protocol):
+    """An answer that came over a connection, of which more is known than its bytes."""
+
+    kept_headers: tuple[tuple[bytes, bytes], ...]
+    """Headers without which the body cannot be read, such as where in it JSON ends and data begin."""
+    is_framed: bool
+    """Whether its end is told, so that a connection that breaks does not look like it."""
+
+
 class Engine(Protocol):
     """One endpoint's engine."""
 
@@ -92,6 +116,8 @@ class Telemetry:
     waiting: int | None = None
     kv_used_fraction: float | None = None
     preemptions: int | None = None
+    further: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What else it tells, for whoever looks; no decision is made by it."""
 
 
 @dataclass(frozen=True, slots=True)

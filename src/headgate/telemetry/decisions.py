@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold
 from headgate.core.events import AttemptEnded, Event, FirstToken, PolicyChanged, RequestArrived
 from headgate.model.ticket import Ticket
 from headgate.model.units import Instant, RequestId
@@ -30,7 +30,7 @@ NAME_CHARS_MAX = 200
 """Of what a caller names: a model, a class, a tier."""
 REASON_CHARS_MAX = 600
 
-Step = FirstToken | AttemptEnded | Dispatch | Abort | End
+Step = FirstToken | AttemptEnded | Dispatch | Hold | Abort | End
 
 
 class History:
@@ -128,7 +128,7 @@ class Decisions:
                 pass
         for command in commands:
             match command:
-                case Dispatch() | Abort():
+                case Dispatch() | Hold() | Abort():
                     self._add(command, now)
                 case End():
                     self._add(_bounded_end(command), now)

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import fields
 from datetime import UTC, datetime
 
-from headgate.core.commands import Abort, Dispatch, End
+from headgate.core.commands import Abort, Dispatch, End, Hold
 from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
@@ -68,7 +68,10 @@ class _Telling:
         self._steps = tuple(picture.history.steps)
         self._running: dict[int, tuple[Instant, Dispatch]] = {}
         self._waited_ns = 0
-        """How much of its waiting has been told."""
+        self._held_ns = 0
+        """How much of its waiting has been told, and of what it was held."""
+        self._hold: Hold | None = None
+        """Why it was last held."""
         self._pool: PoolName | None = None
         """Where it was last sent."""
         ends = [(at, step) for at, step in self._steps if isinstance(step, End)]
@@ -84,6 +87,8 @@ class _Telling:
             match step:
                 case Dispatch():
                     self._dispatched(step, at)
+                case Hold():
+                    self._held(step, at)
                 case FirstToken():
                     self._first_token(step, at)
                 case Abort():
@@ -98,6 +103,21 @@ class _Telling:
         self.rows.sort(key=_moment)
 
     # In the order of a request's life
+
+    def _held(self, hold: Hold, at: Instant) -> None:
+        self._hold = hold
+        self._row(at, "held", f"held for pool {hold.pool}", hold.reason, pool=hold.pool)
+
+    def _was_held(self, held_ns: int, *, so_far: bool = False) -> bool:
+        """Tells that it was held so long altogether; false where it was not."""
+        length_ns = held_ns - self._held_ns
+        if self._hold is None or length_ns <= 0:
+            return False
+        self._held_ns += length_ns
+        self._waited_ns += length_ns
+        held = f"has been held {_lasting(length_ns)} so far" if so_far else f"was held {_lasting(length_ns)}"
+        self.clauses.append(f"{held} for the first endpoint of pool {self._hold.pool} to start")
+        return True
 
     def _waited(self, length_ns: int, until: Instant, pool: PoolName | None, *, so_far: bool = False) -> bool:
         """Tells that it waited so long up to this moment; false where that is nothing to speak of."""
@@ -121,6 +141,7 @@ class _Telling:
         return True
 
     def _dispatched(self, dispatch: Dispatch, at: Instant) -> None:
+        held = self._was_held(dispatch.held_ns)
         waited = not dispatch.hedge and self._waited(dispatch.waited_ns - self._waited_ns, at, dispatch.pool)
         self._running[dispatch.attempt], self._pool = (at, dispatch), dispatch.pool
         at_most = _at_most(self._history, dispatch.caps)
@@ -131,7 +152,7 @@ class _Telling:
             self.clauses.append(f"was sent to {endpoint} as well, as a hedge{reason}")
         else:
             what = f"sent to {endpoint}"
-            at_once = "" if waited or dispatch.attempt > 1 else " at once"
+            at_once = "" if held or waited or dispatch.attempt > 1 else " at once"
             self.clauses.append(f"went{at_once} to {endpoint}{reason}")
         if dispatch.level:
             self.clauses.append(f"was degraded at level {dispatch.level}{f' ({allowed})' if allowed else ''}")
@@ -172,6 +193,7 @@ class _Telling:
             self._ejected(dispatch, since, at)
 
     def _ended(self, end: End, at: Instant) -> None:
+        self._was_held(end.held_ns)
         self._waited(end.waited_ns - self._waited_ns, at, self._pool)
         wait = "" if end.retry_after_ns is None else f"Retry-After {_lasting(end.retry_after_ns)}"
         why, outcome = _joined(end.reason, wait), end.outcome.value
@@ -181,7 +203,9 @@ class _Telling:
     def _still_open(self) -> None:
         if not self._running:
             since = self._steps[-1][0] if self._steps else self._history.arrived_at
-            if not self._waited(self._now - since, self._now, self._pool, so_far=True):
+            if self._steps and isinstance(self._steps[-1][1], Hold):
+                self._was_held(self._held_ns + self._now - since, so_far=True)
+            elif not self._waited(self._now - since, self._now, self._pool, so_far=True):
                 self.clauses.append("has just been queued")
             return
         where = " and ".join(dispatch.endpoint_id for _, dispatch in self._running.values())
@@ -284,7 +308,7 @@ def _verdict(end: End, length: Duration, why: str) -> str:
 
 
 def _last_class(steps: tuple[tuple[Instant, object], ...]) -> str | None:
-    named = [step.service_class for _, step in steps if isinstance(step, Dispatch | End)]
+    named = [step.service_class for _, step in steps if isinstance(step, Dispatch | Hold | End)]
     return named[-1] if named else None
 
 

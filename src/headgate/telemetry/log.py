@@ -79,6 +79,7 @@ class LogObserver:
                 service_class=end.service_class,
                 attempts=end.attempts,
                 queue_ms=end.waited_ns // MILLISECOND,
+                **({"held_ms": end.held_ns // MILLISECOND} if end.held_ns else {}),
                 reason=end.reason,
             )
 

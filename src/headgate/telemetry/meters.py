@@ -8,15 +8,17 @@ reloads can grow what is kept here.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from headgate.core.commands import Command, Dispatch, Eject, End
+from headgate.core.commands import Command, Dispatch, Eject, End, Hold
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     EndpointJoined,
     EndpointLeaving,
+    EndpointReadied,
+    EndpointUnreadied,
     Event,
     FirstToken,
     PolicyChanged,
@@ -27,6 +29,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName, RequestId
+from headgate.ports.fleet import Phase
 
 NO_CLASS = "none"
 """The class of requests that were refused before they had one."""
@@ -39,23 +42,26 @@ LATENCY_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75),
     *(1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
 )
+SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+"""Of batches, in inputs."""
 _LATENCY_BOUNDS_NS = tuple(int(bound * SECOND) for bound in LATENCY_BOUNDS_S)
 
 _Meter = TypeVar("_Meter")
 
 
 class Histogram:
-    """How often a duration fell between each bound and the one before; the last has no bound."""
+    """How often a value fell between each bound and the one before; the last has no bound. By default a duration."""
 
-    __slots__ = ("counts", "total_ns")
+    __slots__ = ("_bounds", "counts", "total")
 
-    def __init__(self) -> None:
-        self.counts = [0] * (len(_LATENCY_BOUNDS_NS) + 1)
-        self.total_ns = 0
+    def __init__(self, bounds: tuple[int, ...] = _LATENCY_BOUNDS_NS) -> None:
+        self._bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0
 
-    def add(self, length: int, times: int = 1) -> None:
-        self.counts[bisect_left(_LATENCY_BOUNDS_NS, length)] += times
-        self.total_ns += length * times
+    def add(self, value: int, times: int = 1) -> None:
+        self.counts[bisect_left(self._bounds, value)] += times
+        self.total += value * times
 
 
 class ClassMeter:
@@ -87,9 +93,29 @@ class ClassMeter:
 
 
 class PoolMeter:
-    __slots__ = ("ejections", "endings", "hedges", "retries")
+    __slots__ = (
+        "batch_size",
+        "batch_wait",
+        "drains",
+        "ejections",
+        "endings",
+        "hedges",
+        "retries",
+        "starts",
+        "warmings",
+    )
 
     def __init__(self) -> None:
+        self.batch_size = Histogram(SIZE_BOUNDS)
+        """Inputs in each call to an engine, where requests are asked together."""
+        self.batch_wait = Histogram()
+        """How long each request waited for company."""
+        self.starts = {phase: Histogram() for phase in Phase}
+        """How long endpoints were in each phase of their start."""
+        self.warmings = Histogram()
+        """How long endpoints were known before they served, whoever started them."""
+        self.drains = Histogram()
+        """How long endpoints that were given up still had attempts."""
         self.endings = dict.fromkeys(AttemptEnding, 0)
         self.retries = 0
         self.hedges = 0
@@ -121,8 +147,11 @@ class Meters:
     def __init__(self) -> None:
         self.classes = {name: ClassMeter() for name in (NO_CLASS, OTHER)}
         self.pools = {OTHER: PoolMeter()}
+        self.held: dict[tuple[str, str], int] = {}
+        """How many were held for an endpoint to start, by class and pool."""
         self._open: dict[RequestId, _Open] = {}
         self._pool_of: dict[EndpointId, PoolName] = {}
+        self._warming_since: dict[EndpointId, Instant] = {}
 
     @property
     def open_requests(self) -> int:
@@ -132,6 +161,22 @@ class Meters:
         """Counts a request that ended at the door, before the scheduler heard of it."""
         self.classes[NO_CLASS].requests[outcome] += 1
 
+    def batched(self, pool: PoolName, size: int, waits_ns: Sequence[int]) -> None:
+        """Counts a call of so many inputs; the requests whose first call it is waited for so long."""
+        meter = self._pool(pool)
+        meter.batch_size.add(size)
+        for wait_ns in waits_ns:
+            meter.batch_wait.add(wait_ns)
+
+    def started(self, pool: PoolName, took_ns: Mapping[Phase, Duration]) -> None:
+        """Counts the start of an endpoint, by its phases."""
+        starts = self._pool(pool).starts
+        for phase, length in took_ns.items():
+            starts[phase].add(length)
+
+    def drained(self, pool: PoolName, took_ns: Duration) -> None:
+        self._pool(pool).drains.add(took_ns)
+
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         self._happened(event, now)
         for command in commands:
@@ -140,6 +185,9 @@ class Meters:
                     self._dispatched(command)
                 case End():
                     self._ended(command, now)
+                case Hold(_, pool, service_class):
+                    if (service_class, pool) in self.held:
+                        self.held[service_class, pool] += 1
                 case Eject(endpoint_id):
                     self._pool(self._pool_of.get(endpoint_id)).ejections += 1
                 case _:
@@ -158,11 +206,26 @@ class Meters:
             case PolicyChanged(policy):
                 self._change_policy(policy)
             case EndpointJoined(endpoint):
+                if endpoint.id not in self._pool_of:
+                    self._warming_since[endpoint.id] = now
                 self._pool_of[endpoint.id] = endpoint.pool
+            case EndpointUnreadied(endpoint_id):
+                self._unreadied(endpoint_id, now)
+            case EndpointReadied(endpoint_id):
+                self._readied(endpoint_id, now)
             case EndpointLeaving(endpoint_id):
                 self._pool_of.pop(endpoint_id, None)
+                self._warming_since.pop(endpoint_id, None)
             case _:
                 pass
+
+    def _unreadied(self, endpoint_id: EndpointId, now: Instant) -> None:
+        if endpoint_id in self._pool_of:
+            self._warming_since.setdefault(endpoint_id, now)
+
+    def _readied(self, endpoint_id: EndpointId, now: Instant) -> None:
+        if (since := self._warming_since.pop(endpoint_id, None)) is not None:
+            self._pool(self._pool_of.get(endpoint_id)).warmings.add(Duration(now - since))
 
     def _arrived(self, ticket: Ticket, now: Instant) -> None:
         if len(self._open) < REQUESTS_MAX:
@@ -248,6 +311,17 @@ class Meters:
     def _change_policy(self, policy: Policy) -> None:
         _keep(self.classes, (NO_CLASS, OTHER, *(each.name for each in policy.classes)), ClassMeter)
         _keep(self.pools, (OTHER, *(each.name for each in policy.pools)), PoolMeter)
+        self.held = _held(self.held, policy)
+
+
+def _held(counted: Mapping[tuple[str, str], int], policy: Policy) -> dict[tuple[str, str], int]:
+    """Every class that may be held at every pool that may be empty is there; what is counted of others is dropped."""
+    return {
+        (each.name, pool.name): counted.get((each.name, pool.name), 0)
+        for each in policy.classes
+        for pool in policy.pools
+        if each.start_wait_ns is not None and pool.hold_max and (not each.pools or pool.name in each.pools)
+    }
 
 
 def _keep(meters: dict[str, _Meter], names: Sequence[str], new: Callable[[], _Meter]) -> None:

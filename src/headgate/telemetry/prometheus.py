@@ -15,13 +15,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from headgate import __version__
-from headgate.core.summary import Summary
+from headgate.core.summary import EndpointSummary, Summary
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import SECOND, EndpointId, PoolName
-from headgate.telemetry.meters import LATENCY_BOUNDS_S, OTHER, ClassMeter, Histogram, Meters, PoolMeter
+from headgate.model.units import SECOND, ClassName, EndpointId, PoolName
+from headgate.ports.fleet import Phase
+from headgate.telemetry.meters import LATENCY_BOUNDS_S, OTHER, SIZE_BOUNDS, ClassMeter, Histogram, Meters, PoolMeter
+from headgate.telemetry.scaling import PoolScaling, scaling_metrics
 
 _LEAVING = "leaving"
-_STATES = (*(state.value for state in EndpointState), _LEAVING)
+_SUSPECTED = "suspected"
+_STATES = (*(state.value for state in EndpointState), _SUSPECTED, _LEAVING)
 _MILLION = 1_000_000
 
 
@@ -41,10 +44,12 @@ def render(
     summary: Summary,
     held: Mapping[str, int],
     signals: EngineSignals = EngineSignals(),  # noqa: B008 (frozen, and nothing writes to what it holds)
+    *,
+    scaling: Sequence[PoolScaling] = (),
 ) -> tuple[bytes, str]:
     """The page, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Scrape(meters, loop_lag, summary, held, signals))
+    registry.register(_Scrape(meters, loop_lag, summary, held, signals, scaling=scaling))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
@@ -52,22 +57,34 @@ class _Scrape(Collector):
     """What is told at one scrape."""
 
     def __init__(
-        self, meters: Meters, loop_lag: Histogram, summary: Summary, held: Mapping[str, int], signals: EngineSignals
+        self,
+        meters: Meters,
+        loop_lag: Histogram,
+        summary: Summary,
+        held: Mapping[str, int],
+        signals: EngineSignals,
+        *,
+        scaling: Sequence[PoolScaling],
     ) -> None:
         self._meters = meters
         self._loop_lag = loop_lag
         self._summary = summary
         self._held = held
         self._signals = signals
+        self._scaling = scaling
 
     def collect(self) -> Iterable[Metric]:
         classes, pools = tuple(self._meters.classes.items()), tuple(self._meters.pools.items())
         yield from _class_counters(classes)
         yield from _class_latencies(classes)
         yield from _pool_metrics(pools)
+        yield from _batch_metrics(pools)
+        yield from _life_metrics(pools)
         yield _queue_depth(self._summary)
+        yield from _hold_metrics(self._meters, self._summary)
         yield from _given_up(self._summary, pools)
         yield from _endpoint_metrics(self._summary, pools)
+        yield from scaling_metrics(self._scaling)
         yield _prefix_hashes(self._summary, pools)
         yield from _signal_metrics(self._signals)
         yield _loop_lag(self._loop_lag)
@@ -120,13 +137,20 @@ def _histogram(name: str, documentation: str, *labels: str) -> HistogramMetricFa
     return HistogramMetricFamily(name, documentation, labels=labels)
 
 
-def _add(family: HistogramMetricFamily, labels: Sequence[str], histogram: Histogram) -> None:
+def _add(
+    family: HistogramMetricFamily,
+    labels: Sequence[str],
+    histogram: Histogram,
+    *,
+    bounds: Sequence[float] = LATENCY_BOUNDS_S,
+    unit: int = SECOND,
+) -> None:
     buckets: list[tuple[str, float]] = []
     total = 0
-    for bound, count in zip((*LATENCY_BOUNDS_S, None), list(histogram.counts), strict=True):
+    for bound, count in zip((*bounds, None), list(histogram.counts), strict=True):
         total += count
-        buckets.append(("+Inf" if bound is None else str(bound), total))
-    family.add_metric(labels, buckets, histogram.total_ns / SECOND)
+        buckets.append(("+Inf" if bound is None else str(float(bound)), total))
+    family.add_metric(labels, buckets, histogram.total / unit)
 
 
 def _pool_metrics(pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
@@ -143,11 +167,47 @@ def _pool_metrics(pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
     return iter((attempts, retries, hedges, ejections))
 
 
+def _batch_metrics(pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
+    sizes = _histogram("headgate_batch_size", "Inputs in a call that asks for several requests.", "pool")
+    waits = _histogram("headgate_batch_wait_seconds", "How long a request waited for company.", "pool")
+    for name, meter in pools:
+        _add(sizes, [name], meter.batch_size, bounds=SIZE_BOUNDS, unit=1)
+        _add(waits, [name], meter.batch_wait)
+    return iter((sizes, waits))
+
+
+def _life_metrics(pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
+    """How starts and drains went is known of pools whose endpoints are started from here; most are not."""
+    warmings = _histogram(
+        "headgate_endpoint_warming_seconds", "From joining to the engine's word that it serves.", "pool"
+    )
+    starts = _histogram("headgate_endpoint_start_seconds", "Of an endpoint's start, by phase.", "pool", "phase")
+    drains = _histogram("headgate_endpoint_drain_seconds", "From giving an endpoint up to its last attempt.", "pool")
+    for name, meter in pools:
+        _add(warmings, [name], meter.warmings)
+        if any(meter.starts[Phase.JOIN].counts):
+            for phase, histogram in meter.starts.items():
+                _add(starts, [name, phase.value], histogram)
+            _add(drains, [name], meter.drains)
+    return iter((warmings, starts, drains))
+
+
 def _queue_depth(summary: Summary) -> Metric:
     depth = GaugeMetricFamily("headgate_queue_depth", "Requests that wait.", labels=["class"])
     for name, count in summary.queued.items():
         depth.add_metric([name], count)
     return depth
+
+
+def _hold_metrics(meters: Meters, summary: Summary) -> Iterator[Metric]:
+    """Of classes that may be held, and pools that may have no endpoint."""
+    labels = ["class", "pool"]
+    total = CounterMetricFamily("headgate_requests_held", "Requests held for an endpoint to start.", labels=labels)
+    depth = GaugeMetricFamily("headgate_hold_depth", "Requests that were held and still wait.", labels=labels)
+    for (service_class, pool), count in tuple(meters.held.items()):
+        total.add_metric([service_class, pool], count)
+        depth.add_metric([service_class, pool], summary.held.get((PoolName(pool), ClassName(service_class)), 0))
+    return iter((total, depth))
 
 
 def _given_up(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
@@ -169,12 +229,19 @@ def _endpoint_metrics(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) 
     counts = {(name, state): 0 for name, _ in pools if name != OTHER for state in _STATES}
     for endpoint in summary.endpoints:
         in_flight.add_metric([endpoint.pool, endpoint.id], endpoint.in_flight)
-        key = endpoint.pool, _LEAVING if endpoint.leaving else endpoint.state.value
+        key = endpoint.pool, _state(endpoint)
         counts[key] = counts.get(key, 0) + 1
     endpoints = GaugeMetricFamily("headgate_endpoints", "Endpoints by state.", labels=["pool", "state"])
     for key, count in counts.items():
         endpoints.add_metric(key, count)
     return iter((in_flight, endpoints))
+
+
+def _state(endpoint: EndpointSummary) -> str:
+    """Each is in one state: what it is about to be counts for more than what it is."""
+    if endpoint.leaving:
+        return _LEAVING
+    return _SUSPECTED if endpoint.suspected else endpoint.state.value
 
 
 def _prefix_hashes(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> Metric:

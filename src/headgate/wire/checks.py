@@ -12,6 +12,7 @@ import msgspec
 
 from headgate.model.ticket import Api
 from headgate.wire.fields import BOOL, FIELDS, STRING, BadRequest, Fields, is_given, read
+from headgate.wire.kserve_checks import check_parameters, check_tensors
 
 CHOICES_MAX: Final = 128
 """The most answers to one prompt that OpenAI's own interface allows."""
@@ -118,6 +119,7 @@ _CHECKS: Final[Mapping[Api, tuple[tuple[str, _Check], ...]]] = {
             "background": _background,
             "previous_response_id": _previous_response,
         },
+        Api.INFER: _ALWAYS | {"inputs": check_tensors, "outputs": check_tensors, "parameters": check_parameters},
     }.items()
 }
 

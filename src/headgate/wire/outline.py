@@ -56,6 +56,13 @@ def spans(raw: bytes, span: Span | None = None) -> dict[str, Span]:
     return found
 
 
+def fields_once(raw: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
+    """The fields of a JSON object; None where one is given twice. Raises `DecodeError` where it is no object."""
+    given = _ALL_FIELDS.decode(raw)
+    fields = {name.text: value for name, value in given.items()}
+    return fields if len(fields) == len(given) else None
+
+
 def cut(raw: bytes | bytearray, places: dict[str, Span]) -> dict[str, msgspec.Raw]:
     """The values at these places; no byte of them is copied."""
     view = memoryview(raw)

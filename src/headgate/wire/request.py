@@ -12,7 +12,7 @@ from typing import Final, Self
 import msgspec
 
 from headgate.model.caps import Caps
-from headgate.model.ticket import Api
+from headgate.model.ticket import WITHOUT_OUTPUT, Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.checks import check
 from headgate.wire.conversation import has_media, measure, text_bytes, trim
@@ -30,6 +30,7 @@ from headgate.wire.fields import (
     split,
     too_many,
 )
+from headgate.wire.kserve_checks import check_once
 from headgate.wire.outline import Outline, cut, spans
 from headgate.wire.prefix import beginnings
 from headgate.wire.salts import engine_salt
@@ -52,6 +53,7 @@ _PROMPT_FIELD: Final = {
     Api.COMPLETIONS: "prompt",
     Api.EMBEDDINGS: "input",
     Api.RESPONSES: "input",
+    Api.INFER: "inputs",
 }
 
 
@@ -86,10 +88,12 @@ class RequestBody:
     @classmethod
     def parse(cls, raw: bytes, api: Api) -> Self:
         fields = split(raw)
+        if api is Api.INFER:
+            check_once(raw, None)
         stream = read(fields, "stream", BOOL, "true or false") or False
         options = read(fields, "stream_options", FIELDS, "an object") or {}
         wants_usage = read(options, "include_usage", BOOL, "true or false", inside="stream_options") or False
-        model = _read_model(fields)
+        model = _read_model(fields, api)
         service_tier = read(fields, "service_tier", STRING, "a string")
         if len(raw) > NAMES_CHARS_MAX or len(options) > FIELDS_MAX:
             _check_lengths(model, service_tier, options)
@@ -98,8 +102,8 @@ class RequestBody:
         return cls(
             api=api,
             model=model,
-            # Embeddings come whole, whatever the caller says.
-            stream=stream and api is not Api.EMBEDDINGS,
+            # Embeddings and tensors come whole, whatever the caller says.
+            stream=stream and api not in WITHOUT_OUTPUT,
             service_tier=service_tier,
             wants_usage=stream and wants_usage,
             prompt_bytes=prompt_bytes,
@@ -211,6 +215,16 @@ class RequestBody:
         """
         return replace(self, stream=True, _fields=self._fields | dict.fromkeys(("stream", *switches), _TRUE))
 
+    # Asked together with others
+
+    def fields(self) -> Fields:
+        """Its fields by name, to be changed at will."""
+        return dict(self._fields)
+
+    def saying(self, fields: Fields, *, is_large: bool) -> Self:
+        """The same request with these fields instead."""
+        return replace(self, is_large=is_large, _fields=fields)
+
     def has(self, names: Iterable[str]) -> bool:
         """Whether all these fields are there and ask for something."""
         return all(bytes(memoryview(self._fields.get(name, _NULL))[:8]) not in _NOTHING for name in names)
@@ -237,7 +251,7 @@ class RequestBody:
             fields["stream_options"] = msgspec.Raw(_ENCODER.encode(options))
         if not passes_priority:
             fields.pop("priority", None)
-        if cache_salt is None or self.api is Api.EMBEDDINGS:
+        if cache_salt is None or self.api in WITHOUT_OUTPUT:
             fields.pop("cache_salt", None)
         else:
             callers = read(fields, "cache_salt", STRING, "a string")
@@ -270,8 +284,11 @@ def _check_lengths(model: str, service_tier: str | None, options: Fields) -> Non
         raise BadRequest(f'"stream_options" has more than {FIELDS_MAX} fields, or too long names', "stream_options")
 
 
-def _read_model(fields: Fields) -> str:
+def _read_model(fields: Fields, api: Api) -> str:
     model = read(fields, "model", STRING, "a string")
+    if api is Api.INFER:
+        # Its path names it.
+        return model or ""
     if model is None:
         raise BadRequest('"model" is missing; name one of the models that GET /v1/models lists', "model")
     if not model.strip():

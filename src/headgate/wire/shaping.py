@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
-from headgate.model.ticket import Api
+from headgate.model.ticket import WITHOUT_OUTPUT, Api
 from headgate.wire.fields import BOOL, FIELDS, INTEGER, STRING, Fields, read
 from headgate.wire.images import lowered
 
@@ -36,7 +36,7 @@ _LOGPROBS: Final = {
 
 def shape(fields: Fields, api: Api, caps: Caps) -> tuple[Fields, list[str]]:
     """The fields as the class allows them, and what was lowered; the same fields where nothing was."""
-    if api is Api.EMBEDDINGS:
+    if api in WITHOUT_OUTPUT:
         return fields, []
     shaping = _Shaping(fields)
     if caps.output_tokens is not None:
@@ -67,7 +67,7 @@ def asked_output(fields: Fields, api: Api) -> int | None:
 def asked_choices(fields: Fields, api: Api) -> int:
     """How many answers an engine would make for these fields, be they given out or not."""
     most = 1
-    for name in () if api is Api.EMBEDDINGS else _MADE:
+    for name in () if api in WITHOUT_OUTPUT else _MADE:
         if name in fields:
             most = max(most, read(fields, name, INTEGER, "an integer") or 1)
     return most

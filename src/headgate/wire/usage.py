@@ -33,6 +33,8 @@ class _UsageObject(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: _Details | None = None
+    usage_source: str | None = None
+    """Ours, where no engine has told it: an answer that was put into the OpenAI shape here says so."""
 
 
 _DECODER: Final = msgspec.json.Decoder(_UsageObject)
@@ -52,7 +54,8 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
     cached = (details.cached_tokens if details else None) or 0
     if min(prompt, output, cached) < 0:
         return None
-    return Usage(prompt, output, cached, UsageSource.ENGINE)
+    estimated = said.usage_source == UsageSource.ESTIMATED
+    return Usage(prompt, output, cached, UsageSource.ESTIMATED if estimated else UsageSource.ENGINE)
 
 
 class UsageFinder:

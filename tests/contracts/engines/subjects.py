@@ -10,7 +10,7 @@ import aiohttp
 
 from headgate.engines.dialect import Signal
 from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import HttpEngine
+from headgate.engines.http import HttpEngine, metrics_url
 from headgate.engines.metrics_page import read_metrics
 from headgate.engines.page import open_session
 from headgate.hosts.local.clock import SystemClock
@@ -19,9 +19,17 @@ from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from tests.engines.calls import Engines
 from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.fake_triton import FakeTriton
 from tests.support.real_engines import RealEngine, llamacpp, vllm
+from tests.support.real_triton import triton
 
-Kind = Literal["fake", "simulated", "llamacpp", "vllm"]
+Kind = Literal["fake", "simulated", "fake_triton", "llamacpp", "vllm", "triton"]
+DIALECT_OF: dict[Kind, str] = {
+    "fake": "vllm",
+    "simulated": "vllm",
+    "fake_triton": "triton_trtllm",
+    "triton": "triton_trtllm",
+}
 
 # Slow enough that a test can leave in the middle of an answer.
 A_STEP_PS = 20_000_000_000
@@ -30,13 +38,16 @@ A_STEP_PS = 20_000_000_000
 @contextmanager
 def a_real_engine(kind: Kind) -> Iterator[RealEngine | None]:
     match kind:
-        case "fake" | "simulated":
+        case "fake" | "simulated" | "fake_triton":
             yield None
         case "llamacpp":
             with llamacpp() as engine:
                 yield engine
         case "vllm":
             with vllm() as engine:
+                yield engine
+        case "triton":
+            with triton("llm") as engine:
                 yield engine
 
 
@@ -55,7 +66,7 @@ class Subject:
 
     @property
     def dialect(self) -> str:
-        return "vllm" if self.kind in {"fake", "simulated"} else self.kind
+        return DIALECT_OF.get(self.kind, self.kind)
 
     @property
     def in_process(self) -> FakeEngine | EngineServer | None:
@@ -74,8 +85,9 @@ class Subject:
         """How many requests the engine says it runs or holds."""
         metrics = DIALECTS[self.dialect].metrics
         names = [metrics[signal][0] for signal in (Signal.RUNNING, Signal.WAITING)]
+        page = f"{metrics_url(self.url, DIALECTS[self.dialect])}/metrics"
         # Not by the session under test: its pool is looked at.
-        async with aiohttp.ClientSession() as own, own.get(f"{self.url}/metrics") as answer:
+        async with aiohttp.ClientSession() as own, own.get(page) as answer:
             found = read_metrics(await answer.read(), names)
         return int(sum(found[name].total for name in names))
 
@@ -97,5 +109,5 @@ async def a_subject(kind: Kind, real: RealEngine | None) -> AsyncIterator[Subjec
             async with EngineServer(options, SystemClock()) as simulated:
                 yield Subject(kind, simulated.url, "sim", session, engines, simulated=simulated)
         else:
-            async with FakeEngine() as fake:
+            async with FakeTriton() if kind == "fake_triton" else FakeEngine() as fake:
                 yield Subject(kind, fake.url, "fake", session, engines, fake=fake)

@@ -24,7 +24,9 @@ E1 = EndpointId("e1")
 KINDS = [
     pytest.param("fake"),
     pytest.param("simulated"),
+    pytest.param("fake_triton"),
     pytest.param("llamacpp", marks=pytest.mark.llamacpp),
+    pytest.param("triton", marks=pytest.mark.triton),
     # Its start counts as time of the first test that needs it.
     pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(300)]),
 ]
@@ -183,7 +185,7 @@ async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
 
 
 # vLLM takes a minute to start; that its death shows likewise is seen by the acceptance tests, which kill one too.
-@pytest.mark.parametrize("kind", KINDS[:3])
+@pytest.mark.parametrize("kind", KINDS[:-1])
 async def test_an_engine_killed_in_the_middle_is_a_fault(kind: Kind) -> None:
     with a_real_engine(kind) as real:
         async with a_subject(kind, real) as subject:

@@ -11,6 +11,7 @@ from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import drain_time
 from headgate.core.classify import classify
 from headgate.core.queues.bands import Backlog
+from headgate.core.queues.holds import Holds
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import Fleet
 from headgate.core.routing.least_seconds import choose
@@ -92,21 +93,48 @@ def duplicate(first: RequestId | None, request: Request) -> Refusal | None:
     return Refusal(Outcome.DUPLICATE, reason, request.service_class, SECOND)
 
 
+def startable(service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules) -> PoolName | None:
+    """The pool for whose first endpoint a request of this class may be held: rather one where it is starting."""
+    if service_class.start_wait_ns is None:
+        return None
+    empty = [name for name in pools if rules.may_be_empty(name)]
+    starting = [name for name in empty if fleet.warming((name,))]
+    return next(iter(starting or empty), None)
+
+
+def no_hold(
+    request: Request, pool: PoolName, backlog: Backlog, fleet: Fleet, rules: Rules, *, holds: Holds, now: Instant
+) -> Refusal | None:
+    """Whether as many are held for this pool as may be."""
+    held, held_max = backlog.held_for(pool), rules.pools[pool].hold_max
+    if held < held_max:
+        return None
+    wait = expected_wait(request.pools, fleet, rules, holds, now)
+    reason = (
+        f"{held} of {held_max} requests are held until an endpoint of pool {pool} has started, "
+        f"in about {seconds(wait)}; come back then, or raise its scaling.hold_max"
+    )
+    return Refusal(Outcome.NO_ENDPOINTS, reason, request.service_class, wait)
+
+
 def servable(
-    service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, now: Instant
+    service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, *, holds: Holds, now: Instant
 ) -> Refusal | None:
     """Whether any endpoint takes work, or may do so before the class's patience ends.
 
     An endpoint that is starting may be ready at any moment, so it is waited for.
     """
-    if fleet.live(pools) or fleet.warming(pools):
+    if fleet.live(pools) or fleet.warming(pools) or startable(service_class, pools, fleet, rules) is not None:
         return None
     coming = _soonest(pools, fleet, rules, now)
     if coming is not None and coming <= service_class.queue_wait_ns_max:
         return None
-    names = ", ".join(pools)
-    reason = f"no endpoint of pool {names} can serve at the moment; see their state in the admin listener's /status"
-    wait = expected_wait(pools, fleet, rules, now)
+    names, wait = ", ".join(pools), expected_wait(pools, fleet, rules, holds, now)
+    reason = f"no endpoint of pool {names} can serve at the moment; "
+    if any(rules.may_be_empty(name) for name in pools):
+        reason += f'one starts in about {seconds(wait)}, and class "{service_class.name}" has no start_wait for that'
+    else:
+        reason += "see their state in the admin listener's /status"
     return Refusal(Outcome.NO_ENDPOINTS, reason, service_class, wait)
 
 
@@ -146,10 +174,17 @@ def drain(request: Request, backlog: Backlog, budget: RetryBudget, now: Instant)
     return drain_time(backlog.in_class(request.service_class.name), request.pools, budget, now)
 
 
-def expected_wait(pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, now: Instant) -> Duration:
+def expected_wait(pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, holds: Holds, now: Instant) -> Duration:
     """How long until one of these pools may take work. With no endpoint in sight, as long as one needs to start."""
-    coming = _soonest(pools, fleet, rules, now)
-    return rules.warm_up_ns(pools[0]) if coming is None else coming
+    waits: list[Duration] = []
+    for name in pools:
+        known, empty = fleet.pools.get(name), rules.may_be_empty(name)
+        usual = rules.pools[name].cold_start_ns if empty else rules.warm_up_ns(name)
+        start = holds.expected_ns(name, pools, usual, now) if empty else usual
+        wait = None if known is None else known.soonest(now, start)
+        if wait is not None or empty:
+            waits.append(start if wait is None else wait)
+    return min(waits, default=rules.warm_up_ns(pools[0]))
 
 
 def _soonest(pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules, now: Instant) -> Duration | None:

@@ -24,7 +24,7 @@ from typing import Final
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
 from headgate.model.outcome import Outcome
 from headgate.model.tenant import Tenant
-from headgate.model.ticket import Api, Ticket
+from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, RequestId, TenantId, seconds
 
 _LIFE_GUESS: Final = SECOND
@@ -289,8 +289,8 @@ def _changed(rate: Rate | None, limit: int | None, now: Instant) -> Rate | None:
 
 
 def _tokens(ticket: Ticket, prompt_tokens: int, output_tokens: int) -> int:
-    """What a request is predicted to take. An embedding has no answer of tokens."""
-    return prompt_tokens if ticket.api is Api.EMBEDDINGS else prompt_tokens + output_tokens
+    """What a request is predicted to take. An embedding has no answer of tokens, nor have tensors."""
+    return prompt_tokens if ticket.api in WITHOUT_OUTPUT else prompt_tokens + output_tokens
 
 
 def _later(one: Shortage, other: Shortage) -> bool:

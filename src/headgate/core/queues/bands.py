@@ -38,7 +38,7 @@ class Places(NamedTuple):
 class Backlog:
     """Every request that waits."""
 
-    __slots__ = ("_bands", "_floors", "_per_class", "_per_tenant", "length", "work")
+    __slots__ = ("_bands", "_floors", "_per_class", "_per_tenant", "held", "length", "work")
 
     def __init__(self, floors: Floors) -> None:
         self._bands: dict[int, _Band] = {}
@@ -46,11 +46,24 @@ class Backlog:
         self._floors = floors
         self._per_class: dict[ClassName, int] = {}
         self._per_tenant: dict[tuple[ClassName, TenantId], int] = {}
+        self.held: dict[tuple[PoolName, ClassName], int] = {}
+        """Of those who came while a pool had no endpoint, by class: they have a bound of their own."""
         self.work = Work()
         self.length = 0
 
     def in_class(self, name: ClassName) -> int:
+        """Those who take places of the class's queue."""
         return self._per_class.get(name, 0)
+
+    def of_class(self, name: ClassName) -> int:
+        """All of the class, those who are held too."""
+        count = self._per_class.get(name, 0)
+        for (_, service_class), held in self.held.items():
+            count += held if service_class == name else 0
+        return count
+
+    def held_for(self, pool: PoolName) -> int:
+        return sum(count for (name, _), count in self.held.items() if name == pool)
 
     def of_tenant(self, name: ClassName, tenant: TenantId) -> int:
         return self._per_tenant.get((name, tenant), 0)
@@ -99,12 +112,22 @@ class Backlog:
     def _tally(self, request: Request, change: int) -> None:
         self.length += change
         name, tenant = request.service_class.name, request.ticket.tenant
+        if request.hold is not None:
+            self._tally_held((request.hold, name), change)
+            return
         self._per_class[name] = self._per_class.get(name, 0) + change
         left = self._per_tenant.get((name, tenant), 0) + change
         if left:
             self._per_tenant[name, tenant] = left
         else:
             del self._per_tenant[name, tenant]
+
+    def _tally_held(self, key: tuple[PoolName, ClassName], change: int) -> None:
+        left = self.held.get(key, 0) + change
+        if left:
+            self.held[key] = left
+        else:
+            del self.held[key]
 
 
 class _Band:

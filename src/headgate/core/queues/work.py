@@ -37,6 +37,12 @@ class Work:
             if not tenants:
                 del self._tenants[key], self._bands[key]
 
+    def by_pools_and_band(self) -> dict[tuple[tuple[PoolName, ...], int], int]:
+        total: dict[tuple[tuple[PoolName, ...], int], int] = {}
+        for (pools, band, _), work in self._bands.items():
+            total[pools, band] = total.get((pools, band), 0) + work
+        return total
+
     def before(self, pools: tuple[PoolName, ...], band: int) -> Duration:
         """What waits in the bands that go first."""
         total = 0

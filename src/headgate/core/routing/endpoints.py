@@ -69,17 +69,20 @@ class EndpointRecord(Held):
         "device",
         "ejections",
         "failures",
+        "grown_percent",
         "id",
         "in_flight_max",
         "last_heard",
         "learned",
         "leaving",
+        "limit",
         "limit_percent",
         "live",
         "passed_over",
         "place",
         "pool",
         "prefilled_ps",
+        "ready_at",
         "returns_at",
         "shared",
         "silent",
@@ -99,7 +102,7 @@ class EndpointRecord(Held):
         self.device = ""
         self.shared: Held = self
         """What it is judged by: itself, or its device with all that others hold there."""
-        self.in_flight_max = endpoint.in_flight_max
+        self.in_flight_max = self.limit = endpoint.in_flight_max
         self.terms = terms
         self.state = EndpointState.WARMING
         self.leaving = False
@@ -111,6 +114,10 @@ class EndpointRecord(Held):
         self.passed_over = False
         self.limit_percent = 100
         """What its silence means: that it takes nobody, or fewer."""
+        self.grown_percent = 100
+        """How far its slow start is."""
+        self.ready_at = now
+        """When it could serve last after it could not."""
         self.learned = Learned()
         self.prefilled_ps = 0
         """What the prompts should have taken that were computed since the last report of progress."""
@@ -134,6 +141,11 @@ class EndpointRecord(Held):
         return self.state is EndpointState.READY or self.state is EndpointState.TRIAL
 
     @property
+    def suspected(self) -> bool:
+        """Whether the last that it was given failed, or it has stopped telling of itself."""
+        return self.silent or (self.failures > 0 and self.state is EndpointState.READY)
+
+    @property
     def headroom(self) -> bool:
         """Whether it takes anybody at the moment."""
         rules, chunk_tokens = self.terms.rules, self.terms.speed.chunk_tokens
@@ -143,8 +155,7 @@ class EndpointRecord(Held):
     def open(self) -> bool:
         """As headroom, for one who does not mind to wait until the prompts before its own are computed."""
         shared, terms = self.shared, self.terms
-        limit = self.limit_percent * self.in_flight_max // 100
-        if self.passed_over or not self.live or shared.in_flight + shared.foreign >= limit:
+        if self.passed_over or not self.live or shared.in_flight + shared.foreign >= self.limit:
             return False
         if self.state is EndpointState.TRIAL and self.in_flight:
             return False
@@ -152,6 +163,11 @@ class EndpointRecord(Held):
             return False
         # Where not even the shortest request fits nobody needs to be asked.
         return self.fits(_SHORTEST)
+
+    def bound(self) -> None:
+        """Reckons how many it takes at once, after any of what bounds them has changed."""
+        part = min(self.limit_percent, self.grown_percent) * self.in_flight_max // 100
+        self.limit = min(self.in_flight_max, max(1, part))
 
     def fits(self, reservation: Reservation) -> bool:
         """Whether this one may come too. Who is alone always may."""

@@ -42,7 +42,8 @@ class Heard:
 class Fleet:
     __slots__ = (
         "_devices",
-        "_emptied",
+        "_growths",
+        "_lost",
         "_returns",
         "_rules",
         "_silences",
@@ -62,9 +63,10 @@ class Fleet:
         self.changed: dict[PoolName, None] = {}
         """Pools where someone may have become dispatchable: an ordered set."""
         self._devices = Devices()
-        self._emptied: dict[PoolName, None] = {}
-        """Pools that have lost the last endpoint that takes work: an ordered set."""
+        self._lost: dict[PoolName, None] = {}
+        """Pools that have lost an endpoint that took work: an ordered set."""
         self._returns: Alarms[EndpointId] = Alarms(agenda)
+        self._growths: Alarms[EndpointId] = Alarms(agenda)
         self._stalls: Alarms[EndpointId] = Alarms(agenda)
         self._silences: Alarms[EndpointId] = Alarms(agenda)
 
@@ -118,7 +120,7 @@ class Fleet:
             case EndpointJoined(endpoint):
                 self.join(endpoint, now)
             case EndpointReadied(endpoint_id):
-                return self.ready(endpoint_id)
+                return self.ready(endpoint_id, now)
             case EndpointUnreadied(endpoint_id):
                 self.unready(endpoint_id)
             case EndpointMeasured():
@@ -139,15 +141,18 @@ class Fleet:
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; it needs a name of its own"
         record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
         record.leaving = False
+        record.bound()
         self._move(record, endpoint.device)
         self._place(record)
 
-    def ready(self, endpoint_id: EndpointId) -> Readmit | None:
+    def ready(self, endpoint_id: EndpointId, now: Instant) -> Readmit | None:
         record = self.endpoints.get(endpoint_id)
         if record is None or record.state is not EndpointState.WARMING:
             return None
         trusted = health.readied(record)
-        self._place(record)
+        record.ready_at = now
+        record.grown_percent = 0 if self._starts_slowly(record, now) else 100
+        self._grow(record, now)
         return Readmit(endpoint_id, "the engine says it is ready") if trusted else None
 
     def unready(self, endpoint_id: EndpointId) -> None:
@@ -156,7 +161,9 @@ class Fleet:
             record.state = EndpointState.WARMING
             self._forget_prefixes(record)
             self._returns.clear(endpoint_id)
+            self._growths.clear(endpoint_id)
             self._silences.clear(endpoint_id)
+            record.grown_percent = 100
             talk.forget(record)
             self._judge_silence(record)
             self._place(record)
@@ -261,13 +268,13 @@ class Fleet:
         self._place(endpoint)
         return Readmit(endpoint.id, "its trial request succeeded")
 
-    def failed(self, endpoint: EndpointRecord, detail: str, now: Instant) -> Eject | None:
-        if not health.failed(endpoint, self.rules):
-            return None
-        return self._eject(endpoint, detail, now)
+    def failed(self, endpoint: EndpointRecord, detail: str, now: Instant) -> list[Eject]:
+        return self._eject(endpoint, detail, now) if health.failed(endpoint, self.rules) else []
 
-    def return_due(self) -> None:
-        """Puts on trial those whose ejection is over, and notes who has stopped telling of itself."""
+    def return_due(self, now: Instant) -> None:
+        """Puts on trial those whose ejection is over, lets those grow that have just come, and notes who is silent."""
+        for endpoint_id in self._growths.take():
+            self._grow(self.endpoints[endpoint_id], now)
         for endpoint_id in self._silences.take():
             self.endpoints[endpoint_id].silent = True
             self._judge_silence(self.endpoints[endpoint_id])
@@ -275,6 +282,15 @@ class Fleet:
             endpoint = self.endpoints[endpoint_id]
             endpoint.state = EndpointState.TRIAL
             self._place(endpoint)
+
+    def _starts_slowly(self, endpoint: EndpointRecord, now: Instant) -> bool:
+        return health.starts_slowly(endpoint, self.pools[endpoint.pool].endpoints.values(), now, self.rules)
+
+    def _grow(self, endpoint: EndpointRecord, now: Instant) -> None:
+        next_in_ns = health.grow(endpoint, self.rules)
+        if next_in_ns is not None:
+            self._growths.set(endpoint.id, after(now, next_in_ns))
+        self._place(endpoint)
 
     def _judge_silence(self, endpoint: EndpointRecord) -> None:
         for each in talk.judge(self.pools[endpoint.pool].endpoints.values()):
@@ -292,13 +308,32 @@ class Fleet:
             self._stalls.set(endpoint_id, after(now, Duration(self.rules.stall_ns_max - silent)))
         return stalled
 
-    def eject_stalled(self, endpoint: EndpointRecord, now: Instant) -> Eject | None:
+    def eject_stalled(self, endpoint: EndpointRecord, now: Instant) -> list[Eject]:
         if not endpoint.serving:
-            return None
+            return []
         silence = seconds(Duration(now - endpoint.last_heard))
         return self._eject(endpoint, f"no sign of life for {silence}; streams in flight: {endpoint.streams}", now)
 
-    def _eject(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
+    def _eject(self, endpoint: EndpointRecord, reason: str, now: Instant) -> list[Eject]:
+        """The endpoint, and with it the rest of a zone that goes down."""
+        is_news = endpoint.state is EndpointState.READY
+        ejections = [self._eject_one(endpoint, reason, now)]
+        if not endpoint.zone or not is_news:
+            return ejections
+        zone = [each for each in self.endpoints.values() if each.zone == endpoint.zone and not each.leaving]
+        if health.zone_is_down(zone, self.rules):
+            reason = f'most endpoints of zone "{endpoint.zone}" have been ejected'
+            # Whose pool nobody serves from elsewhere goes on trying.
+            rest = [each for each in zone if each.live and self._is_served_elsewhere(each)]
+            ejections += [self._eject_one(each, reason, now) for each in rest]
+        return ejections
+
+    def _is_served_elsewhere(self, endpoint: EndpointRecord) -> bool:
+        pool = self.pools[endpoint.pool].endpoints.values()
+        # One that is on trial takes a single request, and has yet to show that it can.
+        return any(each.live and each.state is EndpointState.READY and each.zone != endpoint.zone for each in pool)
+
+    def _eject_one(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
         health.eject(endpoint, now, self.rules)
         self._forget_prefixes(endpoint)
         self._returns.set(endpoint.id, endpoint.returns_at)
@@ -307,13 +342,26 @@ class Fleet:
         return Eject(endpoint.id, endpoint.returns_at, reason)
 
     def call_back(self, now: Instant) -> None:
-        """Lets the ejected return soon where nobody is left who takes work."""
-        while self._emptied:
-            name, _ = self._emptied.popitem()
-            pool = self.pools.get(name)
-            for endpoint in pool.endpoints.values() if pool is not None else ():
-                if health.shorten(endpoint, now, self.rules):
-                    self._returns.set(endpoint.id, endpoint.returns_at)
+        """Lets the ejected return soon where nobody is left who takes work, and who starts slowly take all."""
+        while self._lost:
+            name, _ = self._lost.popitem()
+            if (pool := self.pools.get(name)) is not None:
+                if not pool.live:
+                    self._return_soon(pool, now)
+                elif not any(health.carries(each) for each in pool.endpoints.values()):
+                    self._grow_at_once(pool)
+
+    def _return_soon(self, pool: PoolRecord, now: Instant) -> None:
+        for endpoint in pool.endpoints.values():
+            if health.shorten(endpoint, now, self.rules):
+                self._returns.set(endpoint.id, endpoint.returns_at)
+
+    def _grow_at_once(self, pool: PoolRecord) -> None:
+        for endpoint in pool.endpoints.values():
+            endpoint.grown_percent = 100
+            endpoint.bound()
+            self._growths.clear(endpoint.id)
+            self._place(endpoint)
 
     # Bookkeeping
 
@@ -353,8 +401,7 @@ class Fleet:
         if pool.places:
             self.changed[endpoint.pool] = None
         if was_live and not endpoint.live:
-            if not pool.live:
-                self._emptied[endpoint.pool] = None
+            self._lost[endpoint.pool] = None
             # Whoever avoids what may now be its last endpoint, in whichever pool, no longer does so.
             self.changed.update(dict.fromkeys(self.pools))
 
@@ -362,6 +409,7 @@ class Fleet:
         if not endpoint.leaving or endpoint.in_flight:
             return
         self._returns.clear(endpoint.id)
+        self._growths.clear(endpoint.id)
         self._stalls.clear(endpoint.id)
         self._silences.clear(endpoint.id)
         del self.endpoints[endpoint.id]

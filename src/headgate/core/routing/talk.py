@@ -38,6 +38,7 @@ def forget(endpoint: EndpointRecord) -> None:
     endpoint.foreign = endpoint.kv_foreign = 0
     endpoint.talks = endpoint.silent = endpoint.passed_over = False
     endpoint.limit_percent = 100
+    endpoint.bound()
 
 
 def judge(endpoints: Iterable[EndpointRecord]) -> list[EndpointRecord]:
@@ -50,5 +51,6 @@ def judge(endpoints: Iterable[EndpointRecord]) -> list[EndpointRecord]:
         limit_percent = LIMIT_PERCENT_UNHEARD if each.silent and mostly_silent else 100
         if (passed_over, limit_percent) != (each.passed_over, each.limit_percent):
             each.passed_over, each.limit_percent = passed_over, limit_percent
+            each.bound()
             changed.append(each)
     return changed

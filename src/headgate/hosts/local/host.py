@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
+from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
@@ -80,7 +80,7 @@ class LocalHost:
             case Dispatch() | End():
                 if (line := self._lines.get(command.request_id)) is not None:
                     line.deliver(command)
-            case Eject() | Readmit():
+            case Hold() | Eject() | Readmit():
                 pass
 
     def _set_timer(self) -> None:

@@ -117,8 +117,8 @@ def parse(raw: bytes, api: Api, options: EngineOptions) -> Question:
             embedding = _decode(_EMBEDDINGS, raw)
             texts = _texts(embedding.input, "input")
             return _embedding(embedding, [_prompt(each, embedding, options.profile) for each in texts], options)
-        case Api.RESPONSES:
-            raise AssertionError("the simulated engine has no path for responses")
+        case Api.RESPONSES | Api.INFER:
+            raise AssertionError(f"the simulated engine has no path for {api}")
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes) -> _T:

@@ -1,0 +1,224 @@
+"""Does the fluid model say what request by request comes out?
+
+An hour of a trace, thinned, goes through the virtual host: the real scheduler before simulated engines, a fixed fleet
+and one that an endpoint joins after its cold start. The fluid model is told the same rates and the same fleet. Compared
+are the attainment (all requests count, refused ones as missed), the engine time of what was served (each request by
+`headgate.core.cost` at the full batch), and how many requests are running on the mean, on which others scale.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import tee
+from pathlib import Path
+from typing import Final
+
+from bench.policy.experiment import ours
+from bench.policy.fleet import MAIN, engines, pool, speed_of
+from bench.scaling.demand import STEP_S, TPOT_S, Window, lengths_batch, read_windows
+from bench.scaling.fluid import TTFT_S, Queue
+from headgate.core.cost import cost_ns
+from headgate.model.outcome import Outcome as Ended
+from headgate.model.policy import Model, Policy, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.units import MINUTE, SECOND, ClassName, Duration, Instant, ModelName, TenantId
+from headgate.simulation.engine.profile import EngineProfile
+from headgate.simulation.report.targets import met
+from headgate.simulation.virtual.host import VirtualHost
+from headgate.simulation.virtual.scenario import Callers, EngineSpec, Scenario
+from headgate.simulation.virtual.story import Ending, Sample, Story
+from headgate.simulation.workload.arrival import Arrival
+from headgate.simulation.workload.servegen_files import WINDOW_S
+from headgate.simulation.workload.traffic import ServeGenTraffic, arrivals
+
+LEAVE_S: Final = 10
+_MODEL, _CLASS = ModelName("m"), ClassName("interactive")
+_CALLERS: Final = Callers(
+    ttft_ns=Duration(round(TTFT_S * SECOND)),
+    tpot_ns=Duration(round(TPOT_S * SECOND)),
+    leave_ns=Duration(LEAVE_S * SECOND),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hour:
+    """What is run both ways."""
+
+    trace: str
+    keep: float
+    start_s: int
+    """A whole number of windows."""
+    length_s: int = 3_600
+    endpoints: int
+    joins_s: int | None = None
+    """When one more is ordered, since the start."""
+    cold_start_s: int = 120
+
+    def ready(self, since_start_s: int) -> int:
+        joined = self.joins_s is not None and since_start_s >= self.joins_s + self.cold_start_s
+        return self.endpoints + joined
+
+
+HOURS: Final = (
+    Hour(trace="m-large", keep=0.25, start_s=34 * 3_600, endpoints=3),
+    Hour(trace="m-large", keep=0.25, start_s=34 * 3_600, endpoints=3, joins_s=2_280),
+    Hour(trace="m-large", keep=0.25, start_s=34 * 3_600, endpoints=4),
+    Hour(trace="m-mid", keep=1 / 24, start_s=58 * 3_600, length_s=1_200, endpoints=2),
+    Hour(trace="m-small", keep=1 / 6, start_s=58 * 3_600, length_s=600, endpoints=2),
+)
+"""The model's two constants were fitted to the first ten minutes of the first. The others are minutes only, for their
+requests are many and short. Not here is deepseek-r1, whose answers take minutes: before them the model's store is far
+too small, and it must not be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One way of finding out."""
+
+    attainment: float
+    served: float
+    """Engine-seconds a second."""
+    running: float
+    """Requests at endpoints, on the mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    hour: Hour
+    requests: int
+    load: float
+    """What is asked over what the ready endpoints can do, on the mean."""
+    fluid: Told
+    by_request: Told
+
+    @property
+    def attainment_off(self) -> float:
+        return self.fluid.attainment - self.by_request.attainment
+
+    @property
+    def served_off(self) -> float:
+        return self.fluid.served / self.by_request.served - 1
+
+
+def checked(hour: Hour, data: Path, profile: EngineProfile, *, seed: int) -> Both:
+    windows = read_windows(data, hour.trace, profile, keep=hour.keep)
+    first = hour.start_s // WINDOW_S
+    windows = windows[first : first + hour.length_s // WINDOW_S]
+    watch = _Watch(profile, lengths_batch(data, hour.trace, profile))
+    VirtualHost(_scenario(hour, data, profile, seed=seed), watch).run()
+    asked = sum(each.work for each in windows) / len(windows)
+    ready = sum(hour.ready(at_s) for at_s in range(0, hour.length_s, STEP_S)) * STEP_S / hour.length_s
+    return Both(hour, watch.came, asked / ready, _fluid(hour, windows, profile), watch.told(hour))
+
+
+def _fluid(hour: Hour, windows: Sequence[Window], profile: EngineProfile) -> Told:
+    queue = Queue(profile)
+    came = missed = served = ran = 0.0
+    steps = hour.length_s // STEP_S
+    for number in range(steps):
+        window = windows[number * STEP_S // WINDOW_S]
+        these, running = queue.at(window, hour.ready(number * STEP_S))
+        came += window.rate
+        missed += window.rate * these.missed
+        served += window.work * (1 - these.lost)
+        ran += running
+    return Told(1 - missed / came, served / steps, ran / steps)
+
+
+class _Watch:
+    """An audience that keeps only what is compared."""
+
+    def __init__(self, profile: EngineProfile, batch: float) -> None:
+        self._speed = speed_of(profile)
+        self._batch = round(batch)
+        self.came = 0
+        self._good = 0
+        self._served_ns = 0
+        self._running: list[tuple[int, int]] = []
+
+    def ended(self, story: Story) -> None:
+        self.came += 1
+        if story.outcome is not Ended.COMPLETED:
+            return
+        self._served_ns += cost_ns(self._speed, story.prompt_tokens, story.output_tokens, batch=self._batch)
+        assert story.first_token_at is not None
+        after_first = max(1, story.output_tokens - 1)
+        self._good += met(
+            _CALLERS,
+            ttft_ns=story.first_token_at - story.arrived_at,
+            tpot_ns=(story.ended_at - story.first_token_at) // after_first,
+            e2e_ns=None,
+        )
+
+    def sampled(self, sample: Sample) -> None:
+        self._running.append((sample.at, sum(each.running for each in sample.endpoints)))
+
+    def over(self, ending: Ending) -> None:
+        """Nothing more is asked."""
+
+    def told(self, hour: Hour) -> Told:
+        during = [running for at, running in self._running if at <= hour.length_s * SECOND]
+        served = self._served_ns / SECOND / hour.length_s
+        return Told(self._good / self.came, served, sum(during) / len(during))
+
+
+def _scenario(hour: Hour, data: Path, profile: EngineProfile, *, seed: int) -> Scenario:
+    traces = data / "traces"
+    traffic = ServeGenTraffic(
+        rates=traces / f"servegen_{hour.trace}_rates.csv.gz",
+        lengths=traces / f"servegen_{hour.trace}_lengths.jsonl.gz",
+        classes=((_CLASS, 1.0),),
+        start_ns=Duration(hour.start_s * SECOND),
+        length_ns=Duration(hour.length_s * SECOND),
+        keep=hour.keep,
+    )
+    requests, named = tee(_fitting(arrivals([traffic], seed=seed), profile))
+    return Scenario(
+        title=f"an hour of {hour.trace}",
+        seed=seed,
+        policy=_policy(sorted({each.tenant for each in named}), profile),
+        model=_MODEL,
+        engines=_engines(hour, profile),
+        callers={_CLASS: _CALLERS},
+        arrivals=lambda: requests,
+        span_ns=Duration(hour.length_s * SECOND),
+        decider=ours,
+    )
+
+
+def _fitting(requests: Iterator[Arrival], profile: EngineProfile) -> Iterator[Arrival]:
+    """What is longer than the engine's context says nothing of how many endpoints there should be."""
+    return (each for each in requests if each.prompt_tokens + each.output_tokens <= profile.context_tokens)
+
+
+def _policy(tenants: Sequence[TenantId], profile: EngineProfile) -> Policy:
+    return Policy(
+        classes=(
+            ServiceClass(
+                _CLASS,
+                0,
+                queue_wait_ns_max=Duration(LEAVE_S * SECOND),
+                ttft_ns=_CALLERS.ttft_ns,
+                tpot_ns=_CALLERS.tpot_ns,
+                total_ns_max=Duration(60 * MINUTE),
+            ),
+        ),
+        tenants=tuple(Tenant(each) for each in tenants),
+        pools=(pool(MAIN, profile),),
+        models=(Model(_MODEL, (MAIN,)),),
+    )
+
+
+def _engines(hour: Hour, profile: EngineProfile) -> tuple[EngineSpec, ...]:
+    specs = engines(profile, hour.endpoints + (hour.joins_s is not None))
+    if hour.joins_s is None:
+        return specs
+    late = specs[-1]
+    joins = EngineSpec(
+        id=late.id,
+        pool=late.pool,
+        profile=late.profile,
+        in_flight_max=late.in_flight_max,
+        starts_at=Instant(hour.joins_s * SECOND),
+        cold_start_ns=Duration(hour.cold_start_s * SECOND),
+    )
+    return (*specs[:-1], joins)

@@ -1,0 +1,1 @@
+"""How many endpoints should each pool have?"""

@@ -1,0 +1,161 @@
+"""Which endpoints does a name stand for, and when has one of them really gone?
+
+A headless service of Kubernetes, or any name with several addresses: it is resolved every few seconds, and each address
+is an endpoint. Whoever appears joins at once. Leaving is slow, because name servers fail more often than they are
+right about everybody being gone:
+
+- an answer that fails says nothing, however often: who is known stays, and the operator is told;
+- an address leaves when so many answers in a row did not have it, since some servers give only some of many addresses;
+- answers that name nobody at all empty the fleet only when nothing else has come for a good while.
+
+An endpoint that is named wrongly for so long costs little: its engine does not answer, so it is ejected as any other.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.fleets.dns_client import Found, Resolve, Unanswered
+from headgate.model.units import EndpointId, PoolName
+from headgate.ports.fleet import FleetEndpoint, FleetObserver
+
+EVERY_S: Final = 5.0
+MISSES_MAX: Final = 3
+EMPTY_S_MAX: Final = 60.0
+FAILURES_TOLD: Final = 3
+"""So many answers may fail in a row before the operator is told."""
+ENDPOINTS_MAX: Final = 1_000
+"""Beyond these, addresses are left out: a wrong record must not fill the fleet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DnsTerms:
+    pool: PoolName
+    name: str
+    """What is resolved, for messages."""
+    in_flight_max: int
+    zone: str = ""
+    every_s: float = EVERY_S
+    misses_max: int = MISSES_MAX
+    """In so many answers in a row an address must be missing before its endpoint leaves."""
+    empty_s_max: float = EMPTY_S_MAX
+    """For so long answers must have named nobody before the fleet is emptied."""
+    endpoints_max: int = ENDPOINTS_MAX
+
+
+class Membership:
+    """Who is there, by the answers so far. No clock and no network: it is told what came, and when."""
+
+    def __init__(self, *, misses_max: int, empty_s_max: float, endpoints_max: int) -> None:
+        self.misses_max = misses_max
+        self.empty_s_max = empty_s_max
+        self._endpoints_max = endpoints_max
+        self._misses: dict[Found, int] = {}
+        """Of each that is there, in how many answers in a row it was missing."""
+        self._empty_since: float | None = None
+        self.left_out = 0
+        """How many the last answer named beyond the bound."""
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        return tuple(self._misses)
+
+    def failed(self) -> None:
+        """Nothing follows for anybody. Only that nobody is there must be heard without a break to be believed."""
+        self._empty_since = None
+
+    def answered(self, found: list[Found], now: float) -> None:
+        if not found:
+            self._empty_since = now if self._empty_since is None else self._empty_since
+            if now - self._empty_since >= self.empty_s_max:
+                self._misses.clear()
+            return
+        self._empty_since = None
+        named = dict.fromkeys(found)
+        counted = {each: 0 if each in named else misses + 1 for each, misses in self._misses.items()}
+        self._misses = {each: misses for each, misses in counted.items() if misses < self.misses_max}
+        new = [each for each in named if each not in self._misses]
+        room = self._endpoints_max - len(self._misses)
+        self._misses |= dict.fromkeys(new[:room], 0)
+        self.left_out = max(0, len(new) - room)
+
+
+class DnsFleet:
+    def __init__(self, terms: DnsTerms, resolve: Resolve, observer: FleetObserver) -> None:
+        self._terms = terms
+        self._resolve = resolve
+        self._observer = observer
+        self._members = Membership(
+            misses_max=terms.misses_max, empty_s_max=terms.empty_s_max, endpoints_max=terms.endpoints_max
+        )
+        self._asking: asyncio.Task[None] | None = None
+        self._failures = 0
+        self._told_failing = self._told_full = False
+
+    def change(self, terms: DnsTerms, resolve: Resolve) -> None:
+        """Another configuration. Who is known stays until enough answers have come without it."""
+        self._terms, self._resolve = terms, resolve
+        self._members.misses_max, self._members.empty_s_max = terms.misses_max, terms.empty_s_max
+
+    def endpoints(self) -> tuple[FleetEndpoint, ...]:
+        terms = self._terms
+        return tuple(
+            FleetEndpoint(EndpointId(f"{terms.pool}/{text}"), f"http://{text}", terms.in_flight_max, zone=terms.zone)
+            for text in map(_text, self._members.found)
+        )
+
+    async def start(self, changed: Callable[[], None]) -> None:
+        self._asking = asyncio.create_task(self._ask_for_ever(changed), name=f"resolve {self._terms.name}")
+        self._asking.add_done_callback(_ended)
+
+    async def stop(self, *, drain: bool = False) -> None:
+        """Its endpoints are somebody else's, so that there is nothing to end but the asking."""
+        if self._asking is not None:
+            self._asking.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._asking
+
+    async def _ask_for_ever(self, changed: Callable[[], None]) -> None:
+        while True:
+            before = self._members.found
+            await self._ask()
+            if self._members.found != before:
+                changed()
+            await asyncio.sleep(self._terms.every_s)
+
+    async def _ask(self) -> None:
+        try:
+            found = await self._resolve()
+        except Unanswered as problem:
+            self._members.failed()
+            self._failures += 1
+            if self._failures == FAILURES_TOLD:
+                self._told_failing = True
+                stays = f"the {len(self._members.found)} endpoints that are known stay"
+                self._observer.troubled(self._terms.name, f"{problem}; {stays}; look at the name server")
+            return
+        self._failures = 0
+        if self._told_failing:
+            self._told_failing = False
+            self._observer.recovered(self._terms.name)
+        self._members.answered(found, asyncio.get_running_loop().time())
+        self._tell_full()
+
+    def _tell_full(self) -> None:
+        if self._members.left_out and not self._told_full:
+            many = f"stands for {self._members.left_out} addresses more than the {self._terms.endpoints_max} of a pool"
+            self._observer.troubled(self._terms.name, f"{many}; they are left out; divide them over several pools")
+        self._told_full = bool(self._members.left_out)
+
+
+def _text(found: Found) -> str:
+    host, port = found
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _ended(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (mistake := task.exception()) is not None:
+        message = f"the task {task.get_name()!r} ended by a mistake of ours"
+        task.get_loop().call_exception_handler({"message": message, "exception": mistake, "task": task})

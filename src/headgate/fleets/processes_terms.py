@@ -1,0 +1,88 @@
+"""How is one engine process of a pool started: by which command, in which surroundings, on which port?"""
+
+import re
+import socket
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from headgate.model.units import PoolName
+from headgate.ports.fleet import PLACEHOLDERS
+
+HOST: Final = "127.0.0.1"
+
+_PLACEHOLDER: Final = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessTerms:
+    pool: PoolName
+    model: str
+    """What the engine is to call it."""
+    in_flight_max: int
+    command: tuple[str, ...]
+    """Its words may hold `{port}` and the like."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Beside our own; values may hold the same, and secrets."""
+    folder: Path | None = None
+    """Where it runs; None for where we do."""
+    logs: Path
+    """The folder of the log files, one for each endpoint."""
+    ports: tuple[int, int] = (20_000, 29_999)
+    """From where ports are taken. Below those that the system gives to outgoing connections, since one of these could
+    take the port while the engine is loading."""
+    device: str = ""
+    zone: str = ""
+    start_s_max: float = 600.0
+    """An engine that does not serve after so long counts as crashed."""
+    stop_s_max: float = 10.0
+    """An engine that has been asked to end and has not after so long is killed."""
+    restart_s: float = 1.0
+    """The pause after a crash; each is twice the one before, up to `restart_s_max`."""
+    restart_s_max: float = 60.0
+    """Whoever has served for so long has its crashes before forgotten."""
+
+    def values(self, *, slot: int, port: int) -> dict[str, str]:
+        return {"port": str(port), "model": self.model, "pool": self.pool, "slot": str(slot)}
+
+    def log_of(self, slot: int) -> Path:
+        return self.logs / f"{self.pool}-{slot}.log"
+
+
+def filled(text: str, values: Mapping[str, str]) -> str:
+    """The text with its placeholders replaced; other braces, such as those of JSON, stay."""
+    return _PLACEHOLDER.sub(lambda found: values[found[1]], text)
+
+
+class NoPort(Exception):
+    """No port is free. The message says in which range."""
+
+
+class Ports:
+    """Which ports are free, each given once around before any comes again."""
+
+    def __init__(self, first: int, last: int, *, start: int) -> None:
+        self._first, self._span = first, last - first + 1
+        self._next = start % self._span
+        """Gateways on one machine that begin at different places seldom meet."""
+
+    def take(self, taken: Collection[int]) -> int:
+        """A port that nobody has, by our own count and by the system's. Raises `NoPort`."""
+        for _ in range(self._span):
+            port = self._first + self._next
+            self._next = (self._next + 1) % self._span
+            if port not in taken and _is_free(port):
+                return port
+        raise NoPort(f"no port from {self._first} to {self._first + self._span - 1} is free; widen fleet.ports")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As engines do: a port whose last connections are only lingering is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+        return True

@@ -1,0 +1,52 @@
+"""Does a gateway start its engines in a real Ray cluster when its configuration says so, and leave none behind?"""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.fleets.ray_node import ENGINE, ray_node
+from tests.house.small_tree import PROJECT
+from tests.support.gateway import a_config, chat, gateway_beside
+
+MODEL = "left-behind"
+GONE_SECONDS_MAX = 30
+
+
+def said_by_processes(*words: str) -> list[str]:
+    """The command lines on this machine that hold all these words."""
+    lines: list[str] = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            lines.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return [line for line in lines if all(word in line for word in words)]
+
+
+@pytest.mark.ray
+@pytest.mark.timeout(300)
+async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leaves_nothing_there(tmp_path: Path) -> None:
+    with ray_node() as node:
+        config = a_config(served_model=MODEL)
+        config["pools"]["small"]["fleet"] = {
+            "kind": "ray",
+            "python": node.python,
+            "address": node.address,
+            "command": list(ENGINE),
+            "environment": {"PYTHONPATH": str(PROJECT / "src")},
+            "endpoints": 2,
+        }
+        async with gateway_beside(config, tmp_path, wait_for=2, seconds_max=90) as (gateway, process):
+            async with gateway.post(chat(max_tokens=4)) as answer:
+                status = answer.status
+            engines, drivers = said_by_processes("--model", MODEL), said_by_processes("ray_driver", node.address)
+            process.kill()
+            async with asyncio.timeout(GONE_SECONDS_MAX):
+                while said_by_processes("--model", MODEL) or said_by_processes("ray_driver", node.address):
+                    await asyncio.sleep(0.1)
+        cluster_stays = node.process.exit_status is None
+
+    assert status == 200
+    assert (len(engines), len(drivers)) == (2, 1)
+    assert cluster_stays

@@ -1,0 +1,102 @@
+"""Which fields of the kinds that Kubernetes itself does not know may stand in our manifests, and what may they hold?
+
+Written from the public documentation of KEDA, of the Prometheus operator and of Kustomize: the fields that we use and
+their close neighbours, and no others, so that a misspelt one is found. `behavior` of a ScaledObject is taken by KEDA as
+it is into a HorizontalPodAutoscaler, so a test holds it against the schema of that one.
+"""
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+
+def an_object(required: tuple[str, ...] = (), **properties: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": False, "required": list(required), "properties": properties}
+
+
+def a_list(of: Schema) -> Schema:
+    return {"type": "array", "minItems": 1, "items": of}
+
+
+TEXT: Schema = {"type": "string", "minLength": 1}
+TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+POSITIVE: Schema = {"type": "integer", "minimum": 1}
+LASTING: Schema = {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"}
+FLAG: Schema = {"type": "boolean"}
+METADATA = an_object(("name",), name=TEXT, namespace=TEXT, labels=TEXTS, annotations=TEXTS)
+
+
+def a_kind(api_version: str, kind: str, spec: Schema) -> Schema:
+    head = {"apiVersion": {"const": api_version}, "kind": {"const": kind}}
+    return an_object(("apiVersion", "kind", "metadata", "spec"), metadata=METADATA, spec=spec, **head)
+
+
+SCALED_OBJECT = a_kind(
+    "keda.sh/v1alpha1",
+    "ScaledObject",
+    an_object(
+        ("scaleTargetRef", "triggers"),
+        scaleTargetRef=an_object(("name",), name=TEXT, kind=TEXT, apiVersion=TEXT, envSourceContainerName=TEXT),
+        pollingInterval=POSITIVE,
+        cooldownPeriod=COUNT,
+        initialCooldownPeriod=COUNT,
+        idleReplicaCount=COUNT,
+        minReplicaCount=COUNT,
+        maxReplicaCount=POSITIVE,
+        fallback=an_object(
+            ("failureThreshold", "replicas"),
+            failureThreshold=COUNT,
+            replicas=COUNT,
+            behavior={"enum": ["static", "currentReplicas", "currentReplicasIfHigher", "currentReplicasIfLower"]},
+        ),
+        advanced=an_object(
+            restoreToOriginalReplicaCount=FLAG,
+            horizontalPodAutoscalerConfig=an_object(name=TEXT, behavior={"type": "object"}),
+        ),
+        triggers=a_list(
+            an_object(
+                ("type", "metadata"),
+                type={"enum": ["external", "external-push", "prometheus"]},
+                name=TEXT,
+                metricType={"enum": ["AverageValue", "Value"]},
+                metadata={**TEXTS, "required": ["scalerAddress"]},
+                useCachedMetrics=FLAG,
+                authenticationRef=an_object(("name",), name=TEXT, kind=TEXT),
+            )
+        ),
+    ),
+)
+
+SERVICE_MONITOR = a_kind(
+    "monitoring.coreos.com/v1",
+    "ServiceMonitor",
+    an_object(
+        ("selector", "endpoints"),
+        jobLabel=TEXT,
+        selector=an_object(("matchLabels",), matchLabels=TEXTS),
+        namespaceSelector=an_object(any=FLAG, matchNames=a_list(TEXT)),
+        endpoints=a_list(
+            an_object(
+                ("port", "path"),
+                port=TEXT,
+                path={"type": "string", "pattern": "^/"},
+                interval=LASTING,
+                scrapeTimeout=LASTING,
+                scheme={"enum": ["http", "https"]},
+                honorLabels=FLAG,
+            )
+        ),
+    ),
+)
+
+KUSTOMIZATION = an_object(
+    ("apiVersion", "kind", "resources"),
+    apiVersion={"const": "kustomize.config.k8s.io/v1beta1"},
+    kind={"const": "Kustomization"},
+    namespace=TEXT,
+    resources=a_list(TEXT),
+    configMapGenerator=a_list(an_object(("name", "files"), name=TEXT, files=a_list(TEXT))),
+    generatorOptions=an_object(disableNameSuffixHash=FLAG),
+    images=a_list(an_object(("name",), name=TEXT, newName=TEXT, newTag=TEXT, digest=TEXT)),
+)

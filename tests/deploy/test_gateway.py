@@ -1,0 +1,85 @@
+"""Does the gateway of the manifests start on their configuration and answer their probes?"""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.config.load import load
+from headgate.engines.dialects import DIALECTS
+from headgate.simulation.engine.profile import PROFILES
+from tests.deploy.manifests import KUBERNETES, gateway_config, the
+from tests.support.gateway import Config, gateway_beside
+from tests.support.ports import free_port
+
+ENVIRONMENT = {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"}
+
+
+def on_loopback() -> Config:
+    """The file as it is, but for addresses that a test may have and an engine that is not there."""
+    config = gateway_config()
+    ports = {setting: free_port() for setting in ("listen", "admin_listen", "scaler_listen")}
+    config |= {setting: f"127.0.0.1:{port}" for setting, port in ports.items()}
+    pool = config["pools"]["chat"]
+    del pool["fleet"], pool["scaling"]
+    pool["endpoints"] = [f"http://127.0.0.1:{free_port()}"]
+    return config
+
+
+def test_the_configuration_is_right() -> None:
+    command = [sys.executable, "-m", "headgate.cli.main", "check", str(KUBERNETES / "headgate.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT})
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "scaled from 1 to 8 endpoints" in done.stdout
+
+
+def test_the_configuration_gives_no_cause_for_a_warning() -> None:
+    found = load(KUBERNETES / "headgate.yaml", ENVIRONMENT, engines=DIALECTS, profiles=PROFILES)
+
+    assert found.warnings == ()
+
+
+async def test_every_probe_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    container = the("Deployment", "headgate").container
+    monitor = the("ServiceMonitor", "headgate").spec["endpoints"][0]
+    probes = [container[each]["httpGet"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
+    paths = [*(probe["path"] for probe in probes), monitor["path"]]
+    async with gateway_beside(on_loopback(), tmp_path, wait_for=0) as (gateway, _):
+        answers = []
+        for path in (*paths, "/healthz"):
+            async with gateway.http.get(gateway.admin_url + path) as answer:
+                answers.append(answer.status)
+
+    assert {probe["port"] for probe in probes} == {"admin"}
+    assert answers == [200, 200, 200, 200, 404]
+
+
+async def test_a_gateway_that_leaves_is_not_ready_and_still_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    config = on_loopback() | {"anonymous_tenant": "team"}
+    async with gateway_beside(config, tmp_path, wait_for=0) as (gateway, process):
+        # A request that never comes whole keeps the gateway from leaving at once.
+        host, _, port = config["listen"].partition(":")
+        _, caller = await asyncio.open_connection(host, int(port))
+        caller.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        await gateway.until(lambda status: status["requests_open"] == 1)
+        process.terminate()
+        await gateway.until(lambda status: status["draining"])
+        answers = []
+        for path in ("/ready", "/health"):
+            async with gateway.http.get(gateway.admin_url + path) as answer:
+                answers.append(answer.status)
+        caller.close()
+        ended = await asyncio.to_thread(process.wait_until_ended)
+
+    assert answers == [503, 200]
+    assert ended == 0

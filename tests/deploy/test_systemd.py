@@ -1,0 +1,81 @@
+"""Is the systemd unit right, and does it lock the process in?"""
+
+import configparser
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from headgate.config import quantities
+from headgate.model.units import SECOND
+from tests.deploy.manifests import DEPLOY, gateway_config
+from tests.house.small_tree import BIN
+
+UNIT = DEPLOY / "systemd/headgate.service"
+EXPOSURE_MAX = 2.0
+"""Of ten, by systemd's own reckoning; an ordinary service has about nine and a half."""
+
+
+def settings() -> dict[str, str]:
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment]
+    parser.read(UNIT)
+    return dict(parser["Service"])
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Path:
+    """The unit with the program where it is on this machine."""
+    text = UNIT.read_text().replace("/usr/local/lib/headgate/bin/headgate", str(BIN / "headgate"))
+    (tmp_path / UNIT.name).write_text(text)
+    return tmp_path / UNIT.name
+
+
+def analyze(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    tool = shutil.which("systemd-analyze")
+    if tool is None and "CI" not in os.environ:
+        pytest.skip("systemd-analyze is not here (apt-get install systemd)")
+    assert tool is not None, "systemd-analyze is missing; apt-get install systemd"
+    return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
+
+
+def test_systemd_finds_nothing_wrong(installed: Path) -> None:
+    done = analyze("verify", "--man=no", installed)
+    about_it = [line for line in done.stderr.splitlines() if UNIT.name in line]
+
+    assert (done.returncode, about_it) == (0, [])
+
+
+def test_systemd_finds_a_misspelt_setting(installed: Path) -> None:
+    installed.write_text(installed.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
+
+    assert re.search("Unknown key .*'ProtectHomes'", analyze("verify", "--man=no", installed).stderr)
+
+
+def test_the_process_is_locked_in(installed: Path) -> None:
+    said = analyze("security", "--offline=yes", "--no-pager", installed).stdout
+    [exposure] = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)
+
+    assert float(exposure) <= EXPOSURE_MAX, said
+
+
+def test_open_streams_have_the_time_to_end() -> None:
+    grace_ns = quantities.duration(gateway_config()["drain_grace"])
+
+    assert settings()["KillMode"] == "mixed"
+    assert int(settings()["TimeoutStopSec"]) * SECOND >= grace_ns + 5 * SECOND
+
+
+def test_the_command_is_one_that_headgate_knows() -> None:
+    _, *arguments = settings()["ExecStart"].split()
+    done = subprocess.run(
+        [sys.executable, "-m", "headgate.cli.main", *arguments], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 1
+    assert "/etc/headgate/headgate.yaml" in done.stderr
+    assert "usage" not in done.stderr

@@ -1,0 +1,201 @@
+"""Does the real Triton serve through the gateway, tensors and text, to its own client and to OpenAI's?"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from headgate.engines.dialects import DIALECTS
+from headgate.engines.http import metrics_url
+from headgate.engines.metrics_page import read_metrics
+from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop, text_of
+from tests.support.real_engines import ROOT, RealEngine, environment_of
+from tests.support.real_triton import triton
+
+pytestmark = pytest.mark.triton
+
+CLIENT = ROOT / "tests/support/kserve_client.py"
+DELAY_MS = 400
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[RealEngine]:
+    with triton("embed", "llm", "text") as engine:
+        yield engine
+
+
+def config(engine: RealEngine, model: str, dialect: str = "triton", **settings: Any) -> Config:
+    return a_config(engine.url, engine=dialect, served_model=model, **settings)
+
+
+def tensors(text: str = "hello", **parameters: object) -> dict[str, object]:
+    tensor = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": [text]}
+    return {"inputs": [tensor]} | ({"parameters": parameters} if parameters else {})
+
+
+async def infer(gateway: GatewayInLoop, **parameters: object) -> int:
+    async with gateway.post(tensors(**parameters), "/v2/models/m/infer") as answer:
+        await answer.read()
+        return answer.status
+
+
+async def figures(gateway: GatewayInLoop, engine: RealEngine) -> dict[str, float]:
+    async with gateway.http.get(metrics_url(engine.url, DIALECTS["triton"]) + "/metrics") as answer:
+        page = await answer.read()
+    names = {f'nv_inference_{what}{{model="embed"}}': what for what in ("count", "exec_count", "pending_request_count")}
+    return {names[name]: found.total for name, found in read_metrics(page, names).items()}
+
+
+async def test_tritons_own_client_finds_what_it_expects(engine: RealEngine, tmp_path: Path) -> None:
+    async with gateway_in_loop(config(engine, "embed"), tmp_path) as gateway:
+        python = environment_of("triton") / "bin/python"
+        address = gateway.url.removeprefix("http://")
+        process = await asyncio.create_subprocess_exec(
+            python, CLIENT, address, "m", "a", "ab", stdout=asyncio.subprocess.PIPE
+        )
+        printed, _ = await process.communicate()
+    seen = json.loads(printed)
+
+    embeddings = [[97.0, *[0.0] * 7], [97.0, 98.0, *[0.0] * 6]]
+    assert (seen["binary"], seen["json"]) == (embeddings, embeddings)
+    assert (seen["server"], seen["live"], seen["ready"]) == ("headgate", True, True)
+    assert (seen["model_ready"], seen["other_ready"], seen["inputs"]) == (True, False, ["text"])
+    assert "unexpected inference input 'nothing' for model 'embed'" in seen["refusal"]
+
+
+async def test_requests_that_come_together_are_run_together(engine: RealEngine, tmp_path: Path) -> None:
+    async with gateway_in_loop(config(engine, "embed", in_flight_max=16), tmp_path) as gateway:
+        before = await figures(gateway, engine)
+        statuses = await asyncio.gather(*(infer(gateway) for _ in range(64)))
+        await asyncio.sleep(0.5)
+        after = await figures(gateway, engine)
+
+    inferences, runs = (after[each] - before[each] for each in ("count", "exec_count"))
+    print(f"{runs:.0f} runs for {inferences:.0f} requests")
+    assert statuses == [200] * 64
+    assert inferences == 64
+    assert runs <= 64 / 2, f"{runs} runs for 64 requests, 16 of them at a time"
+
+
+async def test_what_waits_at_triton_is_seen_by_the_gateway(engine: RealEngine, tmp_path: Path) -> None:
+    settings = config(engine, "embed", in_flight_max=32)
+    async with gateway_in_loop(settings, tmp_path) as gateway:
+
+        async def waiting() -> int:
+            async with gateway.http.get(metrics_url(engine.url, DIALECTS["triton"]) + "/metrics") as answer:
+                found = read_metrics(await answer.read(), ["nv_inference_pending_request_count"])
+            return int(found["nv_inference_pending_request_count"].total)
+
+        asking = [asyncio.create_task(infer(gateway, delay_ms=DELAY_MS)) for _ in range(24)]
+        async with asyncio.timeout(5):
+            while not await waiting():
+                await asyncio.sleep(0.02)
+        assert await asyncio.gather(*asking) == [200] * 24
+        status = await gateway.until(
+            lambda found: found["engines"][0]["telemetry"]["further"].get("requests_succeeded", 0) >= 24,
+            seconds_max=15,
+        )
+
+    told = status["engines"][0]
+    assert told["signals"] == {"waiting": "nv_inference_pending_request_count"}
+    assert told["telemetry"]["further"]["queue_us"] > 0
+    assert told["problems"] == []
+    assert told["version"] == "2.51.0"
+
+
+async def test_the_official_client_chats_with_a_model_of_text(engine: RealEngine, tmp_path: Path) -> None:
+    async with gateway_in_loop(config(engine, "llm", "triton_trtllm"), tmp_path) as gateway:
+        client = openai.AsyncOpenAI(base_url=gateway.url + "/v1", api_key="none", max_retries=0)
+        async with client:
+            whole = await client.chat.completions.create(
+                model="m", messages=[{"role": "user", "content": "hi"}], max_tokens=4
+            )
+            stream = await client.chat.completions.create(
+                model="m",
+                messages=[{"role": "user", "content": "hi"}],
+                max_tokens=4,
+                stream=True,
+                stream_options={"include_usage": True},
+            )
+            chunks = [chunk async for chunk in stream]
+            completion = await client.completions.create(model="m", prompt="once upon", max_tokens=2)
+
+    assert whole.choices[0].message.content == " w0 w1 w2 w3"
+    assert whole.choices[0].finish_reason == "length"
+    assert chunks[-1].usage == whole.usage
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1]) == " w0 w1 w2 w3"
+    assert completion.choices[0].text == " w0 w1"
+    assert completion.usage is not None
+    assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (2, 2)
+
+
+async def test_a_model_that_says_nothing_of_itself_gives_an_estimate(engine: RealEngine, tmp_path: Path) -> None:
+    async with gateway_in_loop(config(engine, "text"), tmp_path) as gateway:
+        async with gateway.post(chat("hi", max_tokens=5, temperature=0.5)) as answer:
+            whole = await answer.json()
+        async with gateway.post(chat("hi", stream=True)) as answer:
+            streamed = await answer.read()
+
+    said = whole["choices"][0]["message"]["content"]
+    assert said.startswith("User: hi\n\nAssistant: {")
+    assert json.loads(said.removeprefix("User: hi\n\nAssistant:")) == {
+        "max_tokens": 5,
+        "temperature": 0.5,
+        "stream": True,
+    }
+    assert whole["usage"]["usage_source"] == "estimated"
+    assert text_of(streamed).startswith("User: hi")
+
+
+@pytest.mark.parametrize(("word", "status"), [("refuse", 400), ("fail", 502)])
+async def test_a_models_refusal_and_its_failure_are_told_apart(
+    word: str, status: int, engine: RealEngine, tmp_path: Path
+) -> None:
+    async with gateway_in_loop(config(engine, "llm", "triton_trtllm"), tmp_path) as gateway:
+        async with gateway.post(chat(f"please {word} this", max_tokens=8)) as answer:
+            assert answer.status == status
+            whole = await answer.json()
+        async with gateway.post(chat(f"please {word} this", max_tokens=8, stream=True)) as answer:
+            streamed = await answer.text()
+
+    if word == "refuse":
+        assert (answer.status, whole["error"]["type"]) == (400, "invalid_request_error")
+        assert whole["error"]["message"].endswith("exceeds maximum input length (2048)")
+        assert "data:" not in streamed
+    else:
+        assert whole["error"]["code"] == "engine_error"
+        assert "stream_interrupted" in streamed
+        assert "[DONE]" not in streamed
+
+
+async def test_a_caller_who_leaves_frees_the_engine_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
+    async with gateway_in_loop(config(engine, "llm", "triton_trtllm"), tmp_path) as gateway:
+
+        async def running() -> int:
+            name = 'nv_trt_llm_request_metrics{request_type="scheduled"}'
+            async with gateway.http.get(metrics_url(engine.url, DIALECTS["triton"]) + "/metrics") as answer:
+                return int(read_metrics(await answer.read(), [name])[name].total)
+
+        async def until(count: int) -> float:
+            started = time.monotonic()
+            async with asyncio.timeout(5):
+                while await running() != count:
+                    await asyncio.sleep(0.02)
+            return time.monotonic() - started
+
+        for stream in (True, False):
+            asking = asyncio.create_task(_ask(gateway, stream=stream))
+            await until(1)
+            asking.cancel()
+            assert await until(0) < 1.0
+        await gateway.until_idle()
+
+
+async def _ask(gateway: GatewayInLoop, *, stream: bool) -> None:
+    async with gateway.post(chat(max_tokens=1000, stream=stream)) as answer:
+        await answer.read()

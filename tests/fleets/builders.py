@@ -1,0 +1,170 @@
+"""How does a test get a fleet of processes, a scheduler that follows it, and somebody who notes what it tells?"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from headgate.core.summary import EndpointSummary
+from headgate.fleets.processes import ProcessFleet
+from headgate.fleets.processes_terms import ProcessTerms
+from headgate.model.endpoint import EndpointState
+from headgate.model.units import Duration, EndpointId, PoolName
+from headgate.ports.engine import ProbeState
+from headgate.ports.fleet import Fleet, Phase, Seen
+
+STUB = (sys.executable, "-S", str(Path(__file__).parent / "stub_engine.py"), "{port}")
+PORTS = (21_000, 29_000)
+
+
+@dataclass
+class Notes:
+    """An observer that remembers."""
+
+    starts: list[tuple[EndpointId, Mapping[Phase, Duration]]] = field(default_factory=list)
+    drains: list[tuple[EndpointId, Duration]] = field(default_factory=list)
+    troubles: list[tuple[str, str]] = field(default_factory=list)
+    recoveries: list[str] = field(default_factory=list)
+
+    def started(self, endpoint_id: EndpointId, took_ns: Mapping[Phase, Duration]) -> None:
+        self.starts.append((endpoint_id, took_ns))
+
+    def drained(self, endpoint_id: EndpointId, took_ns: Duration) -> None:
+        self.drains.append((endpoint_id, took_ns))
+
+    def troubled(self, what: str, problem: str) -> None:
+        self.troubles.append((what, problem))
+
+    def recovered(self, what: str) -> None:
+        self.recoveries.append(what)
+
+
+@dataclass
+class Follower:
+    """What a scheduler knows of a fleet: who joins, who leaves, and who is kept by what is in flight."""
+
+    fleet: Fleet | None = None
+    known: dict[EndpointId, EndpointState] = field(default_factory=dict)
+    leaving: set[EndpointId] = field(default_factory=set)
+    in_flight: dict[EndpointId, int] = field(default_factory=dict)
+
+    def follow(self) -> None:
+        assert self.fleet is not None
+        named = {each.id: each.started for each in self.fleet.endpoints()}
+        for endpoint_id, started in named.items():
+            self.known[endpoint_id] = EndpointState.READY if started else EndpointState.WARMING
+        self.leaving = {each for each in self.known if each not in named}
+        self._forget()
+
+    def end_all(self) -> None:
+        self.in_flight.clear()
+        self._forget()
+
+    def lookup(self, endpoint_id: EndpointId) -> EndpointSummary | None:
+        if endpoint_id not in self.known:
+            return None
+        leaving, in_flight = endpoint_id in self.leaving, self.in_flight.get(endpoint_id, 0)
+        return EndpointSummary(endpoint_id, PoolName("p"), self.known[endpoint_id], leaving, in_flight, 4)
+
+    def ready(self) -> list[EndpointId]:
+        ready = (each for each, state in self.known.items() if state is EndpointState.READY)
+        return sorted(each for each in ready if each not in self.leaving)
+
+    def _forget(self) -> None:
+        for each in [each for each in self.leaving if not self.in_flight.get(each)]:
+            self.leaving.discard(each)
+            del self.known[each]
+
+
+async def look(url: str) -> Seen:
+    """As a dialect's probe would, by the status of one page."""
+    host, port = urlsplit(url).netloc.split(":")
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port))
+    except OSError:
+        return Seen(ProbeState.UNREACHABLE, "nothing listens there")
+    try:
+        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        head = await reader.readline()
+    finally:
+        writer.close()
+    return Seen(ProbeState.READY) if b" 200 " in head else Seen(ProbeState.LOADING, "it is loading")
+
+
+async def warm_up(url: str) -> str | None:
+    return None
+
+
+@dataclass
+class Running:
+    fleet: ProcessFleet
+    scheduler: Follower
+    notes: Notes
+
+    async def until(self, reached: Callable[[], Any], *, seconds_max: float = 15.0) -> None:
+        async with asyncio.timeout(seconds_max):
+            while not reached():
+                await asyncio.sleep(0.02)
+
+    async def until_ready(self, count: int) -> None:
+        await self.until(lambda: len(self.scheduler.ready()) == count)
+
+    async def until_started(self, count: int) -> None:
+        await self.until(lambda: len(self.notes.starts) == count)
+
+
+def terms(place: Path, *arguments: str, **settings: Any) -> ProcessTerms:
+    usual = {
+        "pool": PoolName("p"),
+        "model": "m",
+        "in_flight_max": 4,
+        "command": (*STUB, *arguments),
+        "logs": place / "logs",
+        "ports": PORTS,
+        "restart_s": 0.05,
+        "restart_s_max": 0.4,
+    }
+    return ProcessTerms(**(usual | settings))
+
+
+@asynccontextmanager
+async def a_fleet(
+    made: ProcessTerms, *, endpoints: int = 1, least: int = 0, most: int = 3, warm: Any = warm_up
+) -> AsyncIterator[Running]:
+    follower, notes = Follower(), Notes()
+    fleet = ProcessFleet(
+        made,
+        endpoints=endpoints,
+        endpoints_min=least,
+        endpoints_max=most,
+        look=look,
+        warm_up=warm,
+        lookup=follower.lookup,
+        observer=notes,
+        ports_elsewhere=tuple,
+    )
+    follower.fleet = fleet
+    await fleet.start(follower.follow)
+    try:
+        yield Running(fleet, follower, notes)
+    finally:
+        await fleet.stop()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether it still runs; one that only waits to be collected does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
+async def until_dead(pid: int, *, seconds_max: float = 10.0) -> None:
+    async with asyncio.timeout(seconds_max):
+        while is_alive(pid):
+            await asyncio.sleep(0.02)

@@ -1,0 +1,102 @@
+"""What would a name server say? A real one on a loopback port, over UDP and TCP, that says what it is told to."""
+
+import asyncio
+import ipaddress
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+A, AAAA, SRV = 1, 28, 33
+UDP_BYTES_MAX = 4096
+
+
+@dataclass
+class NameServer:
+    """Says of each name what stands under (name, kind): addresses, or (priority, port, target)."""
+
+    records: dict[tuple[str, int], list] = field(default_factory=dict)
+    beside: dict[str, list[str]] = field(default_factory=dict)
+    """Addresses told in addition, by name."""
+    error: int | None = None
+    silent: bool = False
+    garbles: bool = False
+    asked: list[tuple[str, int, str]] = field(default_factory=list)
+    """Name, kind, and over what."""
+    port: int = 0
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator["NameServer"]:
+        loop = asyncio.get_running_loop()
+        over_tcp = await asyncio.start_server(self._tcp, "127.0.0.1", 0)
+        self.port = over_tcp.sockets[0].getsockname()[1]
+        over_udp, _ = await loop.create_datagram_endpoint(lambda: _Udp(self), local_addr=("127.0.0.1", self.port))
+        try:
+            yield self
+        finally:
+            over_udp.close()
+            over_tcp.close()
+
+    def reply(self, packet: bytes, over: str) -> bytes | None:
+        (number,) = struct.unpack_from("!H", packet)
+        name, at = _read_name(packet, 12)
+        (kind,) = struct.unpack_from("!H", packet, at)
+        self.asked.append((name, kind, over))
+        if self.silent:
+            return None
+        if self.garbles:
+            return packet[:2] + b"\x80\x00" + b"\x00\x01" * 4 + b"\xc0\x0c" * 10
+        question = packet[12 : at + 4]
+        found = self.records.get((name, kind))
+        known = any(each == name for each, _ in self.records)
+        answers = [_record(kind, value) for value in found or []]
+        beside = [_record(A, address, owner) for owner, all_ in self.beside.items() for address in all_]
+        code = self.error if self.error is not None else 0 if known else 3
+        head = struct.pack("!6H", number, 0x8180 | code, 1, len(answers), 0, len(beside))
+        whole = head + question + b"".join(answers) + b"".join(beside)
+        if over == "udp" and len(whole) > UDP_BYTES_MAX:
+            return struct.pack("!6H", number, 0x8380, 1, 0, 0, 0) + question
+        return whole
+
+    async def _tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (length,) = struct.unpack("!H", await reader.readexactly(2))
+        said = self.reply(await reader.readexactly(length), "tcp")
+        if said is not None:
+            writer.write(struct.pack("!H", len(said)) + said)
+        writer.close()
+
+
+class _Udp(asyncio.DatagramProtocol):
+    def __init__(self, server: NameServer) -> None:
+        self._server = server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def datagram_received(self, data: bytes, addr: object) -> None:
+        said = self._server.reply(data, "udp")
+        if said is not None:
+            self._transport.sendto(said, addr)  # type: ignore[attr-defined]
+
+
+def _record(kind: int, value: object, owner: str = "") -> bytes:
+    """Owned by the name that was asked for, which stands at byte 12, unless another is named."""
+    head = (_name(owner) if owner else b"\xc0\x0c") + struct.pack("!2HI", kind, 1, 5)
+    if kind == SRV:
+        priority, port, target = value
+        data = struct.pack("!3H", priority, 10, port) + _name(target)
+    else:
+        data = ipaddress.ip_address(value).packed
+    return head + struct.pack("!H", len(data)) + data
+
+
+def _name(name: str) -> bytes:
+    return b"".join(bytes([len(label)]) + label.encode() for label in name.split(".") if label) + b"\0"
+
+
+def _read_name(packet: bytes, at: int) -> tuple[str, int]:
+    labels = []
+    while packet[at]:
+        labels.append(packet[at + 1 : at + 1 + packet[at]].decode())
+        at += 1 + packet[at]
+    return ".".join(labels), at + 1

@@ -1,0 +1,83 @@
+"""How does a test get a real Ray node that it may also take away?
+
+`scripts/ray` finds the environment, or makes it; a node that cannot be had fails the test and never skips it. The node
+listens on the loopback interface only, and its parts go with the process group that is started here; whatever Ray
+starts beside them ends when they do. While it is there, its token and the like are in our environment, as an operator
+would have them in the gateway's.
+"""
+
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.house.small_tree import PROJECT
+from tests.support.ports import free_port
+from tests.support.processes import ChildProcess
+
+START_SECONDS_MAX = 120
+CPUS = 4
+ENGINE = (
+    *(sys.executable, "-m", "headgate.cli.main", "engine", "--model", "{model}"),
+    *("--host", "{host}", "--port", "{port}"),
+)
+"""The command of a simulated engine."""
+
+
+@dataclass(frozen=True)
+class RayNode:
+    python: str
+    address: str
+    process: ChildProcess
+
+
+def ray_python() -> str:
+    printed = subprocess.run([PROJECT / "scripts/ray"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return f"{printed.splitlines()[-1]}/bin/python"
+
+
+@contextmanager
+def ray_node() -> Iterator[RayNode]:
+    python, port = ray_python(), free_port()
+    # The names of its sockets have room for about fifty letters of folder.
+    folder = Path(tempfile.mkdtemp(prefix="hg-ray-"))
+    environment = {
+        # By this Ray takes the loopback address for the node's own, as it does on systems without clusters.
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_TMPDIR": str(folder),
+    }
+    command = [
+        *(python, "-m", "ray.scripts.scripts", "start", "--head", "--block", "--port", str(port)),
+        *("--num-cpus", str(CPUS), "--object-store-memory", str(100 * 2**20), "--temp-dir", str(folder)),
+        *("--include-dashboard=false", "--disable-usage-stats"),
+        *("--dashboard-agent-listen-port", str(free_port()), "--dashboard-agent-grpc-port", str(free_port())),
+        *("--metrics-export-port", str(free_port())),
+    ]
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            with ChildProcess("ray", command) as process:
+                _wait_until_started(process)
+                yield RayNode(python, f"127.0.0.1:{port}", process)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_until_started(process: ChildProcess) -> None:
+    give_up_at = time.monotonic() + START_SECONDS_MAX
+    while "Ray runtime started" not in process.log():
+        assert process.exit_status is None, process.log()
+        assert time.monotonic() < give_up_at, process.log()
+        time.sleep(0.2)

@@ -1,0 +1,248 @@
+"""Does a fleet that is found by its name follow what the name stands for, and stand by its endpoints in an outage?"""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headgate.fleets.dns import DnsFleet, DnsTerms, Membership
+from headgate.fleets.dns_client import Found, Resolve, Unanswered, by_server, by_system
+from headgate.model.units import PoolName
+from tests.fleets.builders import Notes
+from tests.fleets.name_server import AAAA, SRV, A, NameServer
+
+NAME = "engines.test"
+ONE, TWO, THREE = ("10.0.0.1", 8000), ("10.0.0.2", 8000), ("10.0.0.3", 8000)
+
+
+def members(*, misses_max: int = 3, empty_s_max: float = 60, endpoints_max: int = 100) -> Membership:
+    return Membership(misses_max=misses_max, empty_s_max=empty_s_max, endpoints_max=endpoints_max)
+
+
+# Who is there
+
+
+def test_an_address_joins_at_once_and_leaves_when_several_answers_in_a_row_lack_it() -> None:
+    known = members()
+    known.answered([ONE, TWO], 0)
+    known.answered([TWO, THREE], 5)
+    assert known.found == (ONE, TWO, THREE)
+    known.answered([TWO, THREE], 10)
+    assert known.found == (ONE, TWO, THREE)
+    known.answered([TWO, THREE], 15)
+    assert known.found == (TWO, THREE)
+
+
+def test_a_server_that_gives_some_of_many_addresses_in_turns_loses_nobody() -> None:
+    known = members()
+    for turn in range(20):
+        known.answered([(ONE, TWO, THREE)[turn % 3]], turn)
+    assert set(known.found) == {ONE, TWO, THREE}
+
+
+def test_an_empty_answer_empties_the_fleet_only_after_a_good_while_of_nothing_else() -> None:
+    known = members()
+    known.answered([ONE, TWO], 0)
+    for now in range(5, 65, 5):
+        known.answered([], now)
+        assert known.found == (ONE, TWO)
+    known.answered([], 65)
+    assert known.found == ()
+
+
+@pytest.mark.parametrize("between", ["an answer", "a failure"])
+def test_what_comes_between_empty_answers_begins_the_while_anew(between: str) -> None:
+    known = members()
+    known.answered([ONE], 0)
+    known.answered([], 5)
+    if between == "an answer":
+        known.answered([ONE], 60)
+    else:
+        known.failed()
+    known.answered([], 66)
+    assert known.found == (ONE,)
+
+
+def test_answers_that_fail_change_nothing_however_often() -> None:
+    known = members()
+    known.answered([ONE, TWO], 0)
+    known.answered([TWO], 5)
+    for _ in range(1000):
+        known.failed()
+    assert known.found == (ONE, TWO)
+    known.answered([TWO], 5000)
+    known.answered([TWO], 5005)
+    assert known.found == (TWO,), "what was heard before the outage still counts"
+
+
+def test_addresses_beyond_the_bound_are_left_out_and_counted() -> None:
+    known = members(endpoints_max=2)
+    known.answered([ONE, TWO, THREE], 0)
+    assert (known.found, known.left_out) == ((ONE, TWO), 1)
+
+
+# What a real server says
+
+
+@asynccontextmanager
+async def a_server(**records: list) -> AsyncIterator[NameServer]:
+    kinds = {"a": A, "aaaa": AAAA, "srv": SRV}
+    server = NameServer({(NAME, kinds[kind]): values for kind, values in records.items()})
+    async with server.serving():
+        yield server
+
+
+def resolver(server: NameServer, port: int | None = 8000, name: str = NAME) -> Resolve:
+    return by_server(name, port, ("127.0.0.1", server.port))
+
+
+async def test_addresses_of_both_families_are_found() -> None:
+    async with a_server(a=["10.0.0.2", "10.0.0.1"], aaaa=["fd00::1"]) as server:
+        assert await resolver(server)() == [ONE, TWO, ("fd00::1", 8000)]
+
+
+async def test_a_name_that_does_not_exist_stands_for_nothing() -> None:
+    async with a_server(a=["10.0.0.1"]) as server:
+        assert await resolver(server, name="other.test")() == []
+
+
+async def test_services_bring_their_ports_and_only_the_first_priority_counts() -> None:
+    services = [(1, 8001, "one.test"), (1, 8002, "two.test"), (2, 8003, "spare.test")]
+    async with a_server(srv=services) as server:
+        server.beside = {"one.test": ["10.0.0.1"]}
+        server.records[("two.test", A)] = ["10.0.0.2"]
+        assert await resolver(server, None)() == [("10.0.0.1", 8001), ("10.0.0.2", 8002)]
+        assert ("one.test", A, "udp") not in server.asked, "its address came with the answer"
+
+
+async def test_a_service_at_the_root_is_none() -> None:
+    async with a_server(srv=[(0, 0, "")]) as server:
+        assert await resolver(server, None)() == []
+
+
+async def test_a_service_at_what_is_no_name_is_an_answer_that_failed() -> None:
+    too_long = ".".join(["x" * 63] * 4)
+    async with a_server(srv=[(1, 8001, too_long)]) as server:
+        with pytest.raises(Unanswered, match="is no name that can be asked for"):
+            await resolver(server, None)()
+
+
+async def test_an_answer_too_long_for_a_packet_is_asked_for_over_tcp() -> None:
+    many = [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(400)]
+    async with a_server(a=many) as server:
+        assert len(await resolver(server)()) == 400
+        assert (NAME, A, "tcp") in server.asked
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [({"error": 2}, "answers with error 2"), ({"garbles": True}, "goes round in circles")],
+)
+async def test_a_server_that_cannot_tell_is_not_believed_to_say_nobody(fault: dict, said: str) -> None:
+    async with a_server(a=["10.0.0.1"]) as server:
+        for name, value in fault.items():
+            setattr(server, name, value)
+        with pytest.raises(Unanswered, match=said):
+            await resolver(server)()
+
+
+async def test_a_server_that_is_not_there_is_told() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    with pytest.raises(Unanswered, match=f"the name server at 127.0.0.1 port {port} does not tell {NAME} A"):
+        await by_server(NAME, 8000, ("127.0.0.1", port))()
+
+
+async def test_the_system_is_asked_where_no_server_is_named() -> None:
+    assert ("127.0.0.1", 8000) in await by_system("localhost", 8000)()
+    assert await by_system("127.0.0.9", 8000)() == [("127.0.0.9", 8000)]
+
+
+# The fleet
+
+
+@asynccontextmanager
+async def a_fleet(server: NameServer, **settings: float) -> AsyncIterator[tuple[DnsFleet, Notes, asyncio.Event]]:
+    notes, changed = Notes(), asyncio.Event()
+    terms = DnsTerms(pool=PoolName("p"), name=NAME, in_flight_max=4, every_s=0.02, **settings)  # type: ignore[arg-type]
+    fleet = DnsFleet(terms, resolver(server), notes)
+    await fleet.start(changed.set)
+    try:
+        async with asyncio.timeout(10):
+            yield fleet, notes, changed
+    finally:
+        await fleet.stop()
+
+
+def urls(fleet: DnsFleet) -> list[str]:
+    return [each.url for each in fleet.endpoints()]
+
+
+async def until(reached: Callable[[], object]) -> None:
+    while not reached():
+        await asyncio.sleep(0.01)
+
+
+async def test_the_fleet_follows_the_name() -> None:
+    async with a_server(a=["10.0.0.1"], aaaa=["fd00::1"]) as server, a_fleet(server) as (fleet, _, changed):
+        await changed.wait()
+        first, second = fleet.endpoints()
+        assert (first.id, first.url, first.in_flight_max, first.started) == (
+            "p/10.0.0.1:8000",
+            "http://10.0.0.1:8000",
+            4,
+            True,
+        )
+        assert second.url == "http://[fd00::1]:8000"
+        server.records[(NAME, A)] = ["10.0.0.2"]
+        await until(lambda: urls(fleet) == ["http://[fd00::1]:8000", "http://10.0.0.2:8000"])
+
+
+async def test_an_outage_of_the_name_server_is_told_once_and_empties_nothing() -> None:
+    async with a_server(a=["10.0.0.1"]) as server, a_fleet(server, empty_s_max=0.05) as (fleet, notes, changed):
+        await changed.wait()
+        server.error = 2
+        await until(lambda: notes.troubles)
+        asked = len(server.asked)
+        await until(lambda: len(server.asked) > asked + 20)
+        assert urls(fleet) == ["http://10.0.0.1:8000"]
+        [(what, problem)] = notes.troubles
+        assert what == NAME
+        assert "the 1 endpoints that are known stay; look at the name server" in problem
+        server.error = None
+        await until(lambda: notes.recoveries)
+    assert notes.recoveries == [NAME]
+
+
+async def test_a_name_that_stands_for_nobody_any_more_empties_the_fleet_in_the_end() -> None:
+    async with a_server(a=["10.0.0.1"]) as server, a_fleet(server, empty_s_max=0.2) as (fleet, _, changed):
+        await changed.wait()
+        server.records.clear()
+        await asyncio.sleep(0.1)
+        assert urls(fleet) == ["http://10.0.0.1:8000"]
+        await until(lambda: urls(fleet) == [])
+
+
+async def test_other_terms_keep_who_is_known() -> None:
+    async with a_server(a=["10.0.0.1"]) as server, a_fleet(server) as (fleet, _, changed):
+        await changed.wait()
+        found: list[Found] = [("10.0.0.1", 9000)]
+
+        async def resolve() -> list[Found]:
+            return found
+
+        fleet.change(DnsTerms(pool=PoolName("p"), name=NAME, in_flight_max=9, every_s=0.02, misses_max=2), resolve)
+        assert [(each.url, each.in_flight_max) for each in fleet.endpoints()] == [("http://10.0.0.1:8000", 9)]
+        await until(lambda: urls(fleet) == ["http://10.0.0.1:9000"])
+
+
+async def test_too_many_addresses_are_told() -> None:
+    many = [f"10.0.0.{number}" for number in range(1, 20)]
+    async with a_server(a=many) as server, a_fleet(server, endpoints_max=5) as (fleet, notes, changed):
+        await changed.wait()
+        assert len(fleet.endpoints()) == 5
+        await asyncio.sleep(0.1)
+        assert [what for what, _ in notes.troubles] == [NAME]

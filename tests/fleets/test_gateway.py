@@ -1,0 +1,155 @@
+"""Do callers feel it when endpoints come and go?"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fleets.builders import is_alive, until_dead
+from tests.fleets.name_server import A, NameServer
+from tests.fleets.scaled import (
+    SIMULATED,
+    Streams,
+    a_scaled_config,
+    a_scaled_gateway,
+    killed_and_replaced,
+    out_and_in_again,
+    pids,
+    streaming,
+)
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import a_config, chat, gateway_in_loop, gateway_process
+
+QUIET = ("--profile", "tiny", "--speed-up", "1")
+
+
+async def test_no_stream_is_severed_while_endpoints_come_and_go(tmp_path: Path) -> None:
+    config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), in_flight_max=4)
+    async with a_scaled_gateway(config, tmp_path) as gateway:
+        streams = Streams(gateway, streaming(tokens=150))
+        async with streams.going(6):
+            ran = await out_and_in_again(gateway, streams, seconds_max=20)
+        left = set(pids(gateway).values())
+
+    assert set(streams.seen) == {"whole"}, streams.seen
+    assert len(ran) == 3
+    assert len(left) == 1
+    assert not any(is_alive(pid) for pid in ran), "nothing is left behind"
+
+
+async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(tmp_path: Path) -> None:
+    config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), endpoints=2, in_flight_max=4)
+    async with a_scaled_gateway(config, tmp_path) as gateway:
+        streams = Streams(gateway, streaming(tokens=100))
+        async with streams.going(6):
+            await killed_and_replaced(gateway, streams, seconds_max=20)
+        status = await gateway.status()
+
+    severed = sum(count for what, count in streams.seen.items() if what.startswith("severed"))
+    assert severed <= 4, "at most those that the killed engine was sending"
+    assert set(streams.seen) - {"whole"} == {what for what in streams.seen if what.startswith("severed")}, streams.seen
+    assert {each["id"] for each in status["endpoints"]} == {"small/0", "small/1"}
+
+
+async def test_requests_wait_for_the_first_endpoint_to_start(tmp_path: Path) -> None:
+    config = a_scaled_config(tmp_path, (*SIMULATED, "--cold-start", "0.5"))
+    async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
+        [endpoint] = (await gateway.status())["endpoints"]
+        assert (endpoint["id"], endpoint["state"]) == ("small/0", "warming")
+        async with gateway.post(chat()) as answer:
+            assert answer.status == 200, await answer.text()
+
+
+async def test_a_pool_that_leaves_the_configuration_has_its_processes_ended_once_it_is_idle(tmp_path: Path) -> None:
+    config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
+    async with FakeEngine() as other, a_scaled_gateway(config, tmp_path) as gateway:
+        [pid] = pids(gateway).values()
+        asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
+        await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1)
+        listed = a_config(other.url)
+        listed |= {name: config[name] for name in ("listen", "admin_listen")}
+        await gateway.rewrite(listed)
+        assert is_alive(pid), "a stream goes on"
+        assert (await asked).endswith("data: [DONE]\n\n")
+        await until_dead(pid)
+        await gateway.until_ready(1)
+
+
+async def test_other_bounds_hold_at_once_and_another_command_for_the_next_process(tmp_path: Path) -> None:
+    config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
+    async with a_scaled_gateway(config, tmp_path) as gateway:
+        before = pids(gateway)
+        pool = config["pools"]["small"]
+        pool["scaling"] |= {"endpoints_min": 2, "warm_min": 2}
+        pool["fleet"] |= {"endpoints": 2, "environment": {"WHO": "{slot}"}}
+        pool["in_flight_max"] = 3
+        await gateway.rewrite(config)
+        await gateway.until_ready(2, seconds_max=15)
+        status = await gateway.status()
+        after = pids(gateway)
+
+        assert status["reload_problems"] == []
+        assert before.items() <= after.items()
+        assert [each["in_flight_max"] for each in status["endpoints"]] == [3, 3]
+        assert b"WHO=1" in _read(Path(f"/proc/{after['small/1']}/environ")).split(b"\0")
+
+
+async def test_endpoints_follow_a_name(tmp_path: Path) -> None:
+    server = NameServer({("engines.test", A): ["127.0.0.1"]})
+    async with FakeEngine() as engine, server.serving():
+        fleet = {"kind": "dns", "name": "engines.test", "port": engine.port, "every": "50ms"}
+        config = a_config()
+        config["pools"]["small"]["fleet"] = {**fleet, "nameserver": f"127.0.0.1:{server.port}"}
+        async with gateway_in_loop(config, tmp_path, wait_for=1) as gateway:
+            async with gateway.post(chat()) as answer:
+                assert answer.status == 200
+            server.records[("engines.test", A)] = ["127.0.0.2"]
+            await gateway.until(
+                lambda status: [each["id"] for each in status["endpoints"]] == [f"small/127.0.0.2:{engine.port}"]
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "terminated"])
+async def test_a_gateway_that_ends_leaves_no_engine_behind(tmp_path: Path, how: str) -> None:
+    config = a_scaled_config(tmp_path, SIMULATED, endpoints=2)
+    with gateway_process(config, tmp_path) as process:
+        engines = await _until_engines(process.pid, 2)
+        process._popen.kill() if how == "killed" else process.terminate()
+        process.wait_until_ended()
+        for pid in engines:
+            await until_dead(pid)
+
+
+async def _text(request: Any) -> str:
+    async with request as answer:
+        return await answer.text()
+
+
+async def _until_engines(gateway: int, count: int) -> list[int]:
+    """The engines that a gateway process has started."""
+    async with asyncio.timeout(20):
+        while len(found := _engines_of(gateway)) != count:
+            await asyncio.sleep(0.05)
+    return found
+
+
+def _engines_of(gateway: int) -> list[int]:
+    return [
+        int(process.name)
+        for process in Path("/proc").glob("[0-9]*")
+        if _parent(process) == gateway and b"\0engine\0" in _read(process / "cmdline")
+    ]
+
+
+def _parent(process: Path) -> int:
+    fields = _read(process / "stat").rpartition(b")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

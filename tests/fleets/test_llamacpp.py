@@ -1,0 +1,64 @@
+"""Do callers feel it when endpoints that run real llama.cpp come, go and die?"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.fleets.builders import is_alive
+from tests.fleets.scaled import (
+    Streams,
+    a_scaled_config,
+    a_scaled_gateway,
+    killed_and_replaced,
+    out_and_in_again,
+    pids,
+    streaming,
+)
+from tests.support.gateway import Config
+from tests.support.real_engines import LLAMACPP_START_SECONDS_MAX, MODEL, ROOT, environment_of
+
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
+
+SLOTS = 2
+
+
+def a_config_of_llamacpp(folder: Path, *, endpoints: int) -> Config:
+    found = environment_of("llamacpp")
+    command = [
+        *(found / "bin/python", ROOT / "scripts/engine_llamacpp.py", "--model", found / "smollm2.gguf"),
+        *("--name", "{model}", "--port", "{port}", "--parallel", SLOTS, "--ctx", 2048, "--batch", 64),
+    ]
+    return a_scaled_config(
+        folder,
+        [str(word) for word in command],
+        engine="llamacpp",
+        served_model=MODEL,
+        in_flight_max=SLOTS,
+        endpoints=endpoints,
+        classes={"interactive": {"band": 0, "queue_wait_max": "60s"}},
+    )
+
+
+async def test_from_one_endpoint_to_three_and_back_no_stream_is_severed(tmp_path: Path) -> None:
+    config = a_config_of_llamacpp(tmp_path, endpoints=1)
+    async with a_scaled_gateway(config, tmp_path, seconds_max=LLAMACPP_START_SECONDS_MAX) as gateway:
+        streams = Streams(gateway, streaming(tokens=24))
+        async with streams.going(5):
+            ran = await out_and_in_again(gateway, streams, seconds_max=LLAMACPP_START_SECONDS_MAX)
+
+    assert set(streams.seen) == {"whole"}, streams.seen
+    assert len(ran) == 3
+    assert not any(is_alive(pid) for pid in ran), "nothing is left behind"
+
+
+async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(tmp_path: Path) -> None:
+    config = a_config_of_llamacpp(tmp_path, endpoints=2)
+    async with a_scaled_gateway(config, tmp_path, seconds_max=LLAMACPP_START_SECONDS_MAX) as gateway:
+        streams = Streams(gateway, streaming(tokens=24))
+        async with streams.going(5):
+            await killed_and_replaced(gateway, streams, seconds_max=LLAMACPP_START_SECONDS_MAX)
+        assert len(pids(gateway)) == 2
+
+    severed = [what for what in streams.seen if what.startswith("severed")]
+    assert sum(streams.seen[what] for what in severed) <= SLOTS, "at most those that the killed engine was sending"
+    assert set(streams.seen) == {"whole", *severed}, streams.seen

@@ -1,0 +1,296 @@
+"""Does a fleet of processes start, replace, drain and stop its engines?"""
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headgate.fleets.processes_terms import NoPort, Ports, filled
+from headgate.model.endpoint import EndpointState
+from headgate.ports.fleet import Phase
+from tests.fleets.builders import Running, a_fleet, is_alive, look, terms, until_dead, warm_up
+
+
+async def test_endpoints_are_coming_at_once_and_started_when_they_have_answered(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    async def warm(url: str) -> str | None:
+        asked.append(url)
+        return "not yet" if len(asked) == 1 else None
+
+    async with a_fleet(terms(tmp_path, "--loads", "0.6"), warm=warm) as running:
+        [coming] = running.fleet.endpoints()
+        assert (coming.id, coming.started, coming.in_flight_max) == ("p/0", False, 4)
+        await running.until_started(1)
+
+        [endpoint] = running.fleet.endpoints()
+        assert endpoint.started
+        assert asked == [endpoint.url] * 2, "asked again until it had answered"
+        [(_, took_ns)] = running.notes.starts
+    assert list(took_ns) == list(Phase)
+    assert took_ns[Phase.WEIGHTS] > 100_000_000, "it said for a while that it was loading"
+    assert took_ns[Phase.WARM_UP] > 100_000_000, "it needed two requests"
+    assert all(took >= 0 for took in took_ns.values())
+
+
+async def test_each_process_has_a_port_a_log_and_variables_of_its_own(tmp_path: Path) -> None:
+    made = terms(tmp_path)
+    told = ("/bin/sh", "-c", 'echo "$WHO in $PWD"; exec "$@"', "sh", *made.command)
+    folder = tmp_path / "here"
+    folder.mkdir()
+    made = replace(made, command=told, environment={"WHO": "{model} {slot}"}, folder=folder, device="gpu-{slot}")
+    async with a_fleet(made, endpoints=2) as running:
+        await running.until_ready(2)
+        first, second = running.fleet.endpoints()
+
+    assert first.url != second.url
+    assert [first.device, second.device] == ["gpu-0", "gpu-1"]
+    for slot in (0, 1):
+        assert (tmp_path / f"logs/p-{slot}.log").read_text().startswith(f"m {slot} in {folder}\n")
+
+
+async def test_scaling_out_and_in_keeps_within_the_bounds(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path), least=1, most=3) as running:
+        await running.fleet.scale(9)
+        await running.until_ready(3)
+        assert running.fleet.wanted == 3
+        pids = running.fleet.pids()
+        await running.fleet.scale(0)
+        await running.until(lambda: len(running.fleet.pids()) == 1)
+
+        assert running.scheduler.ready() == ["p/0"], "the last that came are the first to go"
+        assert running.fleet.pids() == {"p/0": pids["p/0"]}
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+async def test_an_endpoint_that_is_given_up_ends_when_its_last_attempt_has(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path), endpoints=2) as running:
+        await running.until_ready(2)
+        busy = running.fleet.pids()["p/1"]
+        running.scheduler.in_flight = {"p/0": 2, "p/1": 1}
+        await running.fleet.scale(1)
+        assert [each.id for each in running.fleet.endpoints()] == ["p/0"] or await _named(running, ["p/0"])
+        await asyncio.sleep(0.3)
+        assert is_alive(busy), "an attempt is in flight"
+        assert running.notes.drains == []
+        running.scheduler.end_all()
+        await until_dead(busy)
+
+        [(drained, took_ns)] = running.notes.drains
+    assert drained == "p/1", "the one with the least in flight"
+    assert took_ns > 200_000_000
+
+
+async def test_an_endpoint_that_is_not_trusted_is_given_up_before_one_that_is(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path), endpoints=3) as running:
+        await running.until_ready(3)
+        running.scheduler.known["p/0"] = EndpointState.EJECTED
+        running.scheduler.in_flight = {"p/0": 2}
+        await running.fleet.scale(2)
+
+        assert await _named(running, ["p/1", "p/2"])
+
+
+async def test_a_lower_maximum_counts_those_that_drain_whatever_their_numbers(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path), endpoints=3, most=3) as running:
+        await running.until_ready(3)
+        running.scheduler.in_flight = {"p/0": 1, "p/1": 1, "p/2": 2}
+        running.fleet.change(terms(tmp_path), look=look, warm_up=warm_up, endpoints=1, endpoints_min=1, endpoints_max=2)
+        await _named(running, ["p/2"])
+        os.kill(running.fleet.pids()["p/0"], signal.SIGKILL)
+        await running.until(lambda: len(running.fleet.pids()) == 2)
+        ended = running.fleet.pids()["p/1"]
+        os.kill(ended, signal.SIGSTOP)
+        running.scheduler.end_all()
+        await running.until(lambda: [each for each, _ in running.notes.drains] == ["p/1"])
+        await running.fleet.scale(2)
+        await asyncio.sleep(0.3)
+
+        assert list(running.fleet.pids()) == ["p/2"], "the memory of the one that is ending is still taken"
+        os.kill(ended, signal.SIGCONT)
+        await running.until_ready(2)
+
+
+async def _named(running: Running, names: list[str]) -> bool:
+    await running.until(lambda: [each.id for each in running.fleet.endpoints()] == names)
+    return True
+
+
+async def test_an_endpoint_that_is_wanted_again_while_it_drains_goes_on_with_its_process(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path), endpoints=2, most=2) as running:
+        await running.until_ready(2)
+        pids = running.fleet.pids()
+        running.scheduler.in_flight = {"p/0": 1, "p/1": 1}
+        await running.fleet.scale(1)
+        await _named(running, ["p/0"])
+        await running.fleet.scale(2)
+        await running.until_ready(2)
+        running.scheduler.end_all()
+        await asyncio.sleep(0.2)
+
+        assert running.fleet.pids() == pids
+    assert running.notes.drains == []
+
+
+async def test_whoever_is_wanted_beyond_the_maximum_waits_until_one_has_drained(tmp_path: Path) -> None:
+    """What drains still holds its memory."""
+    async with a_fleet(terms(tmp_path), endpoints=1, most=1) as running:
+        await running.until_ready(1)
+        first = running.fleet.pids()["p/0"]
+        os.kill(first, signal.SIGSTOP)
+        running.scheduler.in_flight = {"p/0": 1}
+        await running.fleet.scale(0)
+        await _named(running, [])
+        running.scheduler.end_all()
+        await running.until(lambda: running.notes.drains)
+        await running.fleet.scale(1)
+        assert running.fleet.pids() in ({"p/0": first}, {}), "it is ending, and nothing is started beside it"
+        os.kill(first, signal.SIGCONT)
+        await running.until_ready(1)
+        assert running.fleet.pids()["p/0"] != first
+    assert not is_alive(first)
+
+
+async def test_a_process_that_is_killed_is_replaced_on_another_port(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path, restart_s=0.3)) as running:
+        await running.until_started(1)
+        [before] = running.fleet.endpoints()
+        os.kill(running.fleet.pids()["p/0"], signal.SIGKILL)
+        await running.until(lambda: not running.scheduler.ready())
+        crashed_at = asyncio.get_running_loop().time()
+        await running.until_started(2)
+        assert asyncio.get_running_loop().time() - crashed_at >= 0.25, "the pause after a crash"
+        [after] = running.fleet.endpoints()
+
+    assert (after.id, after.url != before.url) == ("p/0", True)
+    [(what, problem)] = running.notes.troubles
+    assert (what, problem.split(";")[0]) == ("p/0", "ended with status -9")
+    assert running.notes.starts[1][1][Phase.PENDING] < 250_000_000, "a pause is no part of what a start takes"
+
+
+async def test_a_loop_of_crashes_is_told_once_and_does_not_spin(tmp_path: Path) -> None:
+    made = terms(tmp_path, "--says", "no GPU", "--crashes-after", "0")
+    async with a_fleet(made) as running:
+        await running.until(lambda: len(running.notes.troubles) == 2)
+        named: list[str] = []
+        for _ in range(60):
+            named += [each.id for each in running.fleet.endpoints()]
+            await asyncio.sleep(0.02)
+        assert named == [], "nothing is coming that a request should wait for"
+        tries = (tmp_path / "logs/p-0.log").read_text().count("no GPU")
+        assert len(running.notes.troubles) == 2, "told once"
+
+        first, loop = (problem for _, problem in running.notes.troubles)
+    assert "it is started again after 0.05 s" in first
+    assert "3 times in a row" in loop
+    assert "no GPU" in loop, "the end of its log"
+    assert tries <= 3 + 1.2 / 0.2 + 2, "the pause has grown"
+
+
+async def test_what_was_a_loop_of_crashes_is_told_to_be_over(tmp_path: Path) -> None:
+    crash = tmp_path / "crash"
+    crash.touch()
+    made = terms(tmp_path)
+    made = replace(made, command=("/bin/sh", "-c", f'test ! -e {crash} && exec "$@"', "sh", *made.command))
+    async with a_fleet(made) as running:
+        await running.until(lambda: len(running.notes.troubles) == 2)
+        crash.unlink()
+        await running.until(lambda: running.notes.recoveries)
+    assert running.notes.recoveries == ["p/0"]
+
+
+async def test_a_command_that_does_not_exist_is_told_with_what_the_shell_says(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path, command=("no-such-engine", "{port}"))) as running:
+        await running.until(lambda: running.notes.troubles)
+    assert "ended with status 127" in running.notes.troubles[0][1]
+    assert "no-such-engine" in running.notes.troubles[0][1]
+
+
+async def test_a_folder_that_does_not_exist_is_told_too(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path, folder=tmp_path / "nowhere")) as running:
+        await running.until(lambda: running.notes.troubles)
+    assert "could not be started" in running.notes.troubles[0][1]
+    assert "nowhere" in running.notes.troubles[0][1]
+
+
+async def test_an_engine_that_never_serves_counts_as_crashed(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path, "--loads", "60", start_s_max=0.8)) as running:
+        await running.until(lambda: running.notes.troubles)
+        pids = running.fleet.pids()
+    problem = running.notes.troubles[0][1]
+    assert problem.startswith("did not serve within 0.8 s (it is loading); raise fleet.start_max")
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+async def test_an_endpoint_that_is_still_starting_is_given_up_first_and_at_once(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path)) as running:
+        await running.until_ready(1)
+        running.fleet.change(
+            terms(tmp_path, "--loads", "60"),
+            look=look,
+            warm_up=warm_up,
+            endpoints=None,
+            endpoints_min=0,
+            endpoints_max=3,
+        )
+        await running.fleet.scale(2)
+        await running.until(lambda: len(running.fleet.pids()) == 2)
+        await running.fleet.scale(1)
+        await running.until(lambda: len(running.fleet.pids()) == 1)
+        assert running.scheduler.ready() == ["p/0"]
+
+
+async def test_stopping_leaves_no_process_behind_not_even_a_deaf_one_with_children(tmp_path: Path) -> None:
+    made = terms(tmp_path, "--spawns", str(tmp_path / "child"), "--ignores-sigterm", stop_s_max=0.3)
+    async with a_fleet(made) as running:
+        await running.until_ready(1)
+        pids = [running.fleet.pids()["p/0"], int((tmp_path / "child").read_text())]
+        assert all(is_alive(pid) for pid in pids)
+    assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_stopping_by_draining_waits_for_what_is_in_flight(tmp_path: Path) -> None:
+    async with a_fleet(terms(tmp_path)) as running:
+        await running.until_ready(1)
+        running.scheduler.in_flight = {"p/0": 1}
+        stopping = asyncio.create_task(running.fleet.stop(drain=True))
+        await asyncio.sleep(0.3)
+        assert not stopping.done()
+        running.scheduler.end_all()
+        async with asyncio.timeout(5):
+            await stopping
+        assert running.fleet.pids() == {}
+
+
+@pytest.mark.parametrize("change", ["scaled to none", "stopped"])
+async def test_a_process_that_is_just_being_started_is_ended_too(tmp_path: Path, change: str) -> None:
+    async with a_fleet(terms(tmp_path, "--loads", "60")) as running:
+        act: dict[str, Callable[[], Awaitable[None]]] = {
+            "scaled to none": lambda: running.fleet.scale(0),
+            "stopped": running.fleet.stop,
+        }
+        await running.until(running.fleet.pids)
+        pids = running.fleet.pids()
+        await act[change]()
+        await running.until(lambda: not running.fleet.pids())
+    assert not any(is_alive(pid) for pid in pids.values())
+
+
+def test_braces_that_are_no_placeholder_stay() -> None:
+    values = {"port": "1", "model": "m", "pool": "p", "slot": "0"}
+
+    assert (
+        filled('--port={port} --json {"a": {"b": 1}} {model}-{slot}', values) == '--port=1 --json {"a": {"b": 1}} m-0'
+    )
+
+
+def test_ports_go_round_and_pass_over_those_that_are_taken() -> None:
+    ports = Ports(21_500, 21_503, start=2)
+
+    assert [ports.take({21_503}) for _ in range(4)] == [21_502, 21_500, 21_501, 21_502]
+    with pytest.raises(NoPort, match=r"widen fleet\.ports"):
+        ports.take(range(21_500, 21_504))

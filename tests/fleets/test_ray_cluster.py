@@ -1,0 +1,198 @@
+"""Does the gateway's side of Ray understand its driver, and survive it? With a driver that has no Ray.
+
+The driver here is a shell script that stands where the interpreter would: it says what a test wants it to say.
+"""
+
+import asyncio
+import gc
+import stat
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headgate.fleets.ray_cluster import GONE, RayCluster, RayTerms
+
+UP = """echo '{"up": "2"}'"""
+PLACED = """{"placed": 1, "host": "10.0.0.7", "port": 40001, "pid": 123, "actor": "a1"}"""
+
+
+@asynccontextmanager
+async def a_cluster(folder: Path, *says: str) -> AsyncIterator[RayCluster]:
+    """Its driver runs these lines; what it is ordered goes to the file `orders` once a line says so."""
+    script = folder / "python"
+    script.write_text("\n".join(["#!/bin/sh", f"cd {folder}", *says]) + "\n")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    cluster = RayCluster(RayTerms(python=str(script), address="10.0.0.1:6379", gpus=1), log=folder / "ray.log")
+    try:
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+def is_there(pid: Path) -> bool:
+    """Whether the process runs whose number the file holds."""
+    return Path("/proc", pid.read_text().strip()).exists()
+
+
+async def until_placed(child: object) -> None:
+    async with asyncio.timeout(5):
+        while not child.url:  # type: ignore[attr-defined]
+            await asyncio.sleep(0.01)
+
+
+async def test_a_process_is_ordered_with_what_it_needs_and_known_by_its_address(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, UP, "read -r order; echo $order > orders", f"echo '{PLACED}'", "cat") as cluster:
+        child = await cluster.run(["vllm", "{port}"], {"KEY": "k"})
+        unplaced = child.url
+        await until_placed(child)
+        orders = (tmp_path / "orders").read_text()
+        has_driver = cluster.pid is not None
+
+    assert unplaced == ""
+    assert (child.url, child.pid, has_driver) == ("http://10.0.0.7:40001", 123, True)
+    assert '"run":1,"command":["vllm","{port}"],"environment":{"KEY":"k"},"cpus":1.0,"gpus":1' in orders
+
+
+async def test_an_address_of_the_newer_kind_is_written_in_brackets(tmp_path: Path) -> None:
+    placed = PLACED.replace("10.0.0.7", "fd00::7")
+    async with a_cluster(tmp_path, UP, "read -r _", f"echo '{placed}'", "cat") as cluster:
+        child = await cluster.run(["x"], {})
+        await until_placed(child)
+
+    assert child.url == "http://[fd00::7]:40001"
+
+
+async def test_a_process_that_ends_has_its_status(tmp_path: Path) -> None:
+    ended = """{"ended": 1, "status": 3}"""
+    async with a_cluster(tmp_path, UP, "read -r _", f"echo '{PLACED}'", f"echo '{ended}'", "cat") as cluster:
+        child = await cluster.run(["x"], {})
+        status = await asyncio.wait_for(child.wait(), 5)
+
+    assert (status, child.problem) == (3, "")
+
+
+async def test_a_process_that_ray_lost_says_why(tmp_path: Path) -> None:
+    ended = """{"ended": 1, "problem": "Ray: the node died"}"""
+    async with a_cluster(tmp_path, UP, "read -r _", f"echo '{ended}'", "cat") as cluster:
+        child = await cluster.run(["x"], {})
+        status = await asyncio.wait_for(child.wait(), 5)
+
+    assert (status, child.problem) == (GONE, "Ray: the node died")
+
+
+async def test_to_end_a_process_is_an_order_and_its_end_is_awaited(tmp_path: Path) -> None:
+    ended = """{"ended": 1, "status": 0}"""
+    says = (UP, "read -r _", f"echo '{PLACED}'", "read -r order; echo $order > orders", f"echo '{ended}'", "cat")
+    async with a_cluster(tmp_path, *says) as cluster:
+        child = await cluster.run(["x"], {})
+        await asyncio.wait_for(child.end(within_s=2.5), 5)
+        await child.bury()
+
+    assert (tmp_path / "orders").read_text() == '{"end":1,"within_s":2.5}\n'
+    assert await child.wait() == 0
+
+
+async def test_what_waits_for_a_node_says_why(tmp_path: Path) -> None:
+    waits = """{"waits": 1, "why": "no node has room for 1 GPU"}"""
+    async with a_cluster(tmp_path, UP, "read -r _", f"echo '{waits}'", f"echo '{PLACED}'", "cat") as cluster:
+        child = await cluster.run(["x"], {})
+        await until_placed(child)
+
+    assert child.waits_why == "no node has room for 1 GPU"
+
+
+async def test_when_the_driver_ends_all_it_held_has_ended_and_the_next_starts_another(tmp_path: Path) -> None:
+    says = ("echo started >> starts", UP, "read -r _", "[ -e second ] && cat", "touch second; echo oops >&2")
+    async with a_cluster(tmp_path, *says) as cluster:
+        child = await cluster.run(["x"], {})
+        status = await asyncio.wait_for(child.wait(), 5)
+        none = cluster.pid
+        another = await cluster.run(["x"], {})
+        starts = (tmp_path / "starts").read_text()
+        waits = another.url == ""
+
+    assert (status, none, waits) == (GONE, None, True)
+    assert child.problem.startswith("the Ray driver ended; its log ")
+    assert child.problem.endswith("ends in: oops")
+    assert starts == "started\nstarted\n"
+
+
+async def test_a_cluster_that_is_not_there_is_said_with_the_next_step(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, """echo '{"failed": "no Ray cluster at x: refused"}'""") as cluster:
+        with pytest.raises(OSError, match=r"^no Ray cluster at x: refused; see that .* has the cluster's Ray"):
+            await cluster.run(["x"], {})
+
+
+async def test_an_interpreter_without_ray_is_said_with_the_end_of_its_log(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, "echo No module named ray >&2; exit 1") as cluster:
+        with pytest.raises(OSError, match=r"the driver ended; its log .* ends in: No module named ray"):
+            await cluster.run(["x"], {})
+
+
+async def test_an_interpreter_that_is_not_there_is_said_too(tmp_path: Path) -> None:
+    cluster = RayCluster(RayTerms(python=str(tmp_path / "none")), log=tmp_path / "ray.log")
+
+    with pytest.raises(OSError, match="none"):
+        await cluster.run(["x"], {})
+
+
+async def test_a_driver_that_does_not_leave_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.fleets.ray_cluster.LEAVE_S_MAX", 0.2)
+    async with a_cluster(tmp_path, UP, "trap '' TERM; while true; do sleep 0.1; done") as cluster:
+        child = await cluster.run(["x"], {})
+        await asyncio.wait_for(cluster.stop(), 5)
+
+    assert cluster.pid is None
+    assert await child.wait() == GONE
+
+
+async def test_a_driver_that_nobody_understands_is_ended_with_all_that_it_held(tmp_path: Path) -> None:
+    heard: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["message"]))
+    async with a_cluster(tmp_path, "echo $$ > pid", UP, "read -r _", "echo '{}'", "exec sleep 60") as cluster:
+        child = await cluster.run(["x"], {})
+        status = await asyncio.wait_for(child.wait(), 5)
+        async with asyncio.timeout(5):
+            while is_there(tmp_path / "pid"):
+                await asyncio.sleep(0.01)
+        has_driver = cluster.pid is not None
+
+    gc.collect()
+    assert (status, has_driver) == (GONE, False)
+    assert heard == ["Task exception was never retrieved"], "a mistake of ours that nobody hears of"
+
+
+async def test_a_driver_that_starts_is_waited_for_by_all_and_by_nobody_who_has_left(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, "echo started >> starts", "sleep 0.3", UP, "cat > orders") as cluster:
+        impatient = asyncio.create_task(cluster.run(["x"], {}))
+        await asyncio.sleep(0.05)
+        impatient.cancel()
+        children = await asyncio.wait_for(asyncio.gather(cluster.run(["y"], {}), cluster.run(["z"], {})), 5)
+        starts = (tmp_path / "starts").read_text()
+
+    assert (impatient.cancelled(), len(children), starts) == (True, 2, "started\n")
+
+
+async def test_a_cluster_that_is_still_sought_is_sought_no_more_when_all_is_over(tmp_path: Path) -> None:
+    async with a_cluster(tmp_path, "echo $$ > pid", "exec sleep 60") as cluster:
+        seeking = asyncio.create_task(cluster.run(["x"], {}))
+        async with asyncio.timeout(5):
+            while not (tmp_path / "pid").exists():
+                await asyncio.sleep(0.01)
+        await asyncio.wait_for(cluster.stop(), 5)
+        with pytest.raises(asyncio.CancelledError):
+            await seeking
+
+    assert not is_there(tmp_path / "pid")
+
+
+def test_ray_is_not_imported_by_the_fleet() -> None:
+    program = "import sys, headgate.fleets.ray; print('ray' in sys.modules)"
+
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    )

@@ -1,0 +1,85 @@
+"""Does a beginning that most prompts share drive everybody to the one engine that holds it?
+
+Four live simulated engines behind a gateway. Seven of ten requests begin with the same long instructions, the others
+with one of five further ones. A router that follows the cache alone sends most of all work to one endpoint; one that
+ignores it computes the instructions everywhere, every time. What runs at each endpoint is counted all along.
+"""
+
+import asyncio
+import random
+import time
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headgate.hosts.local.clock import SystemClock
+from headgate.simulation.engine.profile import TINY
+from headgate.simulation.server.listener import EngineServer
+from headgate.simulation.server.options import EngineOptions
+from headgate.simulation.server.record import read_record
+from tests.support.gateway import RunningGateway, a_config, gateway_beside
+
+ENGINES, PLACES, TOKENS = 4, 16, 20
+STEP_S = 0.010
+PROFILE = replace(TINY, step_ps=int(STEP_S * 1e12), prefill_token_ps=20_000_000)
+"""Instructions of a thousand tokens take 20 ms to compute: worth to be found, and not worth to be waited for."""
+SPEED = {"step": "10ms", "prefill_token": "20us"}
+HALF_FULL = ENGINES * PLACES / 2
+REQUESTS = 600
+PER_S = HALF_FULL / (TOKENS * STEP_S) / 2
+SHARED_PERCENT = 70
+INSTRUCTIONS = [
+    f"You are number {number} of six. " + "Be brief and kind, and say what you know. " * 100 for number in range(6)
+]
+
+
+def a_chat(dice: random.Random, number: int) -> dict[str, object]:
+    which = 0 if dice.randrange(100) < SHARED_PERCENT else dice.randrange(1, len(INSTRUCTIONS))
+    messages = [
+        {"role": "system", "content": INSTRUCTIONS[which]},
+        {"role": "user", "content": f"question {number}"},
+    ]
+    return {"model": "m", "messages": messages, "max_tokens": TOKENS, "ignore_eos": True}
+
+
+async def ask(gateway: RunningGateway, body: dict[str, object]) -> None:
+    async with gateway.post(body) as answer:
+        assert answer.status == 200, await answer.text()
+
+
+async def count(gateway: RunningGateway, running: dict[str, int]) -> None:
+    """Adds up, for ever, what is in flight at each endpoint."""
+    while True:
+        for endpoint in (await gateway.status())["endpoints"]:
+            running[endpoint["id"]] = running.get(endpoint["id"], 0) + endpoint["in_flight"]
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.slow
+async def test_the_busiest_endpoint_has_at_most_half_as_much_again_as_the_mean(tmp_path: Path) -> None:
+    dice, running, record = random.Random("one prompt for all"), dict[str, int](), tmp_path / "record"
+    async with AsyncExitStack() as stack:
+        options = EngineOptions(profile=PROFILE, model="sim", record=record)
+        engines = [
+            await stack.enter_async_context(EngineServer(replace(options, number=number), SystemClock()))
+            for number in range(ENGINES)
+        ]
+        config = a_config(*(each.url for each in engines), served_model="sim", in_flight_max=PLACES)
+        config["pools"]["small"]["speed"] = SPEED
+        gateway, _ = await stack.enter_async_context(gateway_beside(config, tmp_path))
+        counting = asyncio.create_task(count(gateway, running))
+        started = time.monotonic()
+        async with asyncio.TaskGroup() as callers:
+            for number in range(REQUESTS):
+                await asyncio.sleep(max(0.0, started + number / PER_S - time.monotonic()))
+                callers.create_task(ask(gateway, a_chat(dice, number)))
+        counting.cancel()
+
+    found = len([line for line in read_record(record) if line["cached_tokens"]])
+    print(f"in flight, added up: {running}; beginnings found: {found} of {REQUESTS}")
+    assert len(running) == ENGINES
+    assert max(running.values()) <= 1.5 * sum(running.values()) / ENGINES
+    # And it is no luck of a router that does not look: nearly everybody's instructions were there.
+    assert found > 0.9 * REQUESTS

@@ -1,0 +1,260 @@
+"""Does the autoscaler settle, keep its bounds, and want more where more is asked, whatever it has seen before?"""
+
+from collections import deque
+from copy import deepcopy
+from dataclasses import replace
+from random import Random
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from headgate.core.autoscaling.autoscaler import Autoscaler, Figures, Scale
+from headgate.core.autoscaling.signal import Demand
+from headgate.core.events import RequestArrived
+from headgate.core.scheduler import Scheduler
+from headgate.model.scaling import KnownEvent, ScalingRules
+from headgate.model.speed import EngineSpeed
+from headgate.model.units import SECOND, Duration, Instant, PoolName
+from tests.support.builders import START, a_policy, a_pool, arrived, lasting, policy_changed
+
+POOL = PoolName("p")
+PPM = 1_000_000
+CONVERGED = 2_200
+"""Steps after which what was thought before anything was measured, and the errors of the beginning, count no more."""
+
+loads = st.one_of(st.integers(0, 40 * PPM), st.integers(0, 60).map(lambda tenths: tenths * 700_000))
+rules_of_any_kind = st.builds(
+    ScalingRules,
+    endpoints_min=st.integers(0, 3),
+    endpoints_max=st.integers(3, 80),
+    warm_min=st.integers(0, 5),
+    load_percent=st.integers(10, 100),
+    kv_percent=st.integers(50, 100),
+    cold_start_ns=st.integers(0, 600).map(lasting),
+    settle_ns=st.integers(0, 900).map(lasting),
+    step_percent=st.integers(1, 100),
+    panic_percent=st.integers(100, 300),
+    idle_ns=st.sampled_from([lasting(60), lasting(1_800)]),
+    hourly_microdollars=st.sampled_from([0, 2_500_000]),
+    budget_microdollars=st.sampled_from([None, 10_000_000, 101_000_000]),
+)
+
+
+def most(rules: ScalingRules) -> int:
+    affordable = rules.affordable
+    return rules.endpoints_max if affordable is None else min(affordable, rules.endpoints_max)
+
+
+class Loop:
+    """An autoscaler and a fleet that does as it is told: what is ordered is ready after the cold start."""
+
+    def __init__(self, rules: ScalingRules, *, ready: int = 1) -> None:
+        self.rules = rules
+        self.autoscaler = Autoscaler({POOL: rules})
+        self.ready = ready
+        self.starting: deque[Instant] = deque()
+        """When each of them will be ready."""
+        self.now = START
+
+    @property
+    def there(self) -> int:
+        return self.ready + len(self.starting)
+
+    def figures(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> Figures:
+        return Figures(
+            POOL, demand_ppm, backlog_ns, lasting(2), kv_tokens, 100_000, self.ready, len(self.starting), draining=0
+        )
+
+    def step(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> list[Scale]:
+        self.now = Instant(self.now + self.rules.period_ns)
+        while self.starting and self.starting[0] <= self.now:
+            self.starting.popleft()
+            self.ready += 1
+        figures = self.figures(demand_ppm, backlog_ns=backlog_ns, kv_tokens=kv_tokens)
+        scales = self.autoscaler.tick([figures], self.now)
+        for scale in scales:
+            self._obey(scale)
+        return scales
+
+    def _obey(self, scale: Scale) -> None:
+        for _ in range(scale.endpoints - self.there):
+            self.starting.append(Instant(self.now + self.rules.cold_start_ns))
+        while self.there > scale.endpoints:
+            if self.starting:
+                self.starting.pop()
+            else:
+                self.ready -= 1
+
+    @property
+    def wanted(self) -> int:
+        return self.autoscaler.wanted(POOL)
+
+
+@settings(max_examples=8)
+@given(rules_of_any_kind, loads, st.lists(loads, max_size=30), st.integers(0, 20))
+def test_a_constant_load_comes_to_rest_and_stays_there(
+    rules: ScalingRules, load: int, before: list[int], ready: int
+) -> None:
+    loop = Loop(rules, ready=ready)
+    for each in before:
+        loop.step(each)
+    for _ in range(CONVERGED):
+        loop.step(load)
+    rest = loop.wanted
+
+    assert not [scale for _ in range(500) for scale in loop.step(load)]
+    assert loop.wanted == rest
+    # What is nearly enough is left at that.
+    assert rest == most(rules) or 105 * rest * rules.load_percent * PPM >= 100 * 100 * load
+
+
+@settings(max_examples=10)
+@given(rules_of_any_kind, loads, st.integers(0, 40))
+def test_a_load_that_never_changes_is_never_answered_by_down_and_up_again(
+    rules: ScalingRules, load: int, ready: int
+) -> None:
+    loop, wants = Loop(rules, ready=ready), list[int]()
+    for _ in range(900):
+        loop.step(load)
+        wants.append(loop.wanted)
+
+    top = wants.index(max(wants))
+    assert wants[:top] == sorted(wants[:top])
+    assert wants[top:] == sorted(wants[top:], reverse=True)
+
+
+@given(
+    rules_of_any_kind,
+    st.lists(st.tuples(loads, st.integers(0, 10**11), st.integers(0, 10**7)), max_size=60),
+    st.lists(st.tuples(st.integers(-300, 300), st.integers(0, 900), st.integers(0, 100)), max_size=2),
+)
+def test_the_bounds_and_the_budget_hold_always(
+    rules: ScalingRules, steps: list[tuple[int, int, int]], events: list[tuple[int, int, int]]
+) -> None:
+    calendar = tuple(
+        KnownEvent("launch", Instant(START + begins * SECOND), Instant(START + (begins + lasts) * SECOND), wanted)
+        for begins, lasts, wanted in events
+    )
+    rules = replace(rules, calendar=calendar)
+    loop = Loop(rules, ready=5)
+    for demand_ppm, backlog_ns, kv_tokens in steps:
+        loop.step(demand_ppm, backlog_ns=backlog_ns, kv_tokens=kv_tokens)
+
+        assert min(rules.endpoints_min, most(rules)) <= loop.wanted <= most(rules)
+
+
+@given(rules_of_any_kind, st.lists(loads, max_size=120), loads, st.integers(0, 10 * PPM), st.integers(0, 10**10))
+def test_more_demand_never_wants_fewer_endpoints_after_the_same_history(
+    rules: ScalingRules, history: list[int], load: int, more: int, backlog_ns: int
+) -> None:
+    loop = Loop(rules)
+    for each in history:
+        loop.step(each)
+    other = deepcopy(loop)
+    loop.step(load)
+    other.step(load + more, backlog_ns=backlog_ns)
+
+    assert other.wanted >= loop.wanted
+
+
+@settings(max_examples=40)
+@given(rules_of_any_kind, st.integers(0, 5 * PPM), st.integers(0, 40 * PPM), st.integers(1, 100), st.integers(1, 6))
+def test_what_a_spike_needed_is_kept_until_it_has_settled(
+    rules: ScalingRules, usual: int, spike: int, before: int, lasts: int
+) -> None:
+    assume(spike > usual)
+    loop = Loop(rules)
+    for _ in range(before):
+        loop.step(usual)
+    since, needed = loop.now, 0
+    for _ in range(lasts):
+        loop.step(spike)
+        if loop.wanted > needed:
+            since, needed = loop.now, loop.wanted
+    while loop.now + rules.period_ns <= since + rules.settle_ns:
+        loop.step(usual)
+
+        assert loop.wanted >= needed
+
+
+@given(rules_of_any_kind, st.lists(st.tuples(st.integers(PPM, 40 * PPM), st.integers(0, 10**12)), max_size=60))
+def test_twice_the_backlog_in_twice_the_time_is_the_same_where_nothing_is_worked_off(
+    rules: ScalingRules, steps: list[tuple[int, int]]
+) -> None:
+    slow, quick, now = Autoscaler({POOL: rules}), Autoscaler({POOL: rules}), START
+    for demand_ppm, backlog_ns in steps:
+        now = Instant(now + rules.period_ns)
+        figures = Figures(POOL, demand_ppm, backlog_ns, lasting(200), 7, None, ready=1, warming=0, draining=0)
+        twice = figures._replace(backlog_ns=2 * backlog_ns, ttft_ns=lasting(400))
+        quick.tick([figures], now)
+        slow.tick([twice], now)
+
+        assert slow.wanted(POOL) == quick.wanted(POOL)
+
+
+@given(st.lists(st.tuples(st.integers(4, 40_000), st.integers(1, 2_000)), min_size=1, max_size=20))
+def test_twice_as_many_requests_for_engines_twice_as_fast_are_the_same(sizes: list[tuple[int, int]]) -> None:
+    slow = EngineSpeed(step_ps=96 * 10**8, attention_ps=500)
+    fast = EngineSpeed(
+        step_ps=slow.step_ps // 2,
+        prefill_token_ps=slow.prefill_token_ps // 2,
+        decode_sequence_ps=slow.decode_sequence_ps // 2,
+        kv_token_ps=slow.kv_token_ps // 2,
+        attention_ps=slow.attention_ps // 2,
+    )
+    once, twice = asked_ppm(slow, sizes), asked_ppm(fast, sizes + sizes)
+
+    # Each request is rounded to whole nanoseconds, and there are twice as many.
+    assert abs(once - twice) <= 1 + len(sizes) // 100
+
+
+def asked_ppm(speed: EngineSpeed, sizes: list[tuple[int, int]]) -> int:
+    """What so many prompts, of so many bytes and for so many tokens at most, ask of a pool of this speed."""
+    demand = Demand()
+    demand.saw(policy_changed(a_policy(pools=(replace(a_pool(), speed=speed),))), [], START)
+    for number, (prompt_bytes, output_tokens) in enumerate(sizes):
+        ticket = replace(arrived(f"r{number}", prompt_bytes=prompt_bytes).ticket, output_tokens_max=output_tokens)
+        demand.saw(RequestArrived(ticket), [], START)
+    [figures] = demand.figures(Scheduler().summary(), Instant(START + 10 * SECOND))
+    return figures.demand_ppm
+
+
+@given(rules_of_any_kind, st.lists(st.tuples(loads, st.integers(0, 10**10)), max_size=60))
+def test_the_same_figures_at_the_same_times_give_the_same_answers(
+    rules: ScalingRules, steps: list[tuple[int, int]]
+) -> None:
+    one, other = Loop(rules), Loop(rules)
+    for demand_ppm, backlog_ns in steps:
+        assert one.step(demand_ppm, backlog_ns=backlog_ns) == other.step(demand_ppm, backlog_ns=backlog_ns)
+
+
+@settings(max_examples=2, deadline=None)
+@given(st.integers(0, 1_000))
+def test_what_is_remembered_does_not_grow_with_time(seed: int) -> None:
+    random = Random(f"{seed} memory")
+    loop = Loop(ScalingRules(endpoints_max=40, cold_start_ns=lasting(300), settle_ns=lasting(3_600)))
+    for _ in range(4_000):
+        loop.step(random.randrange(20 * PPM), kv_tokens=random.randrange(10**6))
+        loop.autoscaler.started(POOL, Duration(random.randrange(300 * SECOND)))
+
+    before = held(loop.autoscaler)
+    for _ in range(1_000):
+        loop.step(random.randrange(20 * PPM), kv_tokens=random.randrange(10**6))
+
+    # A pool of forty may hold forty wants more or fewer.
+    assert held(loop.autoscaler) < before + 200
+    # A day by the minute, twice; for each forecaster a lead of forecasts and a histogram; and little more.
+    assert held(loop.autoscaler) < 2 * 1_440 + 4 * (2 * 31 + 101) + 500
+
+
+def held(thing: object) -> int:
+    """How many numbers a thing holds, in all that it consists of."""
+    if isinstance(thing, dict):
+        return held(list(thing.values()))
+    if isinstance(thing, (list, tuple, deque)):
+        return sum(held(each) for each in thing)
+    if hasattr(thing, "__len__") and not isinstance(thing, str):
+        return len(thing)
+    names = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+    names += list(getattr(thing, "__dict__", ()))
+    return max(1, sum(held(getattr(thing, name)) for name in names))

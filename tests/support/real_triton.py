@@ -1,0 +1,29 @@
+"""How does a test get a real Triton, with models that it may also kill?
+
+    with triton("llm") as engine:
+        ask(engine.url, model=engine.model)
+
+The models are those of scripts/triton_models; the first that is named is `engine.model`.
+"""
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from tests.support.ports import free_ports
+from tests.support.processes import ChildProcess
+from tests.support.real_engines import ROOT, RealEngine, environment_of
+
+START_SECONDS_MAX = 60
+
+
+@contextmanager
+def triton(*models: str) -> Generator[RealEngine]:
+    folder = environment_of("triton")
+    port, *_ = free_ports(3)
+    url = f"http://127.0.0.1:{port}"
+    command = [folder / "bin/python", ROOT / "scripts/engine_triton.py", "--port", str(port)]
+    for model in models:
+        command += ["--model", model]
+    with ChildProcess("triton", command) as process:
+        process.wait_until_ok(f"{url}/v2/health/ready", START_SECONDS_MAX)
+        yield RealEngine(url, models[0], process)
