@@ -69,7 +69,7 @@ EMBEDDINGS = "/v1/embeddings"
 IN_FLIGHT_MAX = 128
 BUDGET_MS = 1_000.0
 SETTLE_S = 0.3
-RATIO_MIN = 1.5
+RATIO_MIN = 1.3
 """What --assert asks for. Two is aimed at; docs/batching.md tells how often it is reached, and what limits it."""
 WORDS = ("river", "bridge", "clock", "lighthouse", "loom", "orchard", "harbour", "windmill")
 ANSWER_S_MAX = 60.0
