@@ -3,7 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
-fast := "not llamacpp and not vllm and not triton and not ray and not endurance"
+fast := "not llamacpp and not vllm and not triton and not ray and not endurance and not cell"
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
 
 # List the verbs.
@@ -55,6 +55,10 @@ test-triton *args:
 # The tests against a real Ray node; one at a time likewise.
 test-ray *args:
     {{ bin }}/pytest -m ray {{ args }}
+
+# The tests of whole cells with real stores; one at a time, since all processes of a cell share the cores.
+test-cell *args:
+    {{ bin }}/pytest -m cell {{ args }}
 
 # The tests that take minutes: many streams at once, a long soak, the demo in a terminal.
 test-endurance *args:
@@ -114,6 +118,21 @@ sim-e4 *args:
 [positional-arguments]
 sim-e6 *args:
     {{ bin }}/python -m bench.scaling "$@"
+
+# Whole cells under faults of all kinds, as many seeds as one wants; `--seed N --trace` shows one (docs/the-cell.md).
+[positional-arguments]
+sim-cell *args:
+    {{ bin }}/python -m bench.cell "$@"
+
+# Real processes of a cell killed one after another under load: what is lost, and how soon it admits again (docs/the-cell.md).
+[positional-arguments]
+kill-cell *args:
+    {{ bin }}/python -m bench.kill_cell "$@"
+
+# What a cell adds to the first byte, what its scheduler can take, and what a burst elsewhere costs (docs/the-cell.md).
+[positional-arguments]
+bench-cell *args:
+    {{ bin }}/python -m bench.cell_live "$@"
 
 # All that is too long for every run: the experiments whole, with tables and charts in bench/results, and the simulator.
 nightly:

@@ -11,6 +11,7 @@ from headgate.core.attempts import Attempts
 from headgate.core.commands import Command
 from headgate.core.events import EndpointJoined, Event
 from headgate.core.prediction import MEAN_GUESS, NINETIETH_GUESS, Predictions
+from headgate.core.queues.queue import Queue
 from headgate.core.routing.learning import Learned
 from headgate.core.scheduler import Scheduler
 from headgate.core.state import Attempt, Request
@@ -35,7 +36,16 @@ class Variation:
 class ComputesDeadWork(Scheduler):
     """Sends what can no longer be in time, as long as its caller may still wait."""
 
-    def _patience(self, request: Request, now: Instant) -> Duration:
+    def __init__(self) -> None:
+        super().__init__()
+        self._queue = Hopeful(self._rules, self._fleet, self._overload, self._agenda)
+        self._attempts = Attempts(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
+
+
+class Hopeful(Queue):
+    __slots__ = ()
+
+    def patience(self, request: Request, now: Instant) -> Duration:
         return Duration(max(0, request.service_class.queue_wait_ns_max - request.waited_ns))
 
 
@@ -44,7 +54,7 @@ class CountsRequests(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attempts = OnePrice(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
+        self._attempts = OnePrice(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
 
 
 class OnePrice(Attempts):
@@ -59,7 +69,7 @@ class NeverTruesUp(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attempts = Unsettled(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
+        self._attempts = Unsettled(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
 
 
 class Unsettled(Attempts):
@@ -151,7 +161,7 @@ def output_times(factor: float) -> Variation:
         def __init__(self) -> None:
             super().__init__()
             self._predictions = Scaled()
-            self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
+            self._attempts = Attempts(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
 
     return Variation(scheduler=Mistaken)
 

@@ -13,6 +13,7 @@ from bench.policy.long_streams import run as burst_of_streams
 from headgate.core.attempts import Attempts
 from headgate.core.events import TimerFired
 from headgate.core.prediction import Predictions
+from headgate.core.queues.queue import Queue
 from headgate.core.routing.learning import Learned
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy
@@ -39,7 +40,7 @@ def test_what_a_variation_leaves_out_is_something_that_the_scheduler_has() -> No
     varied = [
         (kind, base)
         for _, kind in inspect.getmembers(variations, inspect.isclass)
-        for base in (Scheduler, Attempts, Predictions, Learned)
+        for base in (Scheduler, Attempts, Queue, Predictions, Learned)
         if issubclass(kind, base) and kind is not base
     ]
 

@@ -56,6 +56,19 @@ callers: 1 tenant, 0 keys; without a key: tenant "demo"
     )
 
 
+def test_a_cell_is_explained_without_its_password(headgate: Headgate, file: Path) -> None:
+    file.write_text(small_with("cell: {store: 'redis://u:canary-5f1d@cache', members: 3}"))
+
+    said, as_data = headgate("check"), headgate("check", "--json")
+
+    assert (
+        "cell headgate: 3 gateways share one queue through redis://u:***@cache:6379/0, this one called after its host "
+        "and port; one of them schedules\n"
+    ) in said.out
+    assert json.loads(as_data.out)["cell"]["store"] == "redis://u:***@cache:6379/0"
+    assert "canary-5f1d" not in said.out + said.err + as_data.out + as_data.err
+
+
 def test_warnings_come_with_the_meaning(headgate: Headgate, file: Path) -> None:
     file.write_text(small_with("  x: {}", "classes: {mine: {band: 0, unnamed: false, pools: small}}").replace(
         "anonymous_tenant: demo\n", ""
@@ -215,6 +228,7 @@ def test_machines_get_the_meaning_as_one_object(
         },
         "fairness_depth": 1,
         "zone": "",
+        "cell": None,
         "tenants": 1,
         "keys": 1,
         "anonymous_tenant": "demo",

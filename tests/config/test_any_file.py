@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from headgate.config.problems import ConfigErrors
 from headgate.config.schema import (
+    CellSection,
     File,
     FleetSection,
     KnownEventSection,
@@ -41,6 +42,8 @@ WORDS = (
     "${E}",
     "${",
     "1MiB",
+    "redis://a",
+    "rediss+sentinel://:p@a,b:1/m/1?ca=f",
     "<<",
 )
 NAMES = (
@@ -65,6 +68,7 @@ NAMES = (
     *RungSection.__struct_fields__,
     *VariantSection.__struct_fields__,
     *TenantLimitsSection.__struct_fields__,
+    *CellSection.__struct_fields__,
     "variants",
     "rungs",
     "fallbacks",

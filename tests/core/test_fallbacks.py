@@ -256,3 +256,13 @@ def test_who_waits_where_no_policy_sends_it_any_more_is_told_so() -> None:
     commands = scheduler.handle(policy_changed(of_chain(a_model("m"), a_model("n")), "h2"), at(1))
 
     assert outcome(commands) is Outcome.NO_ENDPOINTS
+
+
+def test_who_fell_back_and_has_nowhere_to_go_by_a_new_policy_is_told_when_to_come_again() -> None:
+    policy = of_chain(a_model("m", "n"), a_model("n"))
+    scheduler = a_scheduler(an_endpoint("e1", pool="n"), policy=policy)
+    told(scheduler, at(0), arrived("a", model="n"), arrived("r"), leaving("e1"))
+
+    [ending] = told(scheduler, at(1), policy_changed(policy, "h2"))
+    assert isinstance(ending, End)
+    assert (ending.outcome, ending.retry_after_ns) == (Outcome.NO_ENDPOINTS, lasting(30))

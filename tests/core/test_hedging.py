@@ -384,7 +384,7 @@ def test_how_one_ends_that_was_let_go_says_nothing_about_its_endpoint(ending: ob
 
 def charged(scheduler: Scheduler) -> int:
     """What the tenant of the tests has been charged so far."""
-    return scheduler._backlog._bands[0]._turns[PoolName("p")]._charged.get(TenantId("acme"), 0)
+    return scheduler._queue.backlog._bands[0]._turns[PoolName("p")]._charged.get(TenantId("acme"), 0)
 
 
 def test_its_tenant_is_not_charged_for_the_one_that_was_let_go() -> None:

@@ -294,6 +294,20 @@ def test_a_prompt_longer_than_a_whole_minute_allows_never_fits() -> None:
     assert refusal.retry_after_ns is None
 
 
+def test_a_prompt_that_fits_the_limit_and_not_this_part_of_it_may_come_again() -> None:
+    part = Limits(tokens_per_minute=99, tokens_whole=400)
+    scheduler = limited(replace(a_limited(tokens=99), limits=part))
+
+    refusal = the_end(scheduler.handle(asked("r"), at(0)))
+
+    assert (refusal.outcome, refusal.retry_after_ns) == (Outcome.RATE_LIMITED, lasting(10))
+    assert refusal.reason == (
+        'the prompt has about 100 tokens and of the 400 that tenant "acme" may use per minute 99 are to be had here, '
+        "as long as not all gateways answer; wait 10 s"
+    )
+    assert the_end(scheduler.handle(asked("longer", prompt=401), at(0))).outcome is Outcome.TOO_LARGE
+
+
 # Concurrency
 
 

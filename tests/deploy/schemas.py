@@ -100,3 +100,31 @@ KUSTOMIZATION = an_object(
     generatorOptions=an_object(disableNameSuffixHash=FLAG),
     images=a_list(an_object(("name",), name=TEXT, newName=TEXT, newTag=TEXT, digest=TEXT)),
 )
+
+A_LAYER = an_object(
+    ("apiVersion", "kind", "resources", "patches"),
+    apiVersion={"const": "kustomize.config.k8s.io/v1beta1"},
+    kind={"const": "Kustomization"},
+    namespace=TEXT,
+    resources=a_list(TEXT),
+    patches=a_list(an_object(("path",), path=TEXT)),
+    configMapGenerator=a_list(
+        an_object(("name", "files"), name=TEXT, behavior={"enum": ["create", "replace", "merge"]}, files=a_list(TEXT))
+    ),
+    generatorOptions=an_object(disableNameSuffixHash=FLAG),
+)
+"""A kustomization over another one."""
+
+SCALED_BY_PROMETHEUS = an_object(
+    ("type", "metadata"),
+    type={"const": "prometheus"},
+    metricType={"enum": ["AverageValue", "Value"]},
+    metadata=an_object(
+        ("serverAddress", "query", "threshold"),
+        serverAddress=TEXT,
+        query=TEXT,
+        threshold={"type": "string", "pattern": "^[0-9.]+$"},
+        ignoreNullValues={"enum": ["true", "false"]},
+    ),
+)
+"""One trigger."""

@@ -16,14 +16,15 @@ from tests.deploy.manifests import DEPLOY, gateway_config
 from tests.house.small_tree import BIN
 
 UNIT = DEPLOY / "systemd/headgate.service"
+WORKERS = DEPLOY / "systemd/headgate.service.d/workers.conf"
 EXPOSURE_MAX = 2.0
 """Of ten, by systemd's own reckoning; an ordinary service has about nine and a half."""
 
 
-def settings() -> dict[str, str]:
+def settings(file: Path = UNIT) -> dict[str, str]:
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment]
-    parser.read(UNIT)
+    parser.read(file)
     return dict(parser["Service"])
 
 
@@ -63,6 +64,17 @@ def test_the_process_is_locked_in(installed: Path) -> None:
     assert float(exposure) <= EXPOSURE_MAX, said
 
 
+def test_systemd_finds_nothing_wrong_with_workers(installed: Path) -> None:
+    folder = installed.parent / WORKERS.parent.name
+    folder.mkdir()
+    text = WORKERS.read_text().replace("/usr/local/lib/headgate/bin/headgate", str(BIN / "headgate"))
+    (folder / WORKERS.name).write_text(text)
+    done = analyze("verify", "--man=no", installed)
+    about_it = [line for line in done.stderr.splitlines() if UNIT.name in line or WORKERS.name in line]
+
+    assert (done.returncode, about_it) == (0, [])
+
+
 def test_open_streams_have_the_time_to_end() -> None:
     grace_ns = quantities.duration(gateway_config()["drain_grace"])
 
@@ -70,8 +82,9 @@ def test_open_streams_have_the_time_to_end() -> None:
     assert int(settings()["TimeoutStopSec"]) * SECOND >= grace_ns + 5 * SECOND
 
 
-def test_the_command_is_one_that_headgate_knows() -> None:
-    _, *arguments = settings()["ExecStart"].split()
+@pytest.mark.parametrize("file", [UNIT, WORKERS])
+def test_the_command_is_one_that_headgate_knows(file: Path) -> None:
+    _, *arguments = settings(file)["ExecStart"].split()
     done = subprocess.run(
         [sys.executable, "-m", "headgate.cli.main", *arguments], capture_output=True, text=True, check=False
     )

@@ -14,6 +14,7 @@ from headgate.config.schema import (
     AdmissionSection,
     BatchingSection,
     CapsSection,
+    CellSection,
     ClassSection,
     EndpointSection,
     File,
@@ -70,6 +71,7 @@ SECTIONS: dict[str, type[Section]] = {
     "`routing`": RoutingSection,
     "`shedding`": SheddingSection,
     "`ladder`": LadderSection,
+    "`cell`": CellSection,
 }
 ANY_CLASS = ServiceClass("any", band=0)
 

@@ -9,6 +9,7 @@ from headgate.core.summary import EndpointSummary, Summary
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import Policy, Pool, ServiceClass
 from headgate.ports.fleet import Phase
+from headgate.telemetry.cell import CellFigures
 from headgate.telemetry.meters import Histogram, Meters
 from headgate.telemetry.prometheus import EngineSignals, render
 from headgate.telemetry.scaling import PoolScaling
@@ -27,7 +28,22 @@ def shown() -> dict[str, tuple[str, set[str]]]:
     endpoint = EndpointSummary("small/a", "small", EndpointState.READY, leaving=False, in_flight=0, in_flight_max=1)
     summary = Summary(policy_hash="h", queued={"chat": 0}, requests=0, endpoints=(endpoint,))
     signals = EngineSignals({("small/a", "running"): False}, {"small/a": 1.0})
-    page, _ = render(meters, Histogram(), summary, {"tasks": 1}, signals, scaling=[PoolScaling("small", 1, 0, 1)])
+    cell = CellFigures(
+        mode="following",
+        leads=True,
+        epoch=1,
+        share_of=2,
+        members=2,
+        members_absent=0,
+        unacknowledged=0,
+        store_up=True,
+        store_round_trip_s=0.001,
+        store_reconnects=0,
+        store_timeouts=0,
+        unintelligible=0,
+    )
+    scaling = [PoolScaling("small", 1, 0, 1)]
+    page, _ = render(meters, Histogram(), summary, {"tasks": 1}, signals, scaling=scaling, cell=cell)
     return {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,

@@ -228,6 +228,10 @@ class Books:
     charged_most: dict[Turns, int] = field(default_factory=dict)
     in_flight_most: dict[Turns, int] = field(default_factory=dict)
     """The largest charge for one attempt, and for all that were in flight at one time, under this policy."""
+    predecessor: "Books | None" = None
+    """Those of the scheduler whose place this one has taken."""
+    exact: bool = False
+    """Whether the counters from which it began had all that was in these."""
 
     # Engines
 

@@ -69,13 +69,16 @@ class ModelHost:
         self.now = after(self.now, later)
         commands = self.scheduler.handle(event, self.now)
         self._read_what_is_learned()
-        Check(self.scheduler, self.books, event, commands, self.now).run()
+        self._check(event, commands).run()
         self._compare_with_summary()
         self._compare_with_fleet()
         self._check_wakeup()
         # A second attempt is sent after all who wait have been looked at, and makes room for nobody.
         assert not self.scheduler._fleet.changed or any(isinstance(each, Dispatch) and each.hedge for each in commands)
         return commands
+
+    def _check(self, event: Event, commands: list[Command]) -> "Check":
+        return Check(self.scheduler, self.books, event, commands, self.now)
 
     def know_first_tokens(self, service_class: str, *pools: str) -> None:
         """As if so many answers had begun before that it is known how long they are usually silent."""
@@ -86,7 +89,7 @@ class ModelHost:
                 known.learn(Duration(SECOND // 8))
 
     def _read_what_is_learned(self) -> None:
-        self.books.held = self.scheduler._floors.held
+        self.books.held = self.scheduler._queue.floors.held
         for each in self.scheduler._fleet.endpoints.values():
             if (engine := self.books.engines.get(each.id)) is not None:
                 engine.decode_percent = each.learned.decode_percent

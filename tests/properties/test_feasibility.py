@@ -111,10 +111,10 @@ class Server:
     def spare_ns(self, request_id: RequestId) -> int:
         """Reckoned as at its arrival: the request itself does not wait behind itself."""
         scheduler, request = self.scheduler, self.scheduler._requests.by_id[request_id]
-        scheduler._backlog.work.take(request)
-        wait = wait_ns(request, scheduler._backlog, scheduler._fleet, scheduler._rules, enough=Duration(-1))
-        scheduler._backlog.work.add(request)
-        allowed = scheduler._patience(request, self.now)
+        scheduler._queue.backlog.work.take(request)
+        wait = wait_ns(request, scheduler._queue.backlog, scheduler._fleet, scheduler._rules, enough=Duration(-1))
+        scheduler._queue.backlog.work.add(request)
+        allowed = self.scheduler._queue.patience(request, self.now)
         in_service = self.free_at - self.now if self.running is not None else 0
         return allowed - (wait or 0) - in_service
 

@@ -209,4 +209,4 @@ def _is_over_share(scheduler: Scheduler, tenant: str, name: str) -> bool:
         now=at(0),
     )
     measure(probe, scheduler._predictions, scheduler._fleet, scheduler._rules)
-    return scheduler._overload._is_over_share(probe, scheduler._backlog, scheduler._fleet)
+    return scheduler._overload._is_over_share(probe, scheduler._queue.backlog, scheduler._fleet)

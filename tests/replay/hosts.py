@@ -1,38 +1,18 @@
 """What does each host decide when it is told a log? One way of telling per host; all must give the same."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from headgate.core.commands import Command, End
-from headgate.core.events import Event, RequestArrived
+from headgate.core.events import RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.hosts.local.host import LocalHost
-from headgate.model.units import Instant, RequestId
+from headgate.model.units import RequestId
 from headgate.ports.host import RequestLine
 from headgate.simulation.virtual.replay import play
+from tests.replay.cell import cell
 from tests.replay.log import Log
-
-
-class Recorder:
-    """An observer that keeps the log, and what was decided."""
-
-    def __init__(self) -> None:
-        self.log: Log = []
-        self.answers: list[list[Command]] = []
-
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        self.log.append((event, now))
-        self.answers.append(list(commands))
-
-
-class SetClock:
-    """Shows what it is set to."""
-
-    def __init__(self) -> None:
-        self.shown = Instant(0)
-
-    def now(self) -> Instant:
-        return self.shown
+from tests.replay.recorder import Recorder, SetClock
 
 
 async def _tell_local(log: Log) -> list[list[Command]]:
@@ -70,4 +50,4 @@ def virtual(log: Log) -> list[list[Command]]:
     return answers
 
 
-HOSTS: Mapping[str, Callable[[Log], list[list[Command]]]] = {"local": local, "virtual": virtual}
+HOSTS: Mapping[str, Callable[[Log], list[list[Command]]]] = {"local": local, "virtual": virtual, "cell": cell}

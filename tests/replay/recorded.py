@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from tests.replay.hosts import Recorder
+from tests.replay.recorder import Recorder
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 

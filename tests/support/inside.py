@@ -54,7 +54,7 @@ class Inside:
 
 def inside(scheduler: Scheduler) -> Inside:
     scheduler.next_wakeup()  # Takes the husks off the tops of the heaps.
-    fleet, backlog, budget = scheduler._fleet, scheduler._backlog, scheduler._retry_budget
+    fleet, backlog, budget = scheduler._fleet, scheduler._queue.backlog, scheduler._retry_budget
     bands = list(backlog._bands.values())
     return Inside(
         requests=len(scheduler._requests.by_id),
@@ -66,10 +66,10 @@ def inside(scheduler: Scheduler) -> Inside:
         work=len(backlog.work._bands) + len(backlog.work._tenants),
         turns_listed=sum(len(turns._listed) for band in bands for turns in band._turns.values()),
         held=len(backlog.held),
-        starts=len(scheduler._holds.starts),
+        starts=len(scheduler._queue.holds.starts),
         pools_changed=len(fleet.changed),
         agenda=len(scheduler._agenda) + len(fleet.agenda),
-        expiries=len(scheduler._expiries),
+        expiries=len(scheduler._queue.expiries),
         prefills=len(scheduler._attempts.prefills),
         hedges=len(scheduler._hedging.silent),
         returns=len(fleet._returns),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, json
 
+from headgate.cli.cell_status import CellState
 from headgate.config.quantities import address_text
 from headgate.engines.page import Unheard, get_page
 
@@ -57,6 +58,7 @@ class GatewayStatus(Struct, frozen=True):
     engines: tuple[EngineFound, ...] = ()
     reload_problems: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
+    cell: CellState | None = None
 
 
 def url_of(host: str, port: int) -> str:

@@ -19,6 +19,7 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "demo": "show a gateway under pressure, with simulated engines and traffic",
         "init": "write a first configuration for a kind of traffic, or for a running engine",
         "serve": "run the gateway",
+        "scheduler": "schedule for a cell of gateways, and serve nobody",
         "check": "say what a configuration file means and what is wrong with it",
         "doctor": "compare a configuration with the engines and the machine",
         "status": "say what a running gateway is doing",

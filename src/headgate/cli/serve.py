@@ -12,12 +12,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+    from headgate.compose.gateway import Gateway
     from headgate.config.settings import Settings
 
 log = logging.getLogger("headgate")
 
+Adapt = Callable[["Settings"], "Settings"]
+"""What a process makes of the configuration that it shares with others."""
+Started = Callable[[tuple[str, int] | None, tuple[str, int]], None]
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_process_arguments(parser)
+    parser.add_argument(
+        "--workers", type=_positive, metavar="N", help="so many gateways on one port; the file must name their cell"
+    )
+    # How a worker is told which one it is, and the port where the file leaves it open.
+    parser.add_argument("--worker", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+
+
+def add_process_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
     parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning", "error"))
     parser.add_argument("--log-format", default="text", choices=("text", "json"), help="for people, or for machines")
@@ -25,42 +42,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """SIGTERM and SIGINT drain and leave; SIGHUP reads the configuration again."""
+    if args.workers is None:
+        return run_gateway(args)
+    from headgate.cli.workers import as_worker, supervise
+
+    if args.worker is None:
+        log_to_stderr(args.log_level, args.log_format)
+        return supervise(args)
+
+    def adapt(settings: "Settings") -> "Settings":
+        return as_worker(settings, worker=args.worker, workers=args.workers, port=args.port)
+
+    return run_gateway(args, adapt=adapt, worker=args.worker)
+
+
+def run_gateway(
+    args: argparse.Namespace,
+    *,
+    adapt: Adapt = lambda settings: settings,
+    refuse: Callable[["Settings"], str | None] = lambda _: None,
+    serves: bool = True,
+    worker: int | None = None,
+) -> int:
+    """Until it has left. `refuse` says what is wrong with a configuration for this verb, if anything is."""
     import uvloop
 
+    def read() -> "Settings":
+        return adapt(read_settings(args.file))
+
+    log_to_stderr(args.log_level, args.log_format, worker)
+    _allow_open_files()
+    settings = first_settings(args.file, read)
+    if settings is None:
+        return 1
+    if wrong := refuse(settings):
+        print(f"headgate: {wrong}", file=sys.stderr)
+        return 1
+    for warning in settings.warnings if not worker else ():
+        log.warning("%s", warning)
+    try:
+        return uvloop.run(_serve(settings, read, serves, worker))
+    except OSError as error:
+        say_what_is_taken(error, args.file)
+        return 1
+
+
+def read_settings(file: Path) -> "Settings":
+    """Raises `ConfigErrors`."""
     from headgate.config.load import load
-    from headgate.config.problems import ConfigErrors
     from headgate.engines.dialects import DIALECTS
     from headgate.simulation.engine.profile import PROFILES
 
-    def read() -> "Settings":
-        return load(args.file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
+    return load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
 
-    _log_to_stderr(args.log_level, args.log_format)
-    _allow_open_files()
+
+def first_settings(file: Path, read: "Callable[[], Settings]") -> "Settings | None":
+    """None where they are wrong, which is said."""
+    from headgate.config.problems import ConfigErrors
+
     try:
-        settings = read()
+        return read()
     except ConfigErrors as errors:
         for problem in errors.problems:
             print(problem, file=sys.stderr)
-        print(f"headgate: not started; mend {args.file} and try again", file=sys.stderr)
-        return 1
-    for warning in settings.warnings:
-        log.warning("%s", warning)
-    try:
-        return uvloop.run(_serve(settings, read))
-    except OSError as error:
-        # Without a number it is no address that is wrong, and the text says the next step itself.
-        hint = f"; choose another address in {args.file} or stop what uses it" if error.errno else ""
-        print(f"headgate: {error.strerror}{hint}", file=sys.stderr)
-        return 1
+        print(f"headgate: not started; mend {file} and try again", file=sys.stderr)
+        return None
 
 
-async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
+def say_what_is_taken(error: OSError, file: Path) -> None:
+    # Without a number it is no address that is wrong, and the text says the next step itself.
+    hint = f"; choose another address in {file} or stop what uses it" if error.errno else ""
+    print(f"headgate: {error.strerror}{hint}", file=sys.stderr)
+
+
+async def _serve(settings: "Settings", read: "Callable[[], Settings]", serves: bool, worker: int | None) -> int:  # noqa: FBT001
     import asyncio
 
     from headgate.compose.gateway import Gateway
 
-    gateway = Gateway(settings, read)
+    gateway = Gateway(settings, read, serves=serves, worker=worker)
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
 
@@ -72,7 +132,10 @@ async def _serve(settings: "Settings", read: "Callable[[], Settings]") -> int:
     loop.add_signal_handler(signal.SIGTERM, gateway.leave)
     loop.add_signal_handler(signal.SIGINT, gateway.leave)
     loop.add_signal_handler(signal.SIGHUP, reload)
-    return await gateway.run(_announce)
+    if worker is None:
+        return await gateway.run(_announce)
+    _leave_with_the_parent(loop, gateway)
+    return await gateway.run(_announce_to_the_parent)
 
 
 def calm_the_collector() -> None:
@@ -85,9 +148,30 @@ def calm_the_collector() -> None:
     gc.set_threshold(20_000, 20, 100)
 
 
-def _announce(door: tuple[str, int], admin: tuple[str, int]) -> None:
-    log.info("serving on http://%s:%d/v1", *door)
+def _announce(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
+    if door is not None:
+        log.info("serving on http://%s:%d/v1", *door)
     log.info("admin on http://%s:%d/status", *admin)
+
+
+def _announce_to_the_parent(door: tuple[str, int] | None, admin: tuple[str, int]) -> None:
+    """Signals are heard from here on, and the admin listener answers at this address."""
+    from headgate.config.quantities import address_text
+
+    _announce(door, admin)
+    print(address_text(*admin), flush=True)
+
+
+def _leave_with_the_parent(loop: "AbstractEventLoop", gateway: "Gateway") -> None:
+    """The parent never says anything here. Its end of the pipe closes when it dies, however it dies."""
+
+    def over() -> None:
+        if not os.read(0, 1024):
+            loop.remove_reader(0)
+            log.warning("the process that started this worker is gone; leaving")
+            gateway.leave()
+
+    loop.add_reader(0, over)
 
 
 def _allow_open_files() -> None:
@@ -97,9 +181,23 @@ def _allow_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _log_to_stderr(level: str, form: str) -> None:
+def log_to_stderr(level: str, form: str, worker: int | None = None) -> None:
+    """Each line of a worker says which one it is."""
     from headgate.telemetry.log import JsonFormatter, TextFormatter
+
+    def name(record: logging.LogRecord) -> bool:
+        record.fields = {"worker": worker, **getattr(record, "fields", {})}
+        return True
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
+    if worker is not None:
+        handler.addFilter(name)
     logging.basicConfig(handlers=[handler], level=level.upper())
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("there must be at least 1")
+    return number

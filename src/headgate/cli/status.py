@@ -73,6 +73,8 @@ async def _asked(url: str) -> "tuple[GatewayStatus, bytes]":
 
 
 def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
+    from headgate.cli.cell_status import cell_lines
+
     yield f"headgate {status.version} at {url}, configuration {status.config_hash}, up {_lasting(status.uptime_s)}"
     waiting = sum(status.queued.values())
     yield f"requests: {status.requests_open} open, {status.attempts_open} at engines, {waiting} waiting"
@@ -80,6 +82,8 @@ def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
         yield f"held: {count} that came while pool {pool} had no endpoint"
     if status.draining:
         yield "draining: it takes nothing new and leaves when what is open has ended"
+    if status.cell is not None:
+        yield from cell_lines(status.cell)
     for problem in status.reload_problems:
         yield f"reload problem: {problem}"
     if status.reload_problems:

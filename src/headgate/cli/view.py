@@ -16,7 +16,7 @@ _NO_VALUE = "-"
 
 def screen(now: Status, before: Status, *, columns: int, rows: int) -> list[str]:
     """At most so many lines of at most so many characters."""
-    lines = [_headline(now), "", *_classes(now, before), "", _endings(now, before), "", *_endpoints(now)]
+    lines = [_headline(now), *_cell(now), "", *_classes(now, before), "", _endings(now, before), "", *_endpoints(now)]
     lines += [f"! {problem}" for problem in now["reload_problems"]]
     lines += [f"! {each['endpoint_id']}: {problem}" for each in now["engines"] for problem in each.get("problems", ())]
     return [line[:columns].rstrip() for line in lines[:rows]]
@@ -27,6 +27,16 @@ def _headline(now: Status) -> str:
     up = int(now["uptime_s"])
     clock = f"{up // 3600}:{up // 60 % 60:02}:{up % 60:02}"
     return f"headgate {now['version']}  {state}  up {clock}  config {now['config_hash']}  open {now['requests_open']}"
+
+
+def _cell(now: Status) -> list[str]:
+    if "cell" not in now:
+        return []
+    import msgspec
+
+    from headgate.cli.cell_status import CellState, cell_lines
+
+    return list(cell_lines(msgspec.convert(now["cell"], CellState)))
 
 
 # Classes
@@ -114,7 +124,7 @@ def _endpoints(now: Status) -> list[str]:
 
 def _endpoint_line(endpoint: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
     taken, limit = endpoint["in_flight"], endpoint["in_flight_max"]
-    full = min(_BAR, round(_BAR * taken / limit))
+    full = min(_BAR, round(_BAR * taken / max(1, limit)))
     bar = f"{'#' * full}{'.' * (_BAR - full)} {taken}/{limit}"
     state = "leaving" if endpoint["leaving"] else endpoint["state"]
     telemetry = engine.get("telemetry", {})

@@ -8,12 +8,13 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate import __version__
+from headgate.compose.cell import cell_figures, cell_status, open_cell
 from headgate.compose.fleets import Fleets
 from headgate.compose.keda import start_scaler
 from headgate.compose.scaling import Scaling
@@ -36,6 +37,7 @@ from headgate.engines.http import HttpEngine
 from headgate.engines.page import open_session
 from headgate.engines.watch import EngineWatch
 from headgate.fleets.static import changes
+from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint
@@ -60,10 +62,24 @@ _EXIT_MISTAKE = 70
 
 
 class Gateway:
-    """One gateway process with a scheduler of its own. Made and run inside an event loop."""
+    """One gateway process, with a scheduler of its own or one shared with others. Made and run inside an event loop.
 
-    def __init__(self, settings: Settings, load: Callable[[], Settings], *, observers: Sequence[Observer] = ()) -> None:
+    One that `serves` nobody is a candidate to be the scheduler of its cell, and nothing else.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        load: Callable[[], Settings],
+        *,
+        observers: Sequence[Observer] = (),
+        serves: bool = True,
+        worker: int | None = None,
+    ) -> None:
         self._settings = settings
+        self._serves = serves
+        self._staged: Settings | None = None
+        """What was read anew and waits for the rest of the cell."""
         self._load = load
         self._reload_problems: tuple[str, ...] = ()
         self._reloading = asyncio.Lock()
@@ -80,9 +96,11 @@ class Gateway:
         self._loop_lag = Histogram()
         self._clock = SystemClock()
         self._scaling = Scaling(_scaling_rules(settings))
-        watching = (self._meters, self._decisions, LogObserver(), self._scaling, *observers)
-        self._host = LocalHost(Scheduler(), self._clock, watching, self._on_fault)
+        self._cell: CellHost | None = None
+        self._host = self._open_host((self._meters, self._decisions, LogObserver(), *observers), worker)
         self._watch = EngineWatch(self._session, self._host.tell, _tell_signals)
+        if self._cell is not None:
+            self._watch.rest()
         self._fleets = Fleets(
             self._session, self._known, self._follow_fleets, on_start=self._on_start, on_drain=self._meters.drained
         )
@@ -101,11 +119,31 @@ class Gateway:
             zone=settings.zone,
         )
         self._listeners: tuple[Listener, ...] = ()
+        self._beside: set[asyncio.Future[None]] = set()
+        self._shared = worker is not None
         self._keda: KedaScaler | None = None
         self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status, explain=self._explain)
         self._take_over(settings)
 
-    async def run(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> int:
+    def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
+        cell = self._settings.cell
+        if cell is None:
+            return LocalHost(Scheduler(), self._clock, (*observers, self._scaling), self._on_fault)
+        self._cell = open_cell(
+            self._settings,
+            cell,
+            self._clock,
+            observers,
+            self._on_fault,
+            of_scheduler=(self._scaling,),
+            on_duty=self._on_duty,
+            on_agreed=self._on_agreed,
+            serves=self._serves,
+            worker=worker,
+        )
+        return self._cell
+
+    async def run(self, started: Callable[[tuple[str, int] | None, tuple[str, int]], None]) -> int:
         """Serves until `leave` is called, then drains. The exit code says whether all went well."""
         try:
             await self._serve(started)
@@ -118,44 +156,53 @@ class Gateway:
             await self._fleets.stop()
             await self._watch.stop()
             self._host.stop()
+            if self._cell is not None:
+                await self._cell.store.stop()
             for engine in self._engines.values():
                 engine.close()
             await self._large_bodies.stop()
             await self._session.close()
         return 0 if self._fault is None else _EXIT_MISTAKE
 
-    async def _serve(self, started: Callable[[tuple[str, int], tuple[str, int]], None]) -> None:
+    def _listen(self) -> tuple[Listener, ...]:
+        """The one for callers, where there are any, and last the one for operators."""
         bounds = _bounds(self._settings)
-        refused = partial(self._meters.turned_away, Outcome.INVALID)
-        for_callers = bind(*self._settings.listen)
+        if not self._serves:
+            return (Listener(self._admin, bind(*self._settings.admin_listen), bounds),)
+        for_callers = bind(*self._settings.listen, shared=self._shared)
         try:
             for_operators = bind(*self._settings.admin_listen)
         except OSError:
             for_callers.close()
             raise
+        refused = partial(self._meters.turned_away, Outcome.INVALID)
         door = Listener(self._door, for_callers, bounds, on_refused=refused)
-        admin = Listener(self._admin, for_operators, bounds)
-        self._listeners = (door, admin)
+        return door, Listener(self._admin, for_operators, bounds)
+
+    async def _serve(self, started: Callable[[tuple[str, int] | None, tuple[str, int]], None]) -> None:
+        self._listeners = self._listen()
+        *doors, admin = self._listeners
         beside = [
-            asyncio.create_task(door.sweep_for_ever()),
-            asyncio.create_task(admin.sweep_for_ever()),
+            *(asyncio.create_task(listener.sweep_for_ever()) for listener in self._listeners),
             asyncio.create_task(self._attempts.sweep_for_ever()),
             asyncio.create_task(measure_for_ever(self._loop_lag)),
-            asyncio.create_task(self._scaling.run(self._host.summary, self._clock.now, self._scale)),
+            asyncio.create_task(self._scaling.run(self._host.summary, self._clock.now, self._scale, self._decides)),
         ]
         for task in beside:
             task.add_done_callback(self._ended_beside)
         try:
-            await asyncio.gather(door.start(), admin.start())
+            await asyncio.gather(*(listener.start() for listener in self._listeners))
             await self._fleets.start()
+            if self._cell is not None:
+                self._cell.start()
             if self._settings.scaler_listen is not None:
                 self._keda = await start_scaler(self._settings.scaler_listen, self._scaling, self._host.summary)
-            started(door.address, admin.address)
+            started(doors[0].address if doors else None, admin.address)
             await self._leave.wait()
             await asyncio.gather(self._drain(), self._stop_scaler())
         finally:
             await self._stop_scaler()
-            await asyncio.gather(door.stop(), admin.stop())
+            await asyncio.gather(*(listener.stop() for listener in self._listeners))
             for task in beside:
                 task.cancel()
 
@@ -180,13 +227,44 @@ class Gateway:
                 self._reload_problems = tuple(str(problem) for problem in errors.problems)
                 for problem in self._reload_problems:
                     tell(logging.WARNING, "the new configuration is wrong", problem=problem)
-                tell(logging.WARNING, "the last good configuration stays in force", hash=self._settings.hash)
+                tell(logging.WARNING, "the last good configuration stays in force", hash=_hash(self._settings))
             else:
                 self._reload_problems = ()
                 # A gateway that leaves has nothing to gain from it, and may no longer have what it would change.
-                if not self._leave.is_set():
+                if self._leave.is_set():
+                    return
+                if self._cell is not None:
+                    # All of the cell go over to it together.
+                    self._staged = settings
+                    self._cell.stage(_hash(settings))
+                else:
                     self._change_to(settings)
                     await self._fleets.start()
+
+    def _on_agreed(self, policy_hash: str) -> None:
+        """The cell goes by this configuration from here on."""
+        staged = self._staged
+        if staged is not None and _hash(staged) == policy_hash and not self._leave.is_set():
+            self._staged = None
+            self._change_to(staged)
+            self._later(self._fleets.start())
+
+    def _later(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._beside.add(task)
+        task.add_done_callback(self._beside.discard)
+        task.add_done_callback(self._ended_beside)
+
+    def _on_duty(self, looks: bool) -> None:  # noqa: FBT001  A state, told as it is.
+        """Of a cell one process looks at the engines; an island looks for itself."""
+        assert self._cell is not None
+        if looks:
+            self._watch.resume(self._cell.ready_endpoints())
+        else:
+            self._watch.rest()
+
+    def _decides(self) -> bool:
+        return self._cell is None or self._cell.leads
 
     def _change_to(self, settings: Settings) -> None:
         before, self._settings = self._settings, settings
@@ -194,6 +272,8 @@ class Gateway:
             self._keda.changed()
         if _listeners(before) != _listeners(settings):
             tell(logging.WARNING, "another listen address needs a restart")
+        if before.cell != settings.cell:
+            tell(logging.WARNING, "another cell needs a restart")
         self._door.access = _access(settings)
         self._door.limits = _door_limits(settings)
         self._door.replies = Replies(settings.error_docs, settings.quote_engine_errors)
@@ -204,7 +284,7 @@ class Gateway:
 
     def _take_over(self, settings: Settings) -> None:
         """Brings scheduler, fleets, engines and probes to what the settings say."""
-        self._host.tell(PolicyChanged(settings.policy, settings.hash))
+        self._host.tell(PolicyChanged(settings.policy, _hash(settings)))
         self._scaling.change_rules(_scaling_rules(settings))
         self._batchers.change(_batch_rules(settings), _first_token_ns(settings))
         self._fleets.change_to(settings.pools)
@@ -229,9 +309,10 @@ class Gateway:
                     self._host.tell(EndpointUnreadied(endpoint_id))
                     self._engines[endpoint_id].close()
                 self._engines[endpoint_id] = self._open(endpoint_id, address)
-        # What was sent to an endpoint that leaves may have yet to ask it.
+        # What was sent to an endpoint that leaves may have yet to ask it. And of an endpoint that is there the host may
+        # know nothing at the moment: an island has no part of it, or the scheduler has yet to find it.
         known = {each.id for each in self._host.summary().endpoints}
-        for endpoint_id in self._engines.keys() - known:
+        for endpoint_id in self._engines.keys() - known - new.keys():
             self._engines.pop(endpoint_id).close()
         self._endpoints, self._addresses = endpoints, new
 
@@ -260,10 +341,18 @@ class Gateway:
         if self._fault is not None:
             self._door.draining = True
             return
+        if self._shared:
+            # The others of this machine take what comes from here on.
+            for door in self._listeners[:-1]:
+                await door.stop_taking()
+        if self._cell is not None:
+            self._cell.resign()
         grace_s = self._settings.drain_grace_ns / SECOND
         tell(logging.INFO, "leaving once every request has ended", open=self._door.open_requests, grace_s=grace_s)
         whole = await self._door.drain(grace_s)
         tell(logging.INFO, "leaving: every request ended" if whole else "leaving: the grace time is over")
+        if self._cell is not None:
+            await self._cell.leave()
 
     def _on_fault(self, mistake: BaseException) -> None:
         """A mistake of our own: nothing after it can be trusted, so the process ends and says so.
@@ -290,7 +379,9 @@ class Gateway:
         """What makes the page, in whichever thread; the picture of this moment is taken here."""
         signals = EngineSignals(self._watch.signals_missing(), self._watch.telemetry_ages_s())
         held, scaling = self._held(), self._scaling.told()
-        return partial(render, self._meters, self._loop_lag, self._host.summary(), held, signals, scaling=scaling)
+        figures = None if self._cell is None else cell_figures(self._cell)
+        summary = self._host.summary()
+        return partial(render, self._meters, self._loop_lag, summary, held, signals, scaling=scaling, cell=figures)
 
     def _held(self) -> dict[str, int]:
         """How much of everything that could pile up there is at this moment. All of it falls when traffic does.
@@ -314,7 +405,7 @@ class Gateway:
         summary = self._host.summary()
         return {
             "version": __version__,
-            "config_hash": self._settings.hash,
+            "config_hash": _hash(self._settings),
             "reload_problems": self._reload_problems,
             "uptime_s": round(time.monotonic() - self._started_at, 1),
             "draining": self._door.draining,
@@ -325,10 +416,18 @@ class Gateway:
             "counted": self._meters.figures(),
             "held": self._held(),
             "explainable": self._decisions.reach().held,
-            "endpoints_wanted": self._scaling.wanted(),
+            # Of a cell only the scheduler knows.
+            "endpoints_wanted": self._scaling.wanted() if self._decides() else {},
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in self._watch.capabilities()],
+            **self._cell_status(),
         }
+
+    def _cell_status(self) -> Mapping[str, object]:
+        if self._cell is None or self._settings.cell is None:
+            return {}
+        staged = None if self._staged is None else _hash(self._staged)
+        return {"cell": cell_status(self._cell, self._settings.cell, staged)}
 
     def _explain(self, name: str) -> tuple[bool, Callable[[], Mapping[str, object]]]:
         """Whether the request is known, and what tells of it, in whichever thread, as of this moment."""
@@ -337,6 +436,11 @@ class Gateway:
         if picture is None:
             return False, partial(unknown, request_id, self._decisions.reach(), now)
         return True, partial(explained, picture, now)
+
+
+def _hash(settings: Settings) -> str:
+    """Names the configuration in force; all gateways of a cell name it alike."""
+    return settings.hash if settings.cell is None else settings.shared_hash
 
 
 def _listeners(settings: Settings) -> tuple[object, ...]:

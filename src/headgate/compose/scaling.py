@@ -82,15 +82,25 @@ class Scaling:
             if each.pool in wanted
         )
 
-    async def run(self, summary: Callable[[], Summary], now: Callable[[], Instant], scale: ScaleFleet) -> None:
-        """For ever. The shortest period of any pool is everybody's."""
+    async def run(
+        self,
+        summary: Callable[[], Summary],
+        now: Callable[[], Instant],
+        scale: ScaleFleet,
+        decides: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """For ever. The shortest period of any pool is everybody's.
+
+        Who does not decide sees no demand, so nothing is concluded from what it sees."""
         loop = asyncio.get_running_loop()
         while True:
             over_s = loop.time() + self._period_ns() / SECOND
-            while await self._is_asked_for(over_s):
+            while await self._is_asked_for(over_s) and decides():
                 await self._tick_early(summary(), now(), scale)
                 await asyncio.sleep(min(BETWEEN_S, max(0.0, over_s - loop.time())))
-            if self._rules:
+            if not decides():
+                self.figures = ()
+            elif self._rules:
                 await self._tick(summary(), now(), scale)
 
     def _period_ns(self) -> Duration:

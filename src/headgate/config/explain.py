@@ -5,7 +5,7 @@ from dataclasses import asdict
 
 from headgate.config.quantities import address_text, duration_text, fine_text
 from headgate.config.schema import UNLIMITED
-from headgate.config.settings import DnsSettings, PoolSettings, ProcessSettings, Settings
+from headgate.config.settings import CellSettings, DnsSettings, PoolSettings, ProcessSettings, Settings
 from headgate.model.caps import Caps
 from headgate.model.limits import Limits
 from headgate.model.policy import Model, Pool, Promise, ServiceClass
@@ -21,6 +21,8 @@ def explain(settings: Settings) -> Iterator[str]:
     yield f"listens on {address_text(*settings.listen)}, for admins on {address_text(*settings.admin_listen)}"
     if settings.zone:
         yield f"stands in zone {settings.zone}"
+    if settings.cell is not None:
+        yield _cell(settings.cell)
     known = {pool.name: pool for pool in settings.policy.pools}
     for pool in settings.pools:
         yield _pool(pool) + _known(known[pool.name])
@@ -68,11 +70,26 @@ def as_data(settings: Settings) -> dict[str, object]:
         "rules": {name: asdict(getattr(settings.policy, name)) for name in _RULES},
         "fairness_depth": settings.policy.fairness_depth,
         "zone": settings.zone,
+        "cell": None if settings.cell is None else _cell_data(settings.cell),
         "tenants": len(settings.policy.tenants),
         "keys": len(settings.keys),
         "anonymous_tenant": settings.anonymous_tenant,
         "warnings": settings.warnings,
     }
+
+
+def _cell(cell: CellSettings) -> str:
+    who = f"{cell.members:,} gateway{'' if cell.members == 1 else 's'}"
+    named = f"as {cell.member}" if cell.member else "called after its host and port"
+    by = "one of them schedules" if cell.gateways_schedule else "`headgate scheduler` schedules, so keep one running"
+    return f"cell {cell.name}: {who} share one queue through {cell.store_shown}, this one {named}; {by}"
+
+
+def _cell_data(cell: CellSettings) -> dict[str, object]:
+    """The address of the store only as everybody may see it."""
+    told = asdict(cell)
+    told["store"] = told.pop("store_shown")
+    return told
 
 
 def _fleet(pool: PoolSettings) -> dict[str, object]:

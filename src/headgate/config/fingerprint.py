@@ -4,6 +4,9 @@ The hash is over what the configuration comes to, not over its text: comments, o
 sections and spelled-out defaults do not change it. A changed secret does, yet the hash stands
 in metrics, where anyone who knows the rest of the file could try guesses of a weak secret
 against it. So secrets enter only as the key of an HMAC, stretched to make each guess dear.
+
+Gateways of one cell may listen at different places, so there is a second hash, which leaves out what each of them has
+for itself. What a member is called is in neither.
 """
 
 import hashlib
@@ -13,24 +16,39 @@ from dataclasses import replace
 
 import msgspec
 
-from headgate.config.settings import DnsSettings, PoolSettings, ProcessSettings, Settings
+from headgate.config.settings import CellSettings, DnsSettings, PoolSettings, ProcessSettings, Settings
 from headgate.wire.keys import format_digest
 
 _STRETCH = 100_000
 _HEX_DIGITS = 16
+_OF_ONE_PROCESS = ("listen", "admin_listen", "scaler_listen", "zone")
+"""What gateways of one cell need not have alike."""
 
 
-def fingerprint(settings: Settings) -> str:
-    return hmac.new(_key(settings), _canonical(settings), hashlib.sha256).hexdigest()[:_HEX_DIGITS]
+def fingerprints(settings: Settings) -> tuple[str, str]:
+    """Of everything, and of what all gateways of a cell have alike."""
+    key, parts = _key(settings), _parts(settings)
+    shared = {name: part for name, part in parts.items() if name not in _OF_ONE_PROCESS}
+    return _digest(key, parts), _digest(key, shared)
+
+
+def _digest(key: bytes, parts: Mapping[str, object]) -> str:
+    canonical = msgspec.json.encode(parts, order="deterministic")
+    return hmac.new(key, canonical, hashlib.sha256).hexdigest()[:_HEX_DIGITS]
 
 
 def _key(settings: Settings) -> bytes:
     """All secrets together; nothing where there are none."""
     api_keys = {pool.name: pool.api_key for pool in settings.pools if pool.api_key is not None}
     variables = {pool.name: _variables(pool) for pool in settings.pools if _variables(pool)}
-    if settings.key_secret is None and not api_keys and not variables:
+    store = _store_with_secret(settings.cell)
+    if settings.key_secret is None and not api_keys and not variables and store is None:
         return b""
-    known = (settings.key_secret, api_keys, variables) if variables else (settings.key_secret, api_keys)
+    known: tuple[object, ...] = (settings.key_secret, api_keys)
+    if variables or store is not None:
+        known = (*known, variables)
+    if store is not None:
+        known = (*known, store)
     secrets = msgspec.json.encode(known, order="deterministic")
     return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _STRETCH)
 
@@ -44,7 +62,11 @@ def _without_variables(pool: PoolSettings) -> DnsSettings | ProcessSettings | No
     return replace(pool.fleet, environment={}) if isinstance(pool.fleet, ProcessSettings) else pool.fleet
 
 
-def _canonical(settings: Settings) -> bytes:
+def _store_with_secret(cell: CellSettings | None) -> str | None:
+    return None if cell is None or cell.store == cell.store_shown else cell.store
+
+
+def _parts(settings: Settings) -> dict[str, object]:
     """Everything but the secrets. The order of classes has a meaning and is kept; other orders have none."""
     pools = [
         replace(
@@ -56,25 +78,25 @@ def _canonical(settings: Settings) -> bytes:
         for pool in settings.pools
     ]
     policy = settings.policy
-    return msgspec.json.encode(
-        {
-            "listen": settings.listen,
-            "admin_listen": settings.admin_listen,
-            "scaler_listen": settings.scaler_listen,
-            "drain_grace_ns": settings.drain_grace_ns,
-            "limits": settings.limits,
-            "error_docs": settings.error_docs,
-            "quote_engine_errors": settings.quote_engine_errors,
-            "zone": settings.zone,
-            "keys": {format_digest(digest): tenant for digest, tenant in settings.keys.items()},
-            "anonymous_tenant": settings.anonymous_tenant,
-            "pools": sorted(pools, key=lambda each: each.name),
-            "policy": replace(
-                policy,
-                pools=tuple(sorted(policy.pools, key=lambda each: each.name)),
-                models=tuple(sorted(policy.models, key=lambda each: each.name)),
-                tenants=tuple(sorted(policy.tenants, key=lambda each: each.id)),
-            ),
-        },
-        order="deterministic",
-    )
+    parts: dict[str, object] = {
+        "listen": settings.listen,
+        "admin_listen": settings.admin_listen,
+        "scaler_listen": settings.scaler_listen,
+        "drain_grace_ns": settings.drain_grace_ns,
+        "limits": settings.limits,
+        "error_docs": settings.error_docs,
+        "quote_engine_errors": settings.quote_engine_errors,
+        "zone": settings.zone,
+        "keys": {format_digest(digest): tenant for digest, tenant in settings.keys.items()},
+        "anonymous_tenant": settings.anonymous_tenant,
+        "pools": sorted(pools, key=lambda each: each.name),
+        "policy": replace(
+            policy,
+            pools=tuple(sorted(policy.pools, key=lambda each: each.name)),
+            models=tuple(sorted(policy.models, key=lambda each: each.name)),
+            tenants=tuple(sorted(policy.tenants, key=lambda each: each.id)),
+        ),
+    }
+    if settings.cell is not None:
+        parts["cell"] = replace(settings.cell, store="", member=None)
+    return parts

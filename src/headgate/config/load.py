@@ -12,9 +12,10 @@ from pathlib import Path
 
 from headgate.config import document, shape
 from headgate.config.accounts import tenants
+from headgate.config.cell import cell_settings
 from headgate.config.classes import service_classes
 from headgate.config.error_docs import error_docs
-from headgate.config.fingerprint import fingerprint
+from headgate.config.fingerprint import fingerprints
 from headgate.config.fleets import check_starts
 from headgate.config.limits import limits
 from headgate.config.models import check_models, models
@@ -59,7 +60,8 @@ def parse(
     settings = _settings(file, engines, profiles, report)
     report.raise_if_wrong()
     settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()))
-    return replace(settings, hash=fingerprint(settings))
+    whole, shared = fingerprints(settings)
+    return replace(settings, hash=whole, shared_hash=shared)
 
 
 def key_secret(path: Path, environ: Mapping[str, str]) -> bytes | None:
@@ -121,7 +123,9 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
         error_docs=error_docs(file, report),
         quote_engine_errors=file.quote_engine_errors,
         zone=file.zone or "",
+        cell=cell_settings(file, report),
         hash="",
+        shared_hash="",
     )
 
 

@@ -52,6 +52,9 @@ Moment = Annotated[int, Meta(extra={"reads": "moment", "next": "write a moment s
 # What must be there says in `next` what to write where it is missing.
 EngineName = Annotated[str, Meta(extra={"next": "name the engine that its endpoints run, such as vllm or llamacpp"})]
 Url = Annotated[str, Meta(extra={"next": "write where the engine listens, such as http://127.0.0.1:8081"})]
+StoreUrl = Annotated[
+    str, Meta(extra={"secret": True, "next": "write where the cell's Redis or Valkey is, such as redis://cache:6379"})
+]
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -318,6 +321,14 @@ class LadderSection(Section, frozen=True):
     easy_tokens: Count = _LADDER.easy_tokens
 
 
+class CellSection(Section, frozen=True):
+    store: StoreUrl
+    name: str = "headgate"
+    member: str | None = None
+    members: Positive = 1
+    gateways_schedule: bool = True
+
+
 class File(Section, frozen=True):
     pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "name at least one pool of endpoints"})]
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
@@ -341,3 +352,4 @@ class File(Section, frozen=True):
     ladder: LadderSection = LadderSection()
     fairness_depth: Positive = 1
     zone: str | None = None
+    cell: CellSection | None = None

@@ -124,6 +124,24 @@ class PoolSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class CellSettings:
+    """With whom this gateway shares a queue."""
+
+    store: str = field(repr=False)
+    """The whole address, with port and database, and the password where there is one."""
+    store_shown: str
+    """The same for everybody to see."""
+    name: str
+    """The cell's; several may share a store."""
+    member: str | None
+    """This process's; None where it is called after its host and port."""
+    members: int
+    """How many gateways there will be: by it a gateway divides that has not heard of any scheduler yet."""
+    gateways_schedule: bool
+    """Whether a gateway may be the scheduler, or only a process that does nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     listen: Address
     admin_listen: Address
@@ -145,7 +163,11 @@ class Settings:
     """Whether what engines say of their errors is repeated to callers and in the log."""
     zone: str
     """Where this gateway stands; empty where nobody says."""
+    cell: CellSettings | None
+    """None where this gateway has a scheduler of its own."""
     hash: str
     """Names this configuration: the same in every process that runs it, different after any change."""
+    shared_hash: str
+    """Names what all gateways of a cell have alike: everything but where each of them listens and stands."""
     warnings: tuple[str, ...] = ()
     """What is allowed but probably not meant, each with where it stands and the next step."""

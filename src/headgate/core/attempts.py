@@ -9,11 +9,11 @@ from typing import Final
 
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.cost import cost_ns
-from headgate.core.events import AttemptEnded, AttemptEnding, Progressed
+from headgate.core.events import AttemptEnded, AttemptEnding, AttemptReported, Counted, Progressed
 from headgate.core.prediction import Predictions
 from headgate.core.queues import fair
 from headgate.core.queues.bands import Backlog
-from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.endpoints import EndpointRecord, Reservation
 from headgate.core.routing.fleet import Fleet, Heard
 from headgate.core.routing.least_seconds import promise
 from headgate.core.rules import Rules
@@ -68,12 +68,45 @@ class Attempts:
 
     def _watch_prefill(self, attempt: Attempt, now: Instant) -> None:
         """Sees to it that the prompt of an answer that comes whole is taken for computed; a short one at once."""
-        promised, endpoint, request_id = attempt.reservation, attempt.endpoint, attempt.ticket.request_id
-        if _SHORT_SHARE * promised.prompt_tokens <= endpoint.terms.speed.chunk_tokens:
+        computed_at = _computed_at(attempt, now)
+        if computed_at <= now:
             self._computed(attempt)
         else:
-            self._whole[request_id] = attempt
-            self.prefills.set(request_id, after(now, endpoint.first_token_ns(promised)))
+            self._await_prefill(attempt, computed_at)
+
+    def _await_prefill(self, attempt: Attempt, computed_at: Instant) -> None:
+        self._whole[attempt.ticket.request_id] = attempt
+        self.prefills.set(attempt.ticket.request_id, computed_at)
+
+    def adopt(self, request: Request, endpoint: EndpointRecord, told: AttemptReported, now: Instant) -> Attempt:
+        """Takes the place of an attempt that another scheduler sent; its tenant has been charged for it, or will be."""
+        ticket, sent = told.ticket, Instant(now - told.age_ns)
+        promised = _grown(promise(request, endpoint, self._fleet), told.tokens)
+        attempt = Attempt(endpoint, number=told.attempt, stream=ticket.stream, reservation=promised, now=sent)
+        attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
+        attempt.account, attempt.answers, attempt.let_go = request.account, request.answers, told.let_go
+        attempt.tokens, attempt.tokens_charged = told.tokens, request.output_tokens
+        if told.tokens >= request.output_tokens + TRUE_UP_TOKENS:
+            attempt.tokens_charged = told.tokens
+        if not told.let_go or told.counted is Counted.SENT:
+            cached = promised.cached_tokens
+            attempt.charged = self._price(attempt, promised.prompt_tokens, attempt.tokens_charged, cached)
+        self.by_number[ticket.request_id, told.attempt] = attempt
+        # Who is leaving takes no more work, so what it holds of a prompt is of no use to anybody.
+        self._fleet.occupy(endpoint, promised, () if endpoint.leaving else request.hashes)
+        self._go_on(attempt, told, sent=sent, now=now)
+        return attempt
+
+    def _go_on(self, attempt: Attempt, told: AttemptReported, *, sent: Instant, now: Instant) -> None:
+        """Notes how far it is already."""
+        attempt.began, computed_at = told.first_token, _computed_at(attempt, sent)
+        attempt.computed = attempt.began or (not attempt.stream and computed_at <= now)
+        self._fleet.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
+        if attempt.began:
+            attempt.heard_at = now
+            self.began(attempt, now)
+        elif not attempt.stream and not attempt.computed:
+            self._await_prefill(attempt, computed_at)
 
     # While it runs
 
@@ -162,3 +195,17 @@ class Attempts:
         """What its tenant is to be charged for so much at its endpoint. What the engine held already is free."""
         cost = cost_ns(attempt.endpoint.terms.speed, prompt_tokens, output_tokens, cached=cached_tokens)
         return fair.charge(cost, self._rules.weight(attempt.account))
+
+
+def _computed_at(attempt: Attempt, sent: Instant) -> Instant:
+    """When its prompt should have been computed, if its first token will not say so: a short one at once."""
+    promised, endpoint = attempt.reservation, attempt.endpoint
+    if _SHORT_SHARE * promised.prompt_tokens <= endpoint.terms.speed.chunk_tokens:
+        return sent
+    return after(sent, endpoint.first_token_ns(promised))
+
+
+def _grown(promised: Reservation, tokens: int) -> Reservation:
+    """What is promised to an answer that has come so far already."""
+    lacking = promised.prompt_tokens + tokens - promised.kv_tokens
+    return promised if lacking <= 0 else promised._replace(kv_tokens=promised.kv_tokens + lacking + TRUE_UP_TOKENS)

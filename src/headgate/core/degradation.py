@@ -18,6 +18,7 @@ matter from level 4 on, as everybody's.
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
+from headgate.core.counters import LadderCounter
 from headgate.core.pressure import ALL
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 from headgate.model.policy import LadderRules, Promise, ServiceClass
@@ -74,6 +75,22 @@ class Ladder:
         self.holds_at_floor = self.level >= _HELD_FROM and felt[ALL] >= rules.descend_below
 
     @property
+    def moves(self) -> bool:
+        """Whether it has climbed, or may be about to."""
+        return self._step > 0 or self._above_since is not None
+
+    def counter(self, band: int, now: Instant) -> LadderCounter:
+        above_ns, below_ns = _ago(self._above_since, now), _ago(self._below_since, now)
+        return LadderCounter(band, self._step, above_ns, below_ns, self.holds_at_floor)
+
+    def restore(self, counter: LadderCounter, now: Instant) -> None:
+        self._step = min(counter.step, len(_STEPS) - 1)
+        self._above_since = None if counter.above_ns is None else Instant(now - counter.above_ns)
+        self._below_since = None if counter.below_ns is None else Instant(now - counter.below_ns)
+        self.change_rules(self._rules)
+        self.holds_at_floor = counter.holds_at_floor and self.level >= _HELD_FROM
+
+    @property
     def _may_climb(self) -> bool:
         return self._step + 1 < len(_STEPS) and _STEPS[self._step + 1][0] <= self._rules.level_max
 
@@ -82,6 +99,10 @@ def _since(since: Instant | None, now: Instant, *, holds: bool) -> Instant | Non
     if not holds:
         return None
     return now if since is None else since
+
+
+def _ago(since: Instant | None, now: Instant) -> Duration | None:
+    return None if since is None else Duration(now - since)
 
 
 def _lasted(since: Instant | None, long_enough: Duration, now: Instant) -> bool:

@@ -6,11 +6,12 @@ wishes; the time comes beside them, as an argument of `Scheduler.handle`.
 
 from enum import StrEnum
 
+from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint
 from headgate.model.message import message
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import EndpointId, RequestId
+from headgate.model.units import ClassName, Duration, EndpointId, ModelName, PoolName, RequestId
 from headgate.model.usage import Usage
 
 
@@ -79,6 +80,103 @@ class AttemptEnded:
     usage: Usage | None = None
 
 
+# What was begun under an earlier scheduler
+
+
+class Counted(StrEnum):
+    """What the counters that a scheduler began with know already of a request."""
+
+    NOTHING = "nothing"
+    """It arrived after they were told, or they were lost: what it takes of limits and budgets is yet to be counted."""
+    ARRIVAL = "arrival"
+    """It was let in before they were told, and sent after."""
+    SENT = "sent"
+    """Its latest attempt, too, was sent before they were told."""
+
+
+@message
+class RequestReported:
+    """A request that was let in under an earlier scheduler still waits.
+
+    It is queued whatever the queue's bounds and its tenant's limits say. Those who wait are told when all that is in
+    flight has been, the oldest first, and before any endpoint is said to be ready: so they go in their order, and not
+    in that of the reports. Who is told later than that waits from there on as everybody does.
+    """
+
+    ticket: Ticket
+    """As it was on arrival."""
+    waited_ns: Duration
+    """Time in the queue so far, over all attempts, up to this moment."""
+    attempts: int = 0
+    """How many have been made; all have ended."""
+    age_ns: Duration | None = None
+    """Since its arrival; None where it has done nothing but wait."""
+    held_ns: Duration = Duration(0)
+    """Of the time in the queue, what it was held for an endpoint to start, up to this moment if it still is."""
+    failed_at: EndpointId | None = None
+    """Where its last attempt failed."""
+    counted: Counted = Counted.ARRIVAL
+
+
+@message
+class AttemptReported:
+    """An attempt that was sent under an earlier scheduler is in flight. What follows of it is told as of any other.
+
+    Attempts are told when endpoints have joined, and before any of them is said to be ready: what they hold must be
+    known when places are given. One at an endpoint that has not joined holds its place there all the same.
+    """
+
+    ticket: Ticket
+    """Of its request, as it was on arrival."""
+    attempt: int
+    """Its number."""
+    endpoint_id: EndpointId
+    age_ns: Duration
+    """Since it was sent."""
+    first_token: bool
+    """Whether its first token has come."""
+    tokens: int
+    """What it has produced so far."""
+    waited_ns: Duration
+    """Time that its request was in the queue, over all attempts."""
+    pool: PoolName
+    service_class: ClassName
+    """As in its `Dispatch`, as are those that follow."""
+    caps: Caps
+    level: int = 0
+    hedge: bool = False
+    model: ModelName | None = None
+    held_ns: Duration = Duration(0)
+    request_age_ns: Duration | None = None
+    """Since the request's arrival; None where it has waited once, and was sent once."""
+    over: bool = False
+    """Whether its request has ended already: only its place is still taken."""
+    let_go: bool = False
+    """Whether another attempt of its request answered first."""
+    counted: Counted = Counted.SENT
+
+
+@message
+class RequestSettled:
+    """A request has ended under an earlier scheduler, and the counters do not have its end."""
+
+    ticket: Ticket
+    attempts: int
+    """How many were made."""
+    pool: PoolName | None = None
+    """Where the last one was; None where it was never sent."""
+    service_class: ClassName | None = None
+    usage: Usage | None = None
+    """Of the last attempt, by the engine or as estimated by whoever relayed it; None where nobody can say."""
+    completed: bool = False
+    """Whether the answer was whole: only then something is learned from its length."""
+    model: ModelName | None = None
+    """As in its `Dispatch`."""
+    counted: Counted = Counted.NOTHING
+    age_ns: Duration = Duration(0)
+    """Since its arrival."""
+
+
 @message
 class EndpointJoined:
     """A new endpoint, or new limits of a known one; one that was leaving stays."""
@@ -130,6 +228,15 @@ class TimerFired:
 
 
 FleetEvent = EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointMeasured | EndpointLeaving
+Report = RequestReported | AttemptReported | RequestSettled
 Event = (
-    RequestArrived | FirstToken | Progressed | AttemptEnded | RequestWithdrawn | TimerFired | FleetEvent | PolicyChanged
+    RequestArrived
+    | FirstToken
+    | Progressed
+    | AttemptEnded
+    | RequestWithdrawn
+    | TimerFired
+    | FleetEvent
+    | PolicyChanged
+    | Report
 )

@@ -10,10 +10,17 @@ was silent, which is more than nineteen in twenty and keeps it among the slow.
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Final
 
 from headgate.core.alarms import Agenda, Alarms
-from headgate.core.state import Request
+from headgate.core.counters import FirstTokensCounter
+from headgate.core.overload import Overload
+from headgate.core.retry_budget import RetryBudget
+from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.fleet import Fleet
+from headgate.core.routing.least_seconds import choose
+from headgate.core.state import Attempt, Request
 from headgate.model.policy import Policy
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, PoolName, RequestId, after
 
@@ -52,6 +59,16 @@ class FirstTokens:
         if self._seen >= _FORGET_AFTER:
             self._counts = [count // 2 for count in self._counts]
             self._seen = sum(self._counts)
+
+    def buckets(self) -> tuple[tuple[int, int], ...]:
+        """Those that are not empty."""
+        return tuple((bucket, count) for bucket, count in enumerate(self._counts) if count)
+
+    def restore(self, buckets: Iterable[tuple[int, int]], wait_ns: Duration | None) -> None:
+        for bucket, count in buckets:
+            self._counts[bucket] = count
+            self._seen += count
+        self.wait_ns = wait_ns
 
     def _quantile(self) -> int:
         """The bound of the bucket up to which most of them are."""
@@ -95,6 +112,17 @@ class Hedging:
         if request.service_class.hedges:
             self.silent.clear(request.ticket.request_id)
 
+    def spoke(self, request: Request, attempt: Attempt, now: Instant) -> Attempt | None:
+        """This attempt answers the request; the other one, if there are two, is let go."""
+        self.unwatch(request)
+        other = request.beside(attempt)
+        if other is not None:
+            if other is request.running:
+                self.learn(request, other.endpoint.pool, Duration(now - other.heard_at))
+            other.let_go = True
+        request.running, request.hedge = attempt, None
+        return other
+
     def change_policy(self, policy: Policy) -> None:
         """Forgets what is gone. What is under way stays as it was sent: alone."""
         self.silent.clear_all()
@@ -104,6 +132,31 @@ class Hedging:
             for (name, pool), known in self._first_tokens.items()
             if name in classes and pool in pools
         }
+
+    def counters(self) -> tuple[FirstTokensCounter, ...]:
+        return tuple(
+            FirstTokensCounter(name, pool, known.wait_ns, known.buckets())
+            for (name, pool), known in self._first_tokens.items()
+        )
+
+    def restore(self, counters: Iterable[FirstTokensCounter]) -> None:
+        for each in counters:
+            known = self._first_tokens[each.service_class, each.pool] = FirstTokens()
+            known.restore(each.buckets, each.wait_ns)
+
+
+def second_endpoint(
+    request: Request, *, overload: Overload, fleet: Fleet, budget: RetryBudget, now: Instant
+) -> EndpointRecord | None:
+    """Another endpoint with room than the one that is silent, if nothing is given up there and the budgets agree."""
+    silent = request.running
+    if silent is None or not overload.allows_hedging(request.pools):
+        return None
+    request.avoid = silent.endpoint
+    endpoint = choose(request, request.pools, fleet)
+    if endpoint is None or endpoint is silent.endpoint:
+        return None
+    return endpoint if budget.take(request.ticket.tenant, endpoint.pool, now, after_silence=False) else None
 
 
 def _concerns(request: Request) -> bool:

@@ -29,7 +29,8 @@ class OpenRequests:
     def remove(self, request: Request) -> None:
         ticket = request.ticket
         del self.by_id[ticket.request_id]
-        if ticket.idempotency_key is not None:
+        # Two that came with one key are open where each was let in by a scheduler that did not know of the other.
+        if ticket.idempotency_key is not None and self.first_of_key(ticket) == ticket.request_id:
             del self._keys[ticket.tenant, ticket.idempotency_key]
         if request.deadline is not None:
             self.deadlines.clear(ticket.request_id)

@@ -15,6 +15,7 @@ from typing import Final
 from headgate.core.admission.feasibility import wait_ns
 from headgate.core.admission.gate import Refusal, drain
 from headgate.core.admission.shedding import MILLION, Chances, Shedder, rank
+from headgate.core.counters import RouteCounter
 from headgate.core.degradation import Given, Ladder, allows_hedging, given, lowers_rung
 from headgate.core.pressure import Pressure, kv_promised, pressing, standing
 from headgate.core.queues.bands import Backlog
@@ -89,6 +90,21 @@ class _Route:
     @property
     def gives_way(self) -> bool:
         return self.shedder.fraction > 0 or self.highest_level > 0
+
+    @property
+    def moves(self) -> bool:
+        return self.gives_way or any(each.ladder.moves for each in self.bands.values())
+
+    def counter(self, now: Instant) -> RouteCounter:
+        ladders = tuple(each.ladder.counter(band, now) for band, each in self.bands.items())
+        pressure, ranks = self.shedder.remembered()
+        return RouteCounter(self.pools, ladders, self.shedder.fraction, pressure, ranks)
+
+    def restore(self, counter: RouteCounter, now: Instant) -> None:
+        self.shedder.restore(fraction=counter.fraction, pressure=counter.pressure, ranks=counter.ranks)
+        for each in counter.ladders:
+            if each.band in self.bands:
+                self.bands[each.band].ladder.restore(each, now)
 
     @property
     def matters(self) -> bool:
@@ -202,8 +218,7 @@ class Overload:
             return None
         route = self._route(request.pools)
         plan = self._rules.tenants[request.ticket.tenant].plan
-        over_share = self._is_over_share(request, backlog, fleet)
-        request.standing = standing(plan, over_share=over_share)
+        over_share = self.stand(request, backlog, fleet)
         if self._giving_way and route.refuses(request):
             who = f'plan "{plan}"' + (" with more than their share waiting" if over_share else "")
             why = f"at level {route.level(request.service_class.band)} of the ladder requests of {who} are refused"
@@ -219,6 +234,12 @@ class Overload:
         wait = drain(request, backlog, budget, now)
         reason = f"pool {', '.join(route.pools)} is overloaded, and {why}; wait {seconds(wait)}"
         return Refusal(Outcome.SHED, reason, request.service_class, wait)
+
+    def stand(self, request: Request, backlog: Backlog, fleet: Fleet) -> bool:
+        """Notes where it stands among those who may be refused; whether its tenant is over its share."""
+        over_share = self._is_over_share(request, backlog, fleet)
+        request.standing = standing(self._rules.tenants[request.ticket.tenant].plan, over_share=over_share)
+        return over_share
 
     def _is_over_share(self, request: Request, backlog: Backlog, fleet: Fleet) -> bool:
         """Whether its tenant has more waiting than others, and more than is served in half of the time it has.
@@ -295,11 +316,16 @@ class Overload:
         if self._tick_at is None or now < self._tick_at:
             return
         self._tick_at = after(now, self._rules.policy.shedding.period_ns)
-        self._giving_way = False
-        held: dict[PoolName, frozenset[int]] = {}
         for route in self._routes.values():
             if route.matters:
                 self._end_period(route, fleet, now)
+        self._give_way(fleet, floors)
+
+    def _give_way(self, fleet: Fleet, floors: Floors) -> None:
+        """Looks at what all give up, and holds bands at their floors, or lets them go."""
+        self._giving_way = False
+        held: dict[PoolName, frozenset[int]] = {}
+        for route in self._routes.values():
             if route.gives_way:
                 self._giving_way = True
                 if bands := self._held(route):
@@ -319,6 +345,20 @@ class Overload:
                 band.ladder.tick(felt, now)
         if self._sheds:
             route.shedder.steer(everybody)
+
+    # For a successor
+
+    def counters(self, now: Instant) -> tuple[RouteCounter, ...]:
+        """Of those who give up something, or are about to."""
+        return tuple(route.counter(now) for route in self._routes.values() if route.moves)
+
+    def restore(
+        self, counters: Iterable[RouteCounter], fleet: Fleet, floors: Floors, *, then: Instant, now: Instant
+    ) -> None:
+        for each in counters:
+            self._route(each.pools).restore(each, then)
+        self._give_way(fleet, floors)
+        self.watch(now)
 
     def _held(self, route: _Route) -> frozenset[int]:
         """Bands that get their floor and no more, because one before them is pressed."""

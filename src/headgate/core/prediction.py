@@ -8,9 +8,11 @@ Prompts come as bytes. How many bytes make a token is learned per model from wha
 """
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from itertools import accumulate
 from typing import Final
 
+from headgate.core.counters import LengthsCounter, PromptCounter
 from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
 from headgate.model.units import BYTES_PER_TOKEN, ModelName, TenantId
 from headgate.model.usage import Usage
@@ -29,17 +31,20 @@ TENANTS_MAX: Final = 10_000
 MEAN_GUESS: Final = 150
 NINETIETH_GUESS: Final = 400
 _BYTES_REMEMBERED: Final = 100_000_000
+_EVERYBODY: Final = TenantId("")
 
 
 class Lengths:
     """How long the answers of one kind were."""
 
-    __slots__ = ("_counts", "_known", "_sums", "total")
+    __slots__ = ("_buckets", "_counts", "_known", "_sums", "total")
 
     def __init__(self) -> None:
         self._counts = [0] * len(_BOUNDS)
         self._sums = [0] * len(_BOUNDS)
         self._known: tuple[int, int] | None = None
+        self._buckets: tuple[tuple[int, int, int], ...] | None = None
+        """As last told to a successor, as long as that is true: of many tenants few have learned since."""
         self.total = 0
 
     def learn(self, tokens: int) -> None:
@@ -47,6 +52,7 @@ class Lengths:
         self._counts[bucket] += 1
         self._sums[bucket] += tokens
         self.total += 1
+        self._buckets = None
         if self.total <= _TRUSTED_FROM or self.total % _RECKONED_EVERY == 0:
             self._known = None
         if self.total >= _FORGET_AFTER:
@@ -61,6 +67,18 @@ class Lengths:
         """A length that so many percent of the answers did not exceed, rounded up to a bucket's bound."""
         wanted = -(-self.total * percent // 100)
         return _BOUNDS[bisect_left(tuple(accumulate(self._counts)), wanted)]
+
+    def buckets(self) -> tuple[tuple[int, int, int], ...]:
+        """Those that are not empty: number, answers, and their tokens together."""
+        if self._buckets is None:
+            counted = zip(self._counts, self._sums, strict=True)
+            self._buckets = tuple((bucket, count, tokens) for bucket, (count, tokens) in enumerate(counted) if count)
+        return self._buckets
+
+    def restore(self, buckets: Iterable[tuple[int, int, int]]) -> None:
+        for bucket, count, tokens in buckets:
+            self._counts[bucket], self._sums[bucket] = count, tokens
+            self.total += count
 
     def _forget_half(self) -> None:
         for bucket, count in enumerate(self._counts):
@@ -123,3 +141,25 @@ class Predictions:
         if self._bytes[model] > _BYTES_REMEMBERED:
             self._bytes[model] //= 2
             self._tokens[model] //= 2
+
+    # For a successor
+
+    def lengths(self) -> tuple[LengthsCounter, ...]:
+        everybody = tuple(LengthsCounter(_EVERYBODY, model, known.buckets()) for model, known in self._all.items())
+        return everybody + tuple(
+            LengthsCounter(tenant, model, known.buckets()) for (tenant, model), known in self._of_tenant.items()
+        )
+
+    def prompts(self) -> tuple[PromptCounter, ...]:
+        return tuple(PromptCounter(model, count, self._tokens[model]) for model, count in self._bytes.items())
+
+    def restore(self, lengths: Iterable[LengthsCounter], prompts: Iterable[PromptCounter]) -> None:
+        for each in lengths:
+            known = Lengths()
+            known.restore(each.buckets)
+            if each.tenant == _EVERYBODY:
+                self._all[each.model] = known
+            else:
+                self._of_tenant[each.tenant, each.model] = known
+        for each in prompts:
+            self._bytes[each.model], self._tokens[each.model] = each.prompt_bytes, each.tokens

@@ -10,11 +10,16 @@ left out and extra attempts of it kept in, which errs on the side of fewer retri
 """
 
 from collections import deque
+from collections.abc import Iterable
+from typing import Final
 
+from headgate.core.counters import WindowCounter
+from headgate.core.state import Attempt
 from headgate.model.policy import Policy, RetryRules
 from headgate.model.units import Duration, Instant, PoolName, TenantId
 
 _PARTS = 10
+_ALL: Final = PoolName("")
 
 
 class RetryBudget:
@@ -59,6 +64,11 @@ class RetryBudget:
             window.count_extra(now)
         return True
 
+    def take_again(self, attempt: Attempt, pools: tuple[PoolName, ...], now: Instant, *, after_silence: bool) -> bool:
+        """For another attempt, at these pools. One at the pools of another model counts there."""
+        pool = attempt.endpoint.pool if attempt.endpoint.pool in pools else pools[0]
+        return self.take(attempt.ticket.tenant, pool, now, after_silence=after_silence)
+
     def take_for_pool(self, pool: PoolName, now: Instant) -> bool:
         """For what goes to this pool although it was meant for another: the pool is asked, and all pools together."""
         windows = (self._window(pool), self._all)
@@ -74,6 +84,31 @@ class RetryBudget:
         for pool in pools:
             count += self._window(pool).firsts(now)
         return count, self._rules.pool_window_ns
+
+    # For a successor, and from a predecessor
+
+    def counters(self, now: Instant) -> tuple[tuple[tuple[TenantId, int], ...], tuple[WindowCounter, ...]]:
+        windows = ((_ALL, self._all), *self._pools.items())
+        return tuple(self._credit.items()), tuple(window.counter(pool, now) for pool, window in windows)
+
+    def restore(self, credit: Iterable[tuple[TenantId, int]], windows: Iterable[WindowCounter], now: Instant) -> None:
+        for tenant, amount in credit:
+            self._credit[tenant] = min(amount, self._rules.credit_burst)
+        for each in windows:
+            window = self._all if each.pool == _ALL else self._window(each.pool)
+            window.restore(each, now)
+
+    def extras_before(self, tenant: TenantId, pool: PoolName, count: int, now: Instant) -> None:
+        """Extra attempts that another scheduler allowed and did not count for us; nobody is asked any more."""
+        for _ in range(count):
+            self.client_retry_before(tenant)
+            self._window(pool).count_extra(now)
+            self._all.count_extra(now)
+
+    def client_retry_before(self, tenant: TenantId) -> None:
+        """The same of a retry that its caller made."""
+        credit = self._credit.get(tenant, self._rules.credit_burst)
+        self._credit[tenant] = max(0, credit - self._rules.cost)
 
     def _spend(self, tenant: TenantId, cost: int) -> bool:
         credit = self._credit.get(tenant, self._rules.credit_burst)
@@ -113,12 +148,38 @@ class _Window:
         allowed = max(100 * rules.pool_extra_min, rules.pool_percent * self.firsts(now))
         return 100 * (extras + 1) <= allowed
 
+    def counter(self, pool: PoolName, now: Instant) -> WindowCounter:
+        """Nobody knows when in its part of the window an attempt was: firsts are told as early as they may have been
+        and extras as late, so that a successor errs on the same side.
+        """
+        width = self._width_ns
+        firsts = tuple((Duration(max(0, now - number * width)), count) for number, count in self._firsts)
+        extras = tuple((Duration(max(0, now - number * width - width + 1)), count) for number, count in self._extras)
+        return WindowCounter(pool, firsts, extras)
+
+    def restore(self, counter: WindowCounter, now: Instant) -> None:
+        for parts, told in ((self._firsts, counter.firsts), (self._extras, counter.extras)):
+            for age_ns, count in told:
+                self._add(parts, (now - age_ns) // self._width_ns, count)
+
     def _count(self, parts: deque[list[int]], now: Instant) -> None:
         number = now // self._width_ns
         if parts and parts[-1][0] == number:
             parts[-1][1] += 1
         else:
-            parts.append([number, 1])
+            self._add(parts, number, 1)
+
+    def _add(self, parts: deque[list[int]], number: int, count: int) -> None:
+        """Counts in the part of this number, which is nearly always the newest."""
+        place = len(parts)
+        while place and parts[place - 1][0] > number:
+            place -= 1
+        if place and parts[place - 1][0] == number:
+            parts[place - 1][1] += count
+        elif place == len(parts):
+            parts.append([number, count])
+        elif len(parts) < _PARTS + 1:
+            parts.insert(place, [number, count])
 
     def _total(self, parts: deque[list[int]], *, since: int) -> int:
         while parts and parts[0][0] < since:

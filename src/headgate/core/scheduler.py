@@ -34,6 +34,7 @@ from headgate.core.admission.feasibility import unreachable
 from headgate.core.admission.gate import (
     Admitted,
     Refusal,
+    again,
     drain,
     duplicate,
     expected_wait,
@@ -49,29 +50,35 @@ from headgate.core.admission.gate import (
 )
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import bounded
-from headgate.core.alarms import Agenda, Alarms
+from headgate.core.adoption import Arrears, running_again, waiting_again
+from headgate.core.alarms import Agenda
 from headgate.core.attempts import Attempts
-from headgate.core.commands import Abort, Command, Dispatch, End, Hold
+from headgate.core.commands import Abort, Command, Dispatch, End
+from headgate.core.counters import Counters
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
+    AttemptReported,
     Event,
     FirstToken,
+    FleetEvent,
     PolicyChanged,
     Progressed,
+    Report,
     RequestArrived,
+    RequestReported,
+    RequestSettled,
     RequestWithdrawn,
     TimerFired,
     WithdrawalCause,
 )
-from headgate.core.hedging import Hedging
-from headgate.core.measure import meant, measure
+from headgate.core.hedging import Hedging, second_endpoint
+from headgate.core.measure import measure
+from headgate.core.memory import Memory
 from headgate.core.open_requests import OpenRequests
 from headgate.core.overload import Overload
 from headgate.core.prediction import Predictions
-from headgate.core.queues.bands import Backlog
-from headgate.core.queues.floors import Floors
-from headgate.core.queues.holds import Holds
+from headgate.core.queues.queue import Queue, why_expired
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.fleet import Fleet
@@ -79,11 +86,11 @@ from headgate.core.routing.least_seconds import choose, why
 from headgate.core.routing.reserves import closed_bands
 from headgate.core.rules import Rules
 from headgate.core.state import Attempt, Request
-from headgate.core.summary import EndpointSummary, Summary, Waiting
+from headgate.core.summary import Summary, Waiting
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Duration, Instant, PoolName, RequestId, after, seconds
+from headgate.model.units import SECOND, Duration, Instant, PoolName, RequestId, seconds
 
 _LOST = (Outcome.QUEUE_FULL, Outcome.UNREACHABLE)
 """How those are refused who could not be served in time."""
@@ -94,17 +101,14 @@ class Scheduler:
         self._rules = Rules(Policy(), policy_hash="")
         self._agenda = Agenda()
         self._requests = OpenRequests(self._agenda)
-        self._floors = Floors()
-        self._backlog = Backlog(self._floors)
-        self._expiries: Alarms[RequestId] = Alarms(self._agenda)
-        self._holds = Holds()
         self._fleet = Fleet(self._rules)
+        self._overload = Overload(self._rules)
+        self._queue = Queue(self._rules, self._fleet, self._overload, self._agenda)
         self._predictions = Predictions()
-        self._attempts = Attempts(self._rules, self._fleet, self._backlog, self._predictions, self._agenda)
+        self._attempts = Attempts(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
         self._retry_budget = RetryBudget(self._rules.policy.retry)
         self._hedging = Hedging(self._agenda)
         self._limits = TenantLimits()
-        self._overload = Overload(self._rules)
         self._sequence = 0
         self._now = Instant(0)
 
@@ -116,7 +120,7 @@ class Scheduler:
             self._expire(now, out)
             self._miss_deadlines(event, now, out)
             self._attempts.prefilled()
-        self._overload.tick(self._fleet, self._floors, now)
+        self._overload.tick(self._fleet, self._queue.floors, now)
         match event:
             case RequestArrived(ticket):
                 self._arrive(ticket, now, out)
@@ -130,18 +134,30 @@ class Scheduler:
                 self._withdraw(request_id, cause, now, out)
             case TimerFired():
                 pass
-            case PolicyChanged(policy, policy_hash):
-                self._change_policy(policy, policy_hash, now, out)
             case _:
-                _note(self._fleet.told(event, now), out)
+                self._told(event, now, out)
         self._watch_endpoints(now, out)
-        if self._holds.starts:
-            self._release(now)
+        if self._queue.holds.starts:
+            self._queue.release(now)
         self._dispatch(now, out)
         if due:
             self._hedge_silent(now, out)
         self._overload.watch(now)
         return out
+
+    def _told(self, event: FleetEvent | PolicyChanged | Report, now: Instant, out: list[Command]) -> None:
+        """What is not about one request of ours."""
+        match event:
+            case PolicyChanged(policy, policy_hash):
+                self._change_policy(policy, policy_hash, now, out)
+            case AttemptReported():
+                self._attempt_reported(event, now, out)
+            case RequestReported():
+                self._request_reported(event, now, out)
+            case RequestSettled():
+                self._arrears().of_settled(event, now)
+            case _:
+                _note(self._fleet.told(event, now), out)
 
     def next_wakeup(self) -> Instant | None:
         """When the host must call again, if nothing happens before."""
@@ -164,14 +180,26 @@ class Scheduler:
             if refusal is None:
                 self._requests.add(request)
                 self._limits.take(ticket, request.prompt_tokens, request.output_tokens, now)
-                self._enqueue(request, now, out)
+                self._queue.enter(request, now, out)
                 return
             if refusal.outcome in _LOST:
                 self._overload.lost(request)
             verdict = refusal
-        name = verdict.service_class.name if verdict.service_class else None
-        wait, left = bounded(verdict.retry_after_ns, verdict.outcome), self._limits.left(ticket.tenant, now)
-        out.append(End(ticket.request_id, verdict.outcome, name, 0, Duration(0), wait, verdict.reason, left))
+        out.append(self._refused(ticket, verdict, now))
+
+    def _refused(
+        self,
+        ticket: Ticket,
+        why: Refusal,
+        now: Instant,
+        *,
+        attempts: int = 0,
+        waited_ns: Duration = Duration(0),
+        held_ns: Duration = Duration(0),
+    ) -> End:
+        name = why.service_class.name if why.service_class else None
+        wait, left = bounded(why.retry_after_ns, why.outcome), self._limits.left(ticket.tenant, now)
+        return End(ticket.request_id, why.outcome, name, attempts, waited_ns, wait, why.reason, left, held_ns)
 
     def _move(self, request: Request, admitted: Admitted) -> None:
         """Gives it this class and these pools, less what the ladder takes from it there."""
@@ -190,14 +218,14 @@ class Scheduler:
             or duplicate(self._requests.first_of_key(request.ticket), request)
             or self._unserved(request, now)
             or over_limit(request, self._limits, now)
-            or self._overload.refusal(request, self._backlog, self._fleet, self._retry_budget, now)
+            or self._overload.refusal(request, self._queue.backlog, self._fleet, self._retry_budget, now)
             or (self._no_time_or_place(request, now) if request.hold is None else None)
-            or no_retry(request, self._backlog, self._retry_budget, now)
+            or no_retry(request, self._queue.backlog, self._retry_budget, now)
         )
 
     def _no_time_or_place(self, request: Request, now: Instant) -> Refusal | None:
-        return no_place(request, self._fleet, self._backlog, self._retry_budget, now) or unreachable(
-            request, self._patience(request, now), self._backlog, self._fleet, self._rules
+        return no_place(request, self._fleet, self._queue.backlog, self._retry_budget, now) or unreachable(
+            request, self._queue.patience(request, now), self._queue.backlog, self._fleet, self._rules
         )
 
     def _unserved(self, request: Request, now: Instant) -> Refusal | None:
@@ -211,64 +239,32 @@ class Scheduler:
         if other is not None and self._retry_budget.take_for_pool(other.pools[0], now):
             self._move(request, other)
             return None
-        if (pool := startable(request.service_class, request.pools, self._fleet, self._rules)) is None:
-            return servable(request.service_class, request.pools, self._fleet, self._rules, holds=self._holds, now=now)
-        refusal = no_hold(request, pool, self._backlog, self._fleet, self._rules, holds=self._holds, now=now)
+        holds, rules = self._queue.holds, self._rules
+        if (pool := startable(request.service_class, request.pools, self._fleet, rules)) is None:
+            return servable(request.service_class, request.pools, self._fleet, rules, holds=holds, now=now)
+        refusal = no_hold(request, pool, self._queue.backlog, self._fleet, rules, holds=holds, now=now)
         if refusal is None:
             request.hold = pool
         return refusal
 
     # Queue
 
-    def _enqueue(self, request: Request, now: Instant, out: list[Command]) -> None:
-        request.queued_since = now
-        hold = request.hold
-        patience = self._patience(request, now) if hold is None else self._hold(request, hold, out)
-        self._set_expiry(request, patience, now)
-        self._push(request)
-
-    def _set_expiry(self, request: Request, patience: Duration, now: Instant) -> None:
-        expires, deadline = after(now, patience), request.deadline
-        if deadline is None or expires < deadline.at:
-            self._expiries.set(request.ticket.request_id, expires)
-
-    def _patience(self, request: Request, now: Instant) -> Duration:
-        """How long it may wait from here on, by its class, if it is to be worth sending."""
-        # One patience for all attempts together: what it has waited before is spent, but for what it was held.
-        patience = request.service_class.queue_wait_ns_max - request.waited_ns + request.held_ns
-        if request.target is not None:
-            # Once its answer cannot begin in time even where least is ahead of it, computing it would be for nothing.
-            patience = min(patience, request.target - request.soonest_ns - now)
-        return Duration(max(0, patience))
-
-    def _push(self, request: Request) -> None:
-        self._backlog.push(request)
-        self._overload.queued(request)
-        self._fleet.waited_for(request.pools)
-
-    def _stop_waiting(self, request: Request, now: Instant) -> None:
-        # Whoever stood behind it in its line is the next one, and may fit where this one did not.
-        self._fleet.waited_for(request.pools)
-        self._expiries.clear(request.ticket.request_id)
-        self._overload.left(request)
-        if request.hold is not None and self._holds.remove(request):
-            request.held_ns = Duration(request.held_ns + now - request.queued_since)
-        request.waited_ns = Duration(request.waited_ns + now - request.queued_since)
-
     def _expire(self, now: Instant, out: list[Command]) -> None:
-        for request_id in self._expiries.take():
+        for request_id in self._queue.expiries.take():
             request = self._requests.by_id[request_id]
-            self._backlog.remove(request)
-            self._stop_waiting(request, now)
-            waited = seconds(request.waited_ns)
+            self._queue.remove(request, now)
             if self._fleet.live(request.pools):
-                reason = f"waited {waited}{_part_held(request)}, {_why_expired(request)}"
-                self._overload.lost(request)
-                self._end(request, Outcome.EXPIRED, reason, out, drain(request, self._backlog, self._retry_budget, now))
+                self._give_up(request, now, out)
             else:
-                reason = f"no endpoint of pool {', '.join(request.pools)} became ready in {waited}"
-                wait = expected_wait(request.pools, self._fleet, self._rules, self._holds, now)
+                reason = f"no endpoint of pool {', '.join(request.pools)} became ready in {seconds(request.waited_ns)}"
+                wait = expected_wait(request.pools, self._fleet, self._rules, self._queue.holds, now)
                 self._end(request, Outcome.NO_ENDPOINTS, reason, out, wait)
+
+    def _give_up(self, request: Request, now: Instant, out: list[Command]) -> None:
+        """It has waited for as long as its class allows, or is worth."""
+        self._overload.lost(request)
+        wait = drain(request, self._queue.backlog, self._retry_budget, now)
+        self._end(request, Outcome.EXPIRED, why_expired(request), out, wait)
 
     def _miss_deadlines(self, event: Event, now: Instant, out: list[Command]) -> None:
         """Ends those whose callers want no answer any more, wherever they are.
@@ -279,8 +275,7 @@ class Scheduler:
         for request_id in self._requests.deadlines.take():
             request = self._requests.by_id[request_id]
             if request.running is None:
-                self._backlog.remove(request)
-                self._stop_waiting(request, now)
+                self._queue.remove(request, now)
                 self._too_late(request, f'while it waited in class "{request.service_class.name}"', out)
             elif not (isinstance(event, AttemptEnded) and _is_about(event, request)):
                 self._abort_all(request, "the caller's deadline has passed", out)
@@ -289,43 +284,6 @@ class Scheduler:
     def _too_late(self, request: Request, how: str, out: list[Command]) -> None:
         assert request.deadline is not None
         self._end(request, Outcome.TOO_LATE, request.deadline.missed(how), out)
-
-    # Held until an endpoint has started
-
-    def _hold(self, request: Request, pool: PoolName, out: list[Command]) -> Duration:
-        """Holds it; for how long, by its class."""
-        self._holds.add(request, self._fleet)
-        names = ", ".join(request.pools)
-        reason = f"no endpoint of pool {names} takes work; held for the first endpoint of pool {pool} to start"
-        out.append(Hold(request.ticket.request_id, pool, request.service_class.name, reason))
-        return Duration(max(0, (request.service_class.start_wait_ns or 0) - request.held_ns))
-
-    def _release(self, now: Instant) -> None:
-        """Lets those wait as all others do for whom an endpoint takes work."""
-        for request in self._holds.over(self._fleet, now):
-            _note_held(request, now)
-            self._expiries.clear(request.ticket.request_id)
-            self._set_expiry(request, self._patience(request, now), now)
-
-    def _hold_again(self, request: Request, now: Instant) -> PoolName | None:
-        """For which pool's first endpoint it may be held after an attempt, if nobody is left to try and there is room.
-
-        Where there is no room it waits as all others do.
-        """
-        if self._fleet.live(request.pools):
-            return None
-        pool = startable(request.service_class, request.pools, self._fleet, self._rules)
-        if pool is None or no_hold(request, pool, self._backlog, self._fleet, self._rules, holds=self._holds, now=now):
-            return None
-        return pool
-
-    def _hold_anew(self, request: Request, now: Instant, *, held: bool) -> None:
-        """Counts it where it belongs by a new policy; `held` says whether it was held until here."""
-        request.hold = startable(request.service_class, request.pools, self._fleet, self._rules)
-        if held and request.hold is None:
-            _note_held(request, now)
-        elif held:
-            self._holds.add(request, self._fleet)
 
     # Dispatch
 
@@ -338,7 +296,7 @@ class Scheduler:
         """
         changed = self._fleet.changed
         while changed:
-            if not self._backlog.length:
+            if not self._queue.backlog.length:
                 changed.clear()
             elif (pool := self._fleet.roomiest()) is not None and not self._give_place(pool, now, out):
                 del changed[pool]
@@ -349,13 +307,13 @@ class Scheduler:
             return None if endpoint is None else self._start(request, endpoint, now, out)
 
         classes = self._rules.policy.classes
-        closed = closed_bands(self._fleet.pools[pool], classes, self._backlog.of_class)
-        return self._backlog.offer(pool, start, closed)
+        closed = closed_bands(self._fleet.pools[pool], classes, self._queue.backlog.of_class)
+        return self._queue.backlog.offer(pool, start, closed)
 
     def _start(self, request: Request, endpoint: EndpointRecord, now: Instant, out: list[Command]) -> int:
         """Sends it; what its tenant is charged."""
         ticket = request.ticket
-        self._stop_waiting(request, now)
+        self._queue.leave(request, now)
         self._overload.went(request)
         if not request.attempt and not request.fell_back:
             client_retry = ticket.client_retries > 0
@@ -403,33 +361,18 @@ class Scheduler:
         for request_id in self._hedging.silent.take():
             request = self._requests.by_id[request_id]
             assert request.running is not None, f"request {request_id} is watched but does not run"
-            endpoint = self._hedge_endpoint(request, request.running, now)
+            overload, budget = self._overload, self._retry_budget
+            endpoint = second_endpoint(request, overload=overload, fleet=self._fleet, budget=budget, now=now)
             if endpoint is None:
                 self._hedging.watch(request, request.running.endpoint.pool, now)
             else:
                 request.hedge = hedge = self._send(request, endpoint, now, out, hedge=True)
-                self._backlog.settle(hedge.band, endpoint.pool, hedge.account, hedge.charged)
-
-    def _hedge_endpoint(self, request: Request, silent: Attempt, now: Instant) -> EndpointRecord | None:
-        """Another endpoint with room, if nothing is given up there and the budgets agree."""
-        if not self._overload.allows_hedging(request.pools):
-            return None
-        request.avoid = silent.endpoint
-        endpoint = choose(request, request.pools, self._fleet)
-        if endpoint is None or endpoint is silent.endpoint:
-            return None
-        agreed = self._retry_budget.take(request.ticket.tenant, endpoint.pool, now, after_silence=False)
-        return endpoint if agreed else None
+                self._queue.backlog.settle(hedge.band, endpoint.pool, hedge.account, hedge.charged)
 
     def _speaks(self, request: Request, attempt: Attempt, now: Instant, out: list[Command]) -> None:
         """This attempt answers the request; the other one, if there are two, is let go."""
-        self._hedging.unwatch(request)
-        if (other := request.beside(attempt)) is not None:
-            if other is request.running:
-                self._hedging.learn(request, other.endpoint.pool, Duration(now - other.heard_at))
-            other.let_go = True
+        if (other := self._hedging.spoke(request, attempt, now)) is not None:
             self._abort(request, other, f"attempt {attempt.number} was the first to answer", out)
-        request.running, request.hedge = attempt, None
 
     def _goes_on(
         self, request: Request, attempt: Attempt, event: AttemptEnded, now: Instant, out: list[Command]
@@ -469,8 +412,7 @@ class Scheduler:
         if request.running is not None:
             self._abort_all(request, cause.value, out)
         else:
-            self._backlog.remove(request)
-            self._stop_waiting(request, now)
+            self._queue.remove(request, now)
         if cause is WithdrawalCause.CLIENT_LEFT:
             self._end(request, Outcome.CANCELLED, "the client left", out)
         else:
@@ -506,7 +448,7 @@ class Scheduler:
         if attempt is None:
             return
         if not attempt.let_go:
-            self._judge_endpoint(attempt.endpoint, event, now, out)
+            out += self._fleet.attempt_ended(attempt.endpoint, event, now)
         tokens = self._attempts.ended(attempt, event)
         if not attempt.let_go:
             self._limits.attempt_ended(event.request_id, tokens, now)
@@ -529,33 +471,6 @@ class Scheduler:
             case _:
                 assert_never(event.ending)
 
-    def _judge_endpoint(self, endpoint: EndpointRecord, event: AttemptEnded, now: Instant, out: list[Command]) -> None:
-        match event.ending:
-            case AttemptEnding.COMPLETED | AttemptEnding.REFUSED:
-                _note(self._fleet.succeeded(endpoint, now), out)
-            case AttemptEnding.FAILED | AttemptEnding.SILENT:
-                out += self._fleet.failed(endpoint, event.detail, now)
-            case AttemptEnding.ABORTED:
-                pass
-            case _:
-                assert_never(event.ending)
-
-    def _judge(self, request: Request, now: Instant) -> Admitted | Refusal:
-        """Where it may be tried again: at its own pools or, if none of them takes work, where it falls back to."""
-        ticket = self._rules.without_gone_names(request.ticket)
-        verdict = judge(ticket, self._rules)
-        if isinstance(verdict, Refusal):
-            return verdict
-        pools = meant(request, verdict.pools, self._fleet, self._rules)
-        if self._fleet.live(pools):
-            return verdict
-        other = instead(ticket, verdict.service_class, self._fleet, self._rules)
-        return (
-            other
-            or servable(verdict.service_class, pools, self._fleet, self._rules, holds=self._holds, now=now)
-            or verdict
-        )
-
     def _retry(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, silent: bool
     ) -> None:
@@ -566,7 +481,7 @@ class Scheduler:
         """
         outcome = Outcome.ENGINE_SILENT if silent else Outcome.ENGINE_FAILED
         attempts_max = self._rules.policy.retry.attempts_max
-        verdict = self._judge(request, now)
+        verdict = again(request, self._fleet, self._rules, holds=self._queue.holds, now=now)
         if request.deadline is not None and request.deadline.passed(now):
             self._too_late(request, f"when attempt {request.attempt} ended: {detail}", out)
         elif request.first_token:
@@ -575,20 +490,13 @@ class Scheduler:
             self._end(request, outcome, f"attempt {request.attempt} of {attempts_max}: {detail}", out, SECOND)
         elif isinstance(verdict, Refusal):
             self._end(request, verdict.outcome, f"{verdict.reason} (after: {detail})", out, verdict.retry_after_ns)
-        elif not self._take_retry(attempt, verdict, now, silent=silent):
+        elif not self._retry_budget.take_again(attempt, verdict.pools, now, after_silence=silent):
             self._end(request, outcome, f"not tried again, the retry budget is used up: {detail}", out, SECOND)
         else:
             request.avoid = attempt.endpoint
             self._move(request, verdict)
-            request.hold = self._hold_again(request, now)
-            self._enqueue(request, now, out)
-
-    def _take_retry(self, attempt: Attempt, admitted: Admitted, now: Instant, *, silent: bool) -> bool:
-        """Whether the budgets allow another attempt. One at the pools of another model counts there."""
-        pool = attempt.endpoint.pool
-        if pool not in admitted.pools:
-            pool = admitted.pools[0]
-        return self._retry_budget.take(attempt.ticket.tenant, pool, now, after_silence=silent)
+            request.hold = self._queue.hold_again(request, now)
+            self._queue.enter(request, now, out)
 
     def _end(
         self, request: Request, outcome: Outcome, reason: str, out: list[Command], retry_after: Duration | None = None
@@ -618,82 +526,164 @@ class Scheduler:
         self._hedging.change_policy(policy)
         self._limits.change_rules(policy.tenants, (each.ticket for each in self._requests.by_id.values()), now)
         self._fleet.change_rules(self._rules)
-        self._holds.change_rules(self._rules)
-        self._floors.change_rules(self._rules.floors)
-        self._backlog = Backlog(self._floors)
-        self._attempts.change_rules(self._rules, self._backlog)
+        self._queue.change_rules(self._rules)
+        self._attempts.change_rules(self._rules, self._queue.backlog)
         waiting = [request for request in self._requests.by_id.values() if request.running is None]
         self._overload.change_rules(self._rules, waiting)
         for request in sorted(waiting, key=lambda each: each.sequence):
             if request.fell_back:
-                verdict = self._judge(request, now)
+                verdict = again(request, self._fleet, self._rules, holds=self._queue.holds, now=now)
             else:
                 verdict = judge(self._rules.without_gone_names(request.ticket), self._rules)
             if isinstance(verdict, Refusal):
-                self._stop_waiting(request, now)
-                self._end(request, verdict.outcome, verdict.reason, out)
+                self._queue.leave(request, now)
+                self._end(request, verdict.outcome, verdict.reason, out, verdict.retry_after_ns)
             elif request.hold is None:
                 self._move(request, verdict)
-                self._push(request)
+                self._queue.push(request)
             else:
-                held = self._holds.remove(request)
+                held = self._queue.holds.remove(request)
                 self._move(request, verdict)
-                self._hold_anew(request, now, held=held)
-                self._push(request)
+                self._queue.hold_anew(request, now, held=held)
+                self._queue.push(request)
+
+    # From one scheduler to the next
+
+    def counters(self, now: Instant) -> Counters:
+        """What a successor must know that nobody else can tell it."""
+        return self._memory().counters(now)
+
+    def restore(self, counters: Counters, now: Instant, *, told_ns_ago: Duration = Duration(0)) -> None:
+        """Goes on from what a predecessor has counted and learned, at least so long ago.
+
+        What its policy does not name any more is left out.
+        """
+        assert self._rules.hash, "restore() before the policy was told: nothing in the counters has a meaning yet"
+        assert not self._requests.by_id, "restore() with requests open: it would count them twice"
+        assert not self._attempts.by_number, "restore() with attempts open: it would count them twice"
+        assert now >= self._now, "time went backwards: the host must stamp events with max(last, clock)"
+        self._now = now
+        self._memory().restore(counters, self._rules.policy, then=Instant(now - told_ns_ago), now=now)
+
+    def _memory(self) -> Memory:
+        learned = (self._limits, self._retry_budget, self._predictions, self._hedging, self._overload)
+        return Memory(self._queue, *learned, self._fleet)
+
+    def _request_reported(self, event: RequestReported, now: Instant, out: list[Command]) -> None:
+        """Lets a request wait on that another scheduler let in."""
+        ticket = event.ticket
+        assert ticket.request_id not in self._requests.by_id, f"request {ticket.request_id} was reported twice"
+        verdict = judge(self._rules.without_gone_names(ticket), self._rules)
+        if isinstance(verdict, Refusal):
+            waited, held = event.waited_ns, event.held_ns
+            end = self._refused(ticket, verdict, now, attempts=event.attempts, waited_ns=waited, held_ns=held)
+            out.append(end)
+            return
+        self._sequence += 1
+        request = waiting_again(event, verdict, sequence=self._sequence, now=now)
+        self._move(request, verdict)
+        self._requests.add(request)
+        if event.failed_at is not None:
+            request.avoid = self._fleet.endpoints.get(event.failed_at)
+        arrears = self._arrears()
+        arrears.of_request(request, event, now)
+        arrears.of_retries(request, event.counted, now)
+        if request.deadline is not None and request.deadline.passed(now):
+            self._too_late(request, f'while it waited in class "{request.service_class.name}"', out)
+            return
+        if not self._fleet.live(request.pools):
+            self._wait_elsewhere(request, now)
+        self._overload.stand(request, self._queue.backlog, self._fleet)
+        if request.hold is None and not self._queue.patience(request, now):
+            self._give_up(request, now, out)
+        else:
+            self._queue.enter(request, now, out)
+
+    def _wait_elsewhere(self, request: Request, now: Instant) -> None:
+        """Nobody that it was meant for takes work: it falls back, or is held, however many are held already.
+
+        An endpoint that has joined may be just about to be said to be ready: who was not held waits for it.
+        """
+        other = instead(request.ticket, self._rules.classes[request.service_class.name], self._fleet, self._rules)
+        if other is not None and self._retry_budget.take_for_pool(other.pools[0], now):
+            self._move(request, other)
+        elif request.held_ns or not self._fleet.warming(request.pools):
+            request.hold = startable(request.service_class, request.pools, self._fleet, self._rules)
+            if request.hold is not None:
+                self._queue.holds.expect(request.pools)
+
+    def _attempt_reported(self, event: AttemptReported, now: Instant, out: list[Command]) -> None:
+        """Books the place of an attempt that another scheduler sent, and goes on with its request."""
+        ticket = event.ticket
+        assert self._attempts.get(ticket.request_id, event.attempt) is None, f"attempt {event.attempt} was told twice"
+        request = self._requests.by_id.get(ticket.request_id)
+        if known := request is not None:
+            assert request.running is not None, f"request {ticket.request_id} was reported to wait and to run"
+        else:
+            self._sequence += 1
+            request = running_again(event, self._rules, sequence=self._sequence, now=now)
+            measure(request, self._predictions, self._fleet, self._rules)
+        endpoint = self._fleet.adopt(event.endpoint_id, event.pool, now)
+        attempt = self._attempts.adopt(request, endpoint, event, now)
+        arrears = self._arrears()
+        arrears.of_attempt(request, attempt, event, now)
+        if event.let_go:
+            return
+        if not known:
+            arrears.of_request(request, event, now)
+        if event.over:
+            self._limits.request_ended(ticket.request_id, now, in_flight=True)
+        else:
+            self._run_on(request, attempt, event, now, out, known=known)
+
+    def _run_on(
+        self,
+        request: Request,
+        attempt: Attempt,
+        event: AttemptReported,
+        now: Instant,
+        out: list[Command],
+        *,
+        known: bool,
+    ) -> None:
+        """The request runs where this attempt is, or as well where it is."""
+        request.attempt, attempts_max = max(request.attempt, attempt.number), self._rules.policy.retry.attempts_max
+        if not known:
+            self._requests.add(request)
+            request.running = attempt
+        else:
+            self._hedging.unwatch(request)
+            request.running, request.hedge = (request.running, attempt) if event.hedge else (attempt, request.running)
+        if attempt.began and not request.first_token:
+            self._speaks(request, attempt, now, out)
+            self._requests.began(request)
+        elif request.first_token and (other := request.beside(attempt)) is not None:
+            self._speaks(request, other, now, out)
+        if request.deadline is not None and request.deadline.passed(now):
+            self._abort_all(request, "the caller's deadline has passed", out)
+            self._too_late(request, f"while attempt {request.attempt} was running", out)
+        elif not (known or event.hedge or request.first_token or attempt.number >= attempts_max):
+            self._hedging.watch(request, attempt.endpoint.pool, Instant(now - event.age_ns))
+
+    def _arrears(self) -> Arrears:
+        return Arrears(self._rules, self._limits, self._retry_budget, self._queue.backlog, self._predictions)
 
     # For those who look
 
     def summary(self) -> Summary:
+        backlog = self._queue.backlog
         return Summary(
             policy_hash=self._rules.hash,
-            queued={each.name: self._backlog.in_class(each.name) for each in self._rules.policy.classes},
+            queued={each.name: backlog.in_class(each.name) for each in self._rules.policy.classes},
             requests=len(self._requests.by_id),
-            endpoints=tuple(_seen(each) for each in self._fleet.endpoints.values()),
+            endpoints=tuple(each.seen() for each in self._fleet.endpoints.values()),
             given_up=tuple(self._overload.given_up()),
             prefix_hashes=tuple(
                 (name, size) for name, each in self._fleet.pools.items() if (size := each.prefixes.size)
             ),
-            waiting=tuple(Waiting(*where, work) for where, work in self._backlog.work.by_pools_and_band().items()),
-            held=dict(self._backlog.held),
+            waiting=tuple(Waiting(*where, work) for where, work in backlog.work.by_pools_and_band().items()),
+            held=dict(backlog.held),
         )
-
-
-def _seen(endpoint: EndpointRecord) -> EndpointSummary:
-    """What those see of it who look."""
-    return EndpointSummary(
-        endpoint.id,
-        endpoint.pool,
-        endpoint.state,
-        endpoint.leaving,
-        endpoint.in_flight,
-        endpoint.in_flight_max,
-        kv_tokens=endpoint.kv_used + endpoint.kv_foreign,
-        suspected=endpoint.suspected,
-        decode_percent=endpoint.learned.decode_percent,
-        prefill_percent=endpoint.learned.prefill_percent,
-    )
-
-
-def _note_held(request: Request, now: Instant) -> None:
-    """It is held no longer: what its class promises, and how long it may wait, counts from here on."""
-    held_ns = now - request.queued_since
-    request.waited_ns, request.held_ns = Duration(request.waited_ns + held_ns), Duration(request.held_ns + held_ns)
-    request.queued_since = now
-    if request.target is not None:
-        ttft_ns = request.service_class.ttft_ns
-        request.target = None if ttft_ns is None else after(now, ttft_ns)
-
-
-def _part_held(request: Request) -> str:
-    return f", {seconds(request.held_ns)} of them until an endpoint had started" if request.held_ns else ""
-
-
-def _why_expired(request: Request) -> str:
-    service_class = request.service_class
-    if request.waited_ns - request.held_ns < service_class.queue_wait_ns_max and service_class.ttft_ns is not None:
-        promised = seconds(service_class.ttft_ns)
-        return f'and its answer could no longer begin within the {promised} that class "{service_class.name}" promises'
-    return f'as long as class "{service_class.name}" may wait'
 
 
 def _is_about(event: AttemptEnded, request: Request) -> bool:

@@ -17,6 +17,8 @@ _BACKLOG = 2048
 _UNSENT_BYTES_MAX = 64 * 1024
 _TCP_NOTSENT_LOWAT: int | None = getattr(socket, "TCP_NOTSENT_LOWAT", 25 if sys.platform == "linux" else None)
 _SWEEP_EVERY_S = 0.25
+_LAST_REQUESTS_S = 0.25
+"""How long those are heard who connected before the port was let go."""
 _STOP_S_MAX = 2.0
 """How long open exchanges, and answers that are not read yet, may hold up the end."""
 
@@ -41,6 +43,17 @@ class Listener:
             await asyncio.sleep(_SWEEP_EVERY_S)
             self.connections.sweep(asyncio.get_running_loop().time())
 
+    async def stop_taking(self) -> None:
+        """Lets go of a port that others listen on too: whoever connects from here on comes to one of them.
+
+        Who has just connected is still heard, and after a moment the connections that wait for a request are closed.
+        What is under way goes on.
+        """
+        if self._server is not None:
+            self._server.close()
+        await asyncio.sleep(_LAST_REQUESTS_S)
+        self.connections.close_idle()
+
     async def stop(self) -> None:
         if self._server is None:
             self._socket.close()
@@ -64,22 +77,42 @@ class Listener:
                     await asyncio.sleep(0.01)
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket, or OSError with the address in it."""
+def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket, or OSError with the address in it.
+
+    One that is `shared` lets other processes of this user listen on the same port, if they say so too; the system then
+    gives each connection to one of them.
+    """
+    listening = reserve(host, port, shared=shared)
+    try:
+        # Whoever else has bound it is known only from here on.
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise _cannot_listen(host, port, error) from error
+    listening.setblocking(False)  # noqa: FBT003 (the name of that argument)
+    return listening
+
+
+def reserve(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A socket that has the port and takes no connections, for whoever keeps it for those who do."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP, or asyncio would not take what it accepts for TCP and leave Nagle's algorithm on.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if _TCP_NOTSENT_LOWAT is not None:
         # Otherwise megabytes wait in the kernel for a slow reader, and that it reads at all shows only seconds later.
         listening.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, _UNSENT_BYTES_MAX)
     try:
         listening.bind((host, port))
-        # Whoever else has bound it is known only from here on.
-        listening.listen(_BACKLOG)
     except OSError as error:
         listening.close()
-        raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
-    listening.setblocking(False)  # noqa: FBT003 (the name of that argument)
+        raise _cannot_listen(host, port, error) from error
     return listening
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> OSError:
+    return OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}")

@@ -11,10 +11,13 @@ same reason: pages that hang must not keep an engine that has come up from being
 An engine is made ready by its own word and unready by its own word. Silence changes nothing: the attempts that are sent
 there show soon enough whether it is gone, and if it is only the probe that fails, work goes on. Nor does a metrics page
 that fails: what it last said is kept, with its age, until it is stale. Then the operator is told, once.
+
+Of several processes that share their engines one looks at them; in the others the watch rests, and knows nothing.
 """
 
 import asyncio
-from collections.abc import Callable
+import random
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -33,6 +36,8 @@ UNREADY_INTERVAL_S: Final = 0.5
 TIMEOUT_S: Final = 2.0
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
+RESUME_S_MAX: Final = 0.25
+"""Who looks again after a rest begins within this: others may begin at the same moment."""
 CONCURRENT_MAX: Final = 16
 """How many looks go on at once, and how many metrics pages are read; half of each for endpoints that answered last
 time."""
@@ -122,6 +127,7 @@ class EngineWatch:
         self._tasks: dict[EndpointId, asyncio.Task[None]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._count = 0
+        self._resting = False
 
     def watch(
         self, endpoint_id: EndpointId, url: str, *, dialect: Dialect, served_model: str, api_key: str | None
@@ -140,16 +146,42 @@ class EngineWatch:
         watched = _Watched(endpoint_id, dialect, probe, start_after_s, phase=self._count * _STEP % 1.0)
         self._count += 1
         self._watched[endpoint_id] = watched
-        task = asyncio.create_task(self._look_for_ever(watched), name=f"watch {endpoint_id}")
-        task.add_done_callback(self._ended)
-        self._tasks[endpoint_id] = task
+        if not self._resting:
+            self._start(watched)
 
     def unwatch(self, endpoint_id: EndpointId) -> None:
         """Forgets an endpoint. Nothing more is told of it; what its owner makes of that is the owner's business."""
         del self._watched[endpoint_id]
-        task = self._tasks.pop(endpoint_id)
-        self._ending.add(task)
-        task.cancel()
+        self._end(endpoint_id)
+
+    def rest(self) -> None:
+        """Looks at nothing until `resume`."""
+        self._resting = True
+        for endpoint_id, watched in self._watched.items():
+            self._end(endpoint_id)
+            watched.health, watched.scrape = Health(Verdict.UNHEARD, problem="not looked at from here"), Scrape()
+            watched.telemetry, watched.telemetry_at, watched.noticed = Telemetry(), None, frozenset()
+
+    def resume(self, ready: Collection[EndpointId]) -> None:
+        """Looks again; of these endpoints the scheduler takes it that they are ready."""
+        if not self._resting:
+            return
+        self._resting = False
+        begin_s = random.uniform(0, RESUME_S_MAX)  # noqa: S311  Processes are kept apart, nothing is kept secret.
+        for number, watched in enumerate(self._watched.values()):
+            watched.told_ready = watched.endpoint_id in ready
+            watched.start_after_s = min(begin_s + number * START_STEP_S, self._interval_s)
+            self._start(watched)
+
+    def _start(self, watched: _Watched) -> None:
+        task = asyncio.create_task(self._look_for_ever(watched), name=f"watch {watched.endpoint_id}")
+        task.add_done_callback(self._ended)
+        self._tasks[watched.endpoint_id] = task
+
+    def _end(self, endpoint_id: EndpointId) -> None:
+        if (task := self._tasks.pop(endpoint_id, None)) is not None:
+            self._ending.add(task)
+            task.cancel()
 
     async def stop(self) -> None:
         for endpoint_id in list(self._watched):
@@ -157,12 +189,16 @@ class EngineWatch:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
     def capabilities(self) -> tuple[Capabilities, ...]:
+        if self._resting:
+            return ()
         now = asyncio.get_running_loop().time()
         talking = sum(self._is_fresh(watched, now) for watched in self._watched.values())
         return tuple(self._capabilities(watched, now, talking) for watched in self._watched.values())
 
     def signals_missing(self) -> dict[tuple[EndpointId, str], bool]:
         """For each signal that an endpoint's kind of engine tells, whether it is missing."""
+        if self._resting:
+            return {}
         now = asyncio.get_running_loop().time()
         return {
             (watched.endpoint_id, signal.value): signal in missing

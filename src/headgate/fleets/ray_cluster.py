@@ -133,7 +133,9 @@ class RayCluster:
                     await driver.wait()
             except TimeoutError:
                 driver.kill()
-        await asyncio.gather(*self._listening)
+        if self._listening:
+            # What of these ended by a mistake of ours is told by the loop, and not to whoever stops us.
+            await asyncio.wait(self._listening)
 
     def _order(self, order: Mapping[str, object]) -> None:
         driver = self._driver

@@ -15,6 +15,8 @@ class Limits:
     """Of prompts and answers together."""
     concurrency: int | None = None
     """Requests that have not ended."""
+    tokens_whole: int | None = None
+    """Where these are a part of larger limits: all tokens per minute. A prompt that fits those may come again."""
 
 
 @message

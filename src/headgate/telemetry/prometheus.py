@@ -19,6 +19,7 @@ from headgate.core.summary import EndpointSummary, Summary
 from headgate.model.endpoint import EndpointState
 from headgate.model.units import SECOND, ClassName, EndpointId, PoolName
 from headgate.ports.fleet import Phase
+from headgate.telemetry.cell import CellFigures, cell_metrics
 from headgate.telemetry.meters import LATENCY_BOUNDS_S, OTHER, SIZE_BOUNDS, ClassMeter, Histogram, Meters, PoolMeter
 from headgate.telemetry.scaling import PoolScaling, scaling_metrics
 
@@ -46,10 +47,11 @@ def render(
     signals: EngineSignals = EngineSignals(),  # noqa: B008 (frozen, and nothing writes to what it holds)
     *,
     scaling: Sequence[PoolScaling] = (),
+    cell: CellFigures | None = None,
 ) -> tuple[bytes, str]:
     """The page, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Scrape(meters, loop_lag, summary, held, signals, scaling=scaling))
+    registry.register(_Scrape(meters, loop_lag, summary, held, signals, scaling=scaling, cell=cell))
     return generate_latest(registry), CONTENT_TYPE_LATEST
 
 
@@ -65,6 +67,7 @@ class _Scrape(Collector):
         signals: EngineSignals,
         *,
         scaling: Sequence[PoolScaling],
+        cell: CellFigures | None,
     ) -> None:
         self._meters = meters
         self._loop_lag = loop_lag
@@ -72,6 +75,7 @@ class _Scrape(Collector):
         self._held = held
         self._signals = signals
         self._scaling = scaling
+        self._cell = cell
 
     def collect(self) -> Iterable[Metric]:
         classes, pools = tuple(self._meters.classes.items()), tuple(self._meters.pools.items())
@@ -80,17 +84,24 @@ class _Scrape(Collector):
         yield from _pool_metrics(pools)
         yield from _batch_metrics(pools)
         yield from _life_metrics(pools)
+        if self._cell is None or self._cell.leads or self._cell.mode == "island":
+            yield from self._decided(pools)
+        yield from _signal_metrics(self._signals)
+        if self._cell is not None:
+            yield from cell_metrics(self._cell)
+        yield _loop_lag(self._loop_lag)
+        yield _held(self._held)
+        yield _info("headgate_config_info", "The configuration in force, by its hash.", hash=self._summary.policy_hash)
+        yield _info("headgate_build_info", "The version that runs.", version=__version__)
+
+    def _decided(self, pools: Sequence[tuple[str, PoolMeter]]) -> Iterator[Metric]:
+        """What whoever decides knows of all. In a cell one process tells it, so that sums are right."""
         yield _queue_depth(self._summary)
         yield from _hold_metrics(self._meters, self._summary)
         yield from _given_up(self._summary, pools)
         yield from _endpoint_metrics(self._summary, pools)
         yield from scaling_metrics(self._scaling)
         yield _prefix_hashes(self._summary, pools)
-        yield from _signal_metrics(self._signals)
-        yield _loop_lag(self._loop_lag)
-        yield _held(self._held)
-        yield _info("headgate_config_info", "The configuration in force, by its hash.", hash=self._summary.policy_hash)
-        yield _info("headgate_build_info", "The version that runs.", version=__version__)
 
 
 def _class_counters(classes: Sequence[tuple[str, ClassMeter]]) -> Iterator[Metric]:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import drain_time
 from headgate.core.classify import classify
+from headgate.core.measure import meant
 from headgate.core.queues.bands import Backlog
 from headgate.core.queues.holds import Holds
 from headgate.core.retry_budget import RetryBudget
@@ -136,6 +137,19 @@ def servable(
     else:
         reason += "see their state in the admin listener's /status"
     return Refusal(Outcome.NO_ENDPOINTS, reason, service_class, wait)
+
+
+def again(request: Request, fleet: Fleet, rules: Rules, *, holds: Holds, now: Instant) -> Admitted | Refusal:
+    """Where it may be tried again: at its own pools or, if none of them takes work, where it falls back to."""
+    ticket = rules.without_gone_names(request.ticket)
+    verdict = judge(ticket, rules)
+    if isinstance(verdict, Refusal):
+        return verdict
+    pools = meant(request, verdict.pools, fleet, rules)
+    if fleet.live(pools):
+        return verdict
+    other = instead(ticket, verdict.service_class, fleet, rules)
+    return other or servable(verdict.service_class, pools, fleet, rules, holds=holds, now=now) or verdict
 
 
 def over_limit(request: Request, limits: TenantLimits, now: Instant) -> Refusal | None:

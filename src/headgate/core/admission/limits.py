@@ -21,12 +21,17 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from headgate.core.counters import LimitCounter
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
 from headgate.model.outcome import Outcome
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, RequestId, TenantId, seconds
 
+_LONG_AGO: Final = -(2**63)
+"""The mark of a reservation of which all has drained."""
+_PARTED: Final = Duration(10 * SECOND)
+"""Who does not fit a part of a limit asks again after this: gateways that do not hear each other usually soon do."""
 _LIFE_GUESS: Final = SECOND
 _LIFE_PARTS: Final = 8
 """A request that ends moves what is known of how long they stay by an eighth of the difference."""
@@ -80,6 +85,10 @@ class Rate:
             not_drained = self.used(now) - (self._added - mark) * MINUTE
             self._up_to -= max(0, min((reserved - actual) * MINUTE, not_drained))
 
+    def restore(self, used: int, now: Instant) -> None:
+        """So much, in parts, was in use at that moment."""
+        self._up_to = self.limit * now + used
+
     def used(self, now: Instant) -> int:
         """What is in use, in parts."""
         return max(0, self._up_to - self.limit * now)
@@ -97,12 +106,14 @@ class Rate:
 class _Level:
     """One tenant of a path that has limits."""
 
-    __slots__ = ("concurrency", "life_ns", "open", "requests", "tenant", "tokens")
+    __slots__ = ("concurrency", "life_ns", "open", "requests", "tenant", "tokens", "tokens_whole")
 
     def __init__(self, tenant: TenantId) -> None:
         self.tenant = tenant
         self.requests: Rate | None = None
         self.tokens: Rate | None = None
+        self.tokens_whole = 0
+        """Of how many per minute these tokens are a part; 0 where they are all."""
         self.concurrency: int | None = None
         self.open = 0
         """Requests of the tenant and those below it that have not ended."""
@@ -112,6 +123,7 @@ class _Level:
     def change(self, limits: Limits, now: Instant) -> None:
         self.requests = _changed(self.requests, limits.requests_per_minute, now)
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now)
+        self.tokens_whole = limits.tokens_whole or 0
         self.concurrency = limits.concurrency
         self.open = 0
 
@@ -128,7 +140,12 @@ class _Level:
         if self.tokens is None:
             return
         limit = self.tokens.limit
-        if prompt_tokens > limit:
+        if limit < prompt_tokens <= self.tokens_whole:
+            whole = f"of the {self.tokens_whole} that {name} may use per minute {limit} are to be had here"
+            reason = f"the prompt has about {prompt_tokens} tokens and {whole}, as long as not all gateways answer"
+            reason += f"; wait {seconds(_PARTED)}"
+            yield Shortage(Outcome.RATE_LIMITED, reason, _PARTED)
+        elif prompt_tokens > limit:
             reason = f"the prompt has about {prompt_tokens} tokens and {name} may use {limit} per minute; shorten it"
             yield Shortage(Outcome.TOO_LARGE, f"{reason} or raise its tokens_per_minute", None)
         elif wait := self.tokens.wait_ns(min(tokens, limit), now):
@@ -252,7 +269,7 @@ class TenantLimits:
     def request_ended(self, request_id: RequestId, now: Instant, *, in_flight: bool) -> None:
         """It is over. As long as an attempt of it is in flight its tokens stay reserved."""
         claim = self._claims.get(request_id)
-        if claim is None:
+        if claim is None or claim.ended:
             return
         for level in claim.levels:
             level.open -= 1
@@ -267,6 +284,46 @@ class TenantLimits:
         if path is None or not (path.requests or path.tokens):
             return None
         return LimitsLeft(least_left(path.requests, now), least_left(path.tokens, now))
+
+    # For a successor, and from a predecessor
+
+    def counters(self, now: Instant) -> tuple[LimitCounter, ...]:
+        """Of those that have used anything lately."""
+        found: list[LimitCounter] = []
+        for level in self._levels.values():
+            requests = 0 if level.requests is None else level.requests.used(now)
+            tokens = 0 if level.tokens is None else level.tokens.used(now)
+            if requests or tokens:
+                found.append(LimitCounter(level.tenant, requests, tokens, level.life_ns))
+        return tuple(found)
+
+    def restore(self, counters: Iterable[LimitCounter], now: Instant) -> None:
+        for each in counters:
+            if (level := self._levels.get(each.tenant)) is not None:
+                level.life_ns = each.life_ns
+                for rate, used in ((level.requests, each.requests), (level.tokens, each.tokens)):
+                    if rate is not None:
+                        rate.restore(used, now)
+
+    def adopt(
+        self, ticket: Ticket, prompt_tokens: int, output_tokens: int, arrived: Instant, now: Instant, *, counted: bool
+    ) -> None:
+        """It was let in by another scheduler: counts it as open, and where that did not count it for us, as come in.
+
+        Of what was reserved by the other nothing is given back: nobody knows how much of it has drained.
+        """
+        path = self._paths.get(ticket.tenant)
+        if path is None or ticket.request_id in self._claims:
+            return
+        if not counted:
+            self.take(ticket, prompt_tokens, output_tokens, now)
+            self._claims[ticket.request_id].since = arrived
+            return
+        claim = self._claims[ticket.request_id] = _Claim(ticket.tenant, path.levels, arrived)
+        for level in path.levels:
+            level.open += 1
+        tokens = _tokens(ticket, prompt_tokens, output_tokens)
+        claim.reserved = [(rate, min(tokens, rate.limit), _LONG_AGO) for rate in path.tokens]
 
     def _settle(self, request_id: RequestId, claim: _Claim, now: Instant) -> None:
         del self._claims[request_id]

@@ -8,6 +8,7 @@ than everybody something, and somebody else the next hour.
 """
 
 from collections import deque
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Final
 
@@ -78,6 +79,16 @@ class Shedder:
         fraction = self.fraction + rules.integral_gain * error + rules.proportional_gain * change
         self.fraction = min(max(0, fraction), rules.percent_max * MILLION // 100)
         self._threshold = self._line()
+
+    def restore(self, *, fraction: int, pressure: int, ranks: Iterable[int]) -> None:
+        self._ranks.extend(ranks)
+        if self._rules.enabled:
+            self.fraction, self._last = fraction, pressure
+            self._threshold = self._line()
+
+    def remembered(self) -> tuple[int, tuple[int, ...]]:
+        """The last pressure, and the ranks of the last arrivals where any is refused by them."""
+        return self._last, tuple(self._ranks) if self.fraction else ()
 
     def _line(self) -> int | None:
         """The rank beyond which no more than the fraction of the last arrivals were."""

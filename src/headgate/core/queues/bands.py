@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
+from headgate.core.counters import TurnsCounter
 from headgate.core.queues.fair import IDLE, PASSES, Turns
 from headgate.core.queues.floors import Floors
 from headgate.core.queues.work import Work
@@ -100,6 +101,13 @@ class Backlog:
         if difference and band in self._bands:
             self._bands[band].settle(pool, account, difference)
 
+    def turns(self) -> tuple[TurnsCounter, ...]:
+        """What has been charged to whom, for a successor."""
+        return tuple(counter for number, band in self._bands.items() for counter in band.turns(number))
+
+    def restore(self, counter: TurnsCounter) -> None:
+        self._band(counter.band).restore(counter)
+
     def _waiting_bands(self, pool: PoolName) -> Iterator[int]:
         return (number for number, band in self._bands.items() if band.waits_for(pool))
 
@@ -143,6 +151,13 @@ class _Band:
 
     def waits_for(self, pool: PoolName) -> bool:
         return self._waiting_for.get(pool, 0) > 0
+
+    def turns(self, number: int) -> Iterator[TurnsCounter]:
+        return (turns.counter(number, pool) for pool, turns in self._turns.items())
+
+    def restore(self, counter: TurnsCounter) -> None:
+        turns = self._turns[counter.pool] = Turns()
+        turns.restore(counter)
 
     def push(self, request: Request) -> None:
         account = request.account

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from headgate.model.units import Duration, TenantId
+from headgate.core.counters import TurnsCounter
+from headgate.model.units import Duration, PoolName, TenantId
 
 WEIGHT: Final = 100
 """The weight of a tenant of which the policy says nothing."""
@@ -88,6 +89,22 @@ class Turns:
                 self._push(tenant)
         elif difference > 0:
             self._charged[tenant] = self._level + difference
+
+    # For a successor
+
+    def counter(self, band: int, pool: PoolName) -> TurnsCounter:
+        order = sorted(self._listed, key=lambda each: self._listed[each])
+        waiting = tuple((each, self._charged[each]) for each in order)
+        others = tuple((each, charge) for each, charge in self._charged.items() if each not in self._listed)
+        return TurnsCounter(band, pool, self._level, waiting, others)
+
+    def restore(self, counter: TurnsCounter) -> None:
+        """Goes on from there. Who waited is taken to do so still: who does not is struck off when its turn comes."""
+        self._level = counter.level
+        self._charged = dict(counter.others)
+        for tenant, charged in counter.waiting:
+            self._charged[tenant] = charged
+            self._push(tenant)
 
     def _push(self, tenant: TenantId) -> None:
         self._order += 1

@@ -10,6 +10,7 @@ A band can also be held at its floor, and is then served when it is due and at n
 
 from collections.abc import Iterable, Mapping
 
+from headgate.core.counters import FloorCounter
 from headgate.model.units import Duration, PoolName
 
 
@@ -32,6 +33,12 @@ class Floors:
         """Takes the floor of each band that has one."""
         self._percents = dict(percents)
         self._credit = {key: credit for key, credit in self._credit.items() if key[1] in percents}
+
+    def counters(self) -> tuple[FloorCounter, ...]:
+        return tuple(FloorCounter(pool, band, credit) for (pool, band), credit in self._credit.items())
+
+    def restore(self, counters: Iterable[FloorCounter]) -> None:
+        self._credit = {(each.pool, each.band): each.credit for each in counters if each.band in self._percents}
 
     def order(self, pool: PoolName, bands: Iterable[int]) -> list[int]:
         """Who is asked, in this order, of the bands in the order of priority."""

@@ -9,8 +9,10 @@ How long a start takes is measured where the first of those who are held came be
 was on its way already nobody knows since when.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
+from headgate.core.counters import StartCounter
 from headgate.core.routing.fleet import Fleet
 from headgate.core.rules import Rules
 from headgate.core.state import Request
@@ -42,6 +44,16 @@ class Holds:
 
     def change_rules(self, rules: Rules) -> None:
         self._took_ns = {pool: took for pool, took in self._took_ns.items() if pool in rules.pools}
+
+    def counters(self) -> tuple[StartCounter, ...]:
+        return tuple(StartCounter(pool, took) for pool, took in self._took_ns.items())
+
+    def restore(self, counters: Iterable[StartCounter]) -> None:
+        self._took_ns = {each.pool: each.took_ns for each in counters}
+
+    def expect(self, pools: tuple[PoolName, ...]) -> None:
+        """Somebody has been held for these pools by others, and nobody knows since when."""
+        self.starts.setdefault(pools, _Start(None))
 
     def add(self, request: Request, fleet: Fleet) -> None:
         if (start := self.starts.get(request.pools)) is None:

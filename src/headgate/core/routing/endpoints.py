@@ -17,6 +17,7 @@ from headgate.core.cost import first_token_ns
 from headgate.core.routing.devices import Held
 from headgate.core.routing.learning import Learned
 from headgate.core.routing.prefix_index import PrefixIndex
+from headgate.core.summary import EndpointSummary
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import HeadroomRules
 from headgate.model.speed import EngineSpeed
@@ -134,6 +135,21 @@ class EndpointRecord(Held):
         """Its number in its pool, the least that was free when it came."""
         self.place: int | None = None
         """The number of its one entry in the heap that counts; None while it has no headroom."""
+
+    def seen(self) -> EndpointSummary:
+        """What those see of it who look."""
+        return EndpointSummary(
+            self.id,
+            self.pool,
+            self.state,
+            self.leaving,
+            self.in_flight,
+            self.in_flight_max,
+            kv_tokens=self.kv_used + self.kv_foreign,
+            suspected=self.suspected,
+            decode_percent=self.learned.decode_percent,
+            prefill_percent=self.learned.prefill_percent,
+        )
 
     @property
     def serving(self) -> bool:

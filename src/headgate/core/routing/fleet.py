@@ -5,13 +5,16 @@ its health, and the moments at which it must be looked at again. It notes the po
 in which anything changed, so that the scheduler looks nowhere else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from headgate.core import health
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.commands import Eject, Readmit
+from headgate.core.counters import EndpointCounter
 from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
@@ -44,6 +47,7 @@ class Fleet:
         "_devices",
         "_growths",
         "_lost",
+        "_recalled",
         "_returns",
         "_rules",
         "_silences",
@@ -65,6 +69,8 @@ class Fleet:
         self._devices = Devices()
         self._lost: dict[PoolName, None] = {}
         """Pools that have lost an endpoint that took work: an ordered set."""
+        self._recalled: dict[EndpointId, EndpointCounter] = {}
+        """What an earlier scheduler knew of endpoints that have not joined yet."""
         self._returns: Alarms[EndpointId] = Alarms(agenda)
         self._growths: Alarms[EndpointId] = Alarms(agenda)
         self._stalls: Alarms[EndpointId] = Alarms(agenda)
@@ -138,6 +144,7 @@ class Fleet:
                 pool = self.pools[endpoint.pool] = PoolRecord(self._rules.terms(endpoint.pool))
             record = self.endpoints[endpoint.id] = EndpointRecord(endpoint, pool.terms, now)
             pool.add(record)
+            self._recall(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; it needs a name of its own"
         record.in_flight_max, record.zone = endpoint.in_flight_max, endpoint.zone
         record.leaving = False
@@ -186,6 +193,34 @@ class Fleet:
             self._place(record)
             self._forget_if_gone(record)
 
+    # From one scheduler to the next
+
+    def counters(self) -> tuple[EndpointCounter, ...]:
+        """What is known of each endpoint, be it there or only known from before."""
+        known = tuple(
+            EndpointCounter(each.id, *each.learned.counters(), each.ejections) for each in self.endpoints.values()
+        )
+        return known + tuple(self._recalled.values())
+
+    def restore(self, counters: Iterable[EndpointCounter]) -> None:
+        """To be applied to each of them when it joins."""
+        self._recalled = {each.endpoint_id: each for each in counters}
+
+    def _recall(self, endpoint: EndpointRecord) -> None:
+        if (known := self._recalled.pop(endpoint.id, None)) is not None:
+            endpoint.learned.restore(known.factors, known.sums)
+            # Whoever was ejected is on trial once it says that it is ready.
+            endpoint.ejections = known.ejections
+
+    def adopt(self, endpoint_id: EndpointId, pool: PoolName, now: Instant) -> EndpointRecord:
+        """The endpoint where something is in flight; one that nobody knows is taken to be leaving, until it joins."""
+        record = self.endpoints.get(endpoint_id)
+        if record is None:
+            self.join(Endpoint(endpoint_id, pool, in_flight_max=0), now)
+            record = self.endpoints[endpoint_id]
+            record.leaving = True
+        return record
+
     # Places
 
     def occupy(self, endpoint: EndpointRecord, reservation: Reservation, hashes: Sequence[int] = ()) -> None:
@@ -225,6 +260,13 @@ class Fleet:
         if not endpoint.streams:
             self._stalls.set(endpoint.id, after(now, self.rules.stall_ns_max))
         endpoint.streams += 1
+
+    def went_on(self, endpoint: EndpointRecord, reservation: Reservation, *, tokens: int, computed: bool) -> None:
+        """What an attempt that another scheduler sent had done before it was known here: nothing is learned from it."""
+        endpoint.kv_used += tokens
+        if computed:
+            endpoint.pending_tokens -= reservation.pending_tokens
+        self._place(endpoint)
 
     def vacate(
         self, endpoint: EndpointRecord, reservation: Reservation, *, tokens: int, began: bool, streaming: bool
@@ -270,6 +312,19 @@ class Fleet:
 
     def failed(self, endpoint: EndpointRecord, detail: str, now: Instant) -> list[Eject]:
         return self._eject(endpoint, detail, now) if health.failed(endpoint, self.rules) else []
+
+    def attempt_ended(self, endpoint: EndpointRecord, event: AttemptEnded, now: Instant) -> list[Eject] | list[Readmit]:
+        """What the end of an attempt says of its endpoint."""
+        match event.ending:
+            case AttemptEnding.COMPLETED | AttemptEnding.REFUSED:
+                readmitted = self.succeeded(endpoint, now)
+                return [] if readmitted is None else [readmitted]
+            case AttemptEnding.FAILED | AttemptEnding.SILENT:
+                return self.failed(endpoint, event.detail, now)
+            case AttemptEnding.ABORTED:
+                return []
+            case _:
+                assert_never(event.ending)
 
     def return_due(self, now: Instant) -> None:
         """Puts on trial those whose ejection is over, lets those grow that have just come, and notes who is silent."""

@@ -10,6 +10,8 @@ before anybody compares anything.
 
 from typing import Final
 
+from headgate.core.counters import MILLION
+
 PERCENT_MIN: Final = 25
 PERCENT_MAX: Final = 400
 _FORGET: Final = 0.98
@@ -71,6 +73,18 @@ class Learned:
         before = (self.decode_percent, self.prefill_percent)
         self.decode_percent, self.prefill_percent = round(100 * self._decode), round(100 * self._prefill)
         return before != (self.decode_percent, self.prefill_percent)
+
+    def counters(self) -> tuple[tuple[int, int], tuple[int, int, int, int, int]]:
+        """The factors, and what they follow from, in millionths."""
+        sums = (self._dd, self._dp, self._pp, self._dy, self._py)
+        dd, dp, pp, dy, py = (round(MILLION * each) for each in sums)
+        return (round(MILLION * self._decode), round(MILLION * self._prefill)), (dd, dp, pp, dy, py)
+
+    def restore(self, factors: tuple[int, int], sums: tuple[int, int, int, int, int]) -> None:
+        decode, prefill = factors
+        self._decode, self._prefill = _clamped(decode / MILLION), _clamped(prefill / MILLION)
+        self._dd, self._dp, self._pp, self._dy, self._py = (each / MILLION for each in sums)
+        self.decode_percent, self.prefill_percent = round(100 * self._decode), round(100 * self._prefill)
 
     def _solve(self) -> None:
         dd, pp, dp = self._dd + _TRUST, self._pp + _TRUST, self._dp

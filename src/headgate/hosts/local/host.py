@@ -6,15 +6,15 @@ timer, which is set to the moment that the scheduler names.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
+from headgate.hosts.line import Line, Lines
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Instant, RequestId
+from headgate.model.units import SECOND, Instant
 from headgate.ports.clock import Clock
 from headgate.ports.host import Aside
 from headgate.ports.observer import Observer
@@ -32,14 +32,13 @@ class LocalHost:
         self._clock = clock
         self._observers = tuple(observers)
         self._on_fault = on_fault
-        self._lines: dict[RequestId, LocalLine] = {}
+        self._lines = Lines()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant | None = None
         self._deciding = False
 
-    def open(self, ticket: Ticket, aside: Aside) -> "LocalLine":
-        line = LocalLine(aside, lambda: self._lines.pop(ticket.request_id, None))
-        self._lines[ticket.request_id] = line
+    def open(self, ticket: Ticket, aside: Aside) -> Line:
+        line = self._lines.open(ticket.request_id, aside)
         self.tell(RequestArrived(ticket))
         return line
 
@@ -74,12 +73,8 @@ class LocalHost:
 
     def _perform(self, command: Command) -> None:
         match command:
-            case Abort() | Dispatch(hedge=True):
-                if (line := self._lines.get(command.request_id)) is not None:
-                    line.aside(command)
-            case Dispatch() | End():
-                if (line := self._lines.get(command.request_id)) is not None:
-                    line.deliver(command)
+            case Dispatch() | Abort() | End():
+                self._lines.carry(command)
             case Hold() | Eject() | Readmit():
                 pass
 
@@ -101,30 +96,3 @@ class LocalHost:
             self.tell(TimerFired())
         else:
             self._set_timer()
-
-
-class LocalLine:
-    """What the scheduler orders for one request, in order."""
-
-    __slots__ = ("_close", "_orders", "_waiter", "aside")
-
-    def __init__(self, aside: Aside, close: Callable[[], object]) -> None:
-        self.aside = aside
-        self._close = close
-        self._orders: deque[Dispatch | End] = deque()
-        self._waiter: asyncio.Future[None] | None = None
-
-    async def next(self) -> Dispatch | End:
-        while not self._orders:
-            self._waiter = asyncio.get_running_loop().create_future()
-            await self._waiter
-        return self._orders.popleft()
-
-    def deliver(self, order: Dispatch | End) -> None:
-        self._orders.append(order)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def close(self) -> Dispatch | None:
-        self._close()
-        return next((order for order in self._orders if isinstance(order, Dispatch)), None)

@@ -16,6 +16,7 @@ from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
+    AttemptReported,
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
@@ -26,6 +27,8 @@ from headgate.core.events import (
     PolicyChanged,
     Progressed,
     RequestArrived,
+    RequestReported,
+    RequestSettled,
     RequestWithdrawn,
     TimerFired,
     WithdrawalCause,
@@ -109,6 +112,8 @@ class StandIn(ABC):
                 self._forget_if_empty(self._targets[endpoint_id])
             case EndpointMeasured() | FirstToken() | Progressed() | TimerFired():
                 pass
+            case RequestReported() | AttemptReported() | RequestSettled():
+                raise AssertionError("a stand-in has no predecessor")
             case _:
                 assert_never(event)
         self._fill(now, out)

@@ -1,0 +1,1 @@
+"""Does a cell keep its promises whatever dies, lies or is late?"""

@@ -1,0 +1,101 @@
+"""What goes wrong in one run, and when?
+
+Drawn from the seed: a handful of faults of all kinds, some at the same time, aimed at any process, at the store or at
+whoever is the scheduler at that moment. All are over at `CALM_AT`.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
+
+FAULTS_FROM: Final = Instant(1_500 * MILLISECOND)
+CALM_AT: Final = Instant(8 * SECOND)
+
+
+class Kind(StrEnum):
+    LOSS = "loss"
+    """Of what this process sends or is sent, so many in a hundred are lost."""
+    REPETITION = "repetition"
+    REORDERING = "reordering"
+    DELAY = "delay"
+    PARTITION = "partition"
+    DEAF = "deaf"
+    """Nothing reaches it, what it says is heard."""
+    MUTE = "mute"
+    PAUSE = "pause"
+    """It stands still; what was sent to it is waiting when it goes on."""
+    CRASH = "crash"
+    """It dies, with all that it held, and starts again when the fault is over."""
+    STORE_PAUSE = "store pause"
+    STORE_CRASH = "store crash"
+    """It comes back with all that it had."""
+    STORE_EMPTY = "store empty"
+    STORE_STALE = "store stale"
+    LEASE_LOST = "lease lost"
+    """The store forgets who is the scheduler, and nothing else: two of them at once."""
+    POLICY = "policy"
+    """New rules are read by one process after the other."""
+    RESTART = "restart"
+    """It leaves in peace, ending what it has, at the latest when the fault is over, and starts again."""
+
+
+SCHEDULER: Final = "the scheduler"
+STORE: Final = "the store"
+EVERYBODY: Final = "everybody"
+
+_AT_PROCESS: Final = (
+    Kind.LOSS,
+    Kind.REPETITION,
+    Kind.REORDERING,
+    Kind.DELAY,
+    Kind.PARTITION,
+    Kind.DEAF,
+    Kind.MUTE,
+    Kind.PAUSE,
+    Kind.CRASH,
+    Kind.RESTART,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    kind: Kind
+    target: str
+    at: Instant
+    lasts_ns: Duration
+    degree: int = 0
+    """In a hundred messages, or in milliseconds."""
+
+    @property
+    def over(self) -> Instant:
+        return Instant(self.at + self.lasts_ns)
+
+
+def drawn(seed: int, names: list[str]) -> list[Fault]:
+    random = Random(f"{seed} faults")
+    faults: list[Fault] = []
+    for _ in range(random.choice((1, 1, 2, 2, 3, 4, 6))):
+        kind = random.choice(list(Kind))
+        at = Instant(random.randrange(FAULTS_FROM, CALM_AT - SECOND))
+        longest = min(CALM_AT - at, 6 * SECOND)
+        lasts = Duration(random.randrange(100 * MILLISECOND, longest))
+        if kind in _AT_PROCESS:
+            target = random.choice([*names, SCHEDULER, SCHEDULER])
+            if kind in (Kind.LOSS, Kind.REPETITION, Kind.REORDERING, Kind.DELAY) and random.random() < 0.5:
+                target = EVERYBODY
+        else:
+            target = EVERYBODY if kind is Kind.POLICY else STORE
+        if faults and random.random() < 0.3:
+            # What goes wrong together is worse than what goes wrong one by one.
+            at = Instant(
+                min(CALM_AT - lasts, max(FAULTS_FROM, faults[-1].at + random.randrange(-300, 300) * MILLISECOND))
+            )
+        degree = random.choice((5, 20, 50, 90)) if kind is not Kind.DELAY else random.choice((20, 200, 700))
+        faults.append(Fault(kind, target, at, lasts, degree))
+        if kind is Kind.LEASE_LOST and random.random() < 0.6:
+            # The scheduler does not notice that it has lost the lease.
+            faults.append(Fault(random.choice((Kind.PAUSE, Kind.PARTITION, Kind.DELAY)), SCHEDULER, at, lasts, 700))
+    return sorted(faults, key=lambda fault: fault.at)

@@ -1,0 +1,144 @@
+"""What does the store of a simulated cell do, and on which way do messages reach it?
+
+A store carries entries and keeps a lease and a snapshot. While it is down what is sent to it is lost; while it is
+paused that waits. Between each process and the store is a way with a delay of its own, which loses, repeats, reorders
+and holds up as the faults of the moment say.
+"""
+
+from collections.abc import Callable
+from random import Random
+
+from bench.cell.faults import EVERYBODY, Fault, Kind
+from headgate.hosts.cell.codec import decoded_snapshot
+from headgate.hosts.cell.election import Claim, claimed, released
+from headgate.hosts.cell.messages import Epoch, Lease
+from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, after
+from headgate.simulation.virtual.timeline import Timeline
+
+_STALE_NS = Duration(3 * SECOND)
+"""How old the copy is from which a store comes back that has lost the latest."""
+
+
+class Store:
+    def __init__(self, timeline: Timeline, clock: Callable[[], Instant], random: Random) -> None:
+        self._timeline = timeline
+        self._clock = clock
+        self._random = random
+        self.up = True
+        self.paused = False
+        self._waiting: list[Callable[[], None]] = []
+        self.lease: Lease | None = None
+        self.snapshot: bytes | None = None
+        self._skew_ns = random.randrange(-1_000, 1_000) * SECOND
+        self._history: list[tuple[Instant, Lease | None, bytes | None]] = []
+        self.granted: dict[tuple[int, str], Instant] = {}
+        """Until when each epoch has had the lease, by the true time."""
+
+    def _now(self) -> Instant:
+        return Instant(self._clock() + self._skew_ns + 2_000 * SECOND)
+
+    def reach(self, action: Callable[[], None]) -> None:
+        """Something has come to the store."""
+        if self.paused:
+            self._waiting.append(action)
+        elif self.up:
+            action()
+
+    def claim(self, claim: Claim) -> Lease:
+        self.lease = claimed(self.lease, claim, self._now())
+        if self.lease.epoch == claim.epoch:
+            key = (claim.epoch.number, claim.epoch.id)
+            self.granted[key] = after(self._clock(), claim.lasts_ns)
+        self._remember()
+        return self.lease
+
+    def release(self, epoch: Epoch) -> None:
+        self.lease = released(self.lease, epoch, self._now())
+        self._remember()
+
+    def write(self, written: bytes) -> bool:
+        """Puts a snapshot where no newer one is; whether it is there."""
+        if self.snapshot is not None:
+            old, new = decoded_snapshot(self.snapshot).at, decoded_snapshot(written).at
+            if (old.epoch, old.number) > (new.epoch, new.number):
+                return False
+        self.snapshot = written
+        self._remember()
+        return True
+
+    def _remember(self) -> None:
+        self._history.append((self._clock(), self.lease, self.snapshot))
+        del self._history[:-200]
+
+    # Faults
+
+    def befall(self, fault: Fault) -> None:
+        match fault.kind:
+            case Kind.STORE_PAUSE:
+                self.paused = True
+            case Kind.LEASE_LOST:
+                self.lease = None
+            case _:
+                self.up = False
+
+    def recover(self, fault: Fault) -> None:
+        if fault.kind is Kind.STORE_PAUSE:
+            self.paused = False
+            waiting, self._waiting = self._waiting, []
+            for action in waiting:
+                self.reach(action)
+            return
+        self.up = True
+        if fault.kind is Kind.STORE_EMPTY:
+            self.lease = self.snapshot = None
+        elif fault.kind is Kind.STORE_STALE:
+            then = self._clock() - fault.lasts_ns - _STALE_NS
+            old = [each for each in self._history if each[0] <= then]
+            self.lease, self.snapshot = old[-1][1:] if old else (None, None)
+
+
+class Way:
+    """Between one process and the store, in both directions."""
+
+    def __init__(self, name: str, timeline: Timeline, clock: Callable[[], Instant], random: Random) -> None:
+        self.name = name
+        self._timeline = timeline
+        self._clock = clock
+        self._random = random
+        self.faults: list[Fault] = []
+
+    def concerned(self, kind: Kind) -> Fault | None:
+        return next((each for each in self.faults if each.kind is kind), None)
+
+    def carry(self, action: Callable[[], None], *, outward: bool) -> None:
+        """Brings something to the other end, or not."""
+        if not self.faults:
+            self._timeline.at(after(self._clock(), Duration(self._random.randrange(100_000, 1_000_000))), _do, action)
+            return
+        if self.concerned(Kind.PARTITION) or self.concerned(Kind.MUTE if outward else Kind.DEAF):
+            return
+        random = self._random
+        if (loss := self.concerned(Kind.LOSS)) is not None and random.randrange(100) < loss.degree:
+            return
+        times = 1
+        if (again := self.concerned(Kind.REPETITION)) is not None and random.randrange(100) < again.degree:
+            times = 2
+        for _ in range(times):
+            self._timeline.at(after(self._clock(), self._delay()), _do, action)
+
+    def _delay(self) -> Duration:
+        random = self._random
+        delay = random.randrange(100_000, 1_000_000)
+        if (late := self.concerned(Kind.DELAY)) is not None:
+            delay += random.randrange(late.degree * MILLISECOND)
+        if (mixed := self.concerned(Kind.REORDERING)) is not None and random.randrange(100) < mixed.degree:
+            delay += random.randrange(400 * MILLISECOND)
+        return Duration(delay)
+
+
+def _do(action: Callable[[], None]) -> None:
+    action()
+
+
+def concerns(fault: Fault, name: str, scheduler: str | None) -> bool:
+    return fault.target in (name, EVERYBODY) or (fault.target == "the scheduler" and scheduler == name)

@@ -1,0 +1,479 @@
+"""What happens in a whole cell, in one process, when time is only a number?
+
+Gateways and candidates are the very nodes that a live cell runs; store, ways, engines and callers are simulated, and
+what goes wrong is drawn from the seed. The same seed gives the same run to the last byte.
+"""
+
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+from typing import Final
+
+from bench.cell.checks import Findings
+from bench.cell.engines import Engine, Running
+from bench.cell.faults import CALM_AT, STORE, Fault, Kind, drawn
+from bench.cell.process import OUTPUT_TOKENS, Process
+from bench.cell.store import Store, concerns
+from headgate.core.commands import Dispatch
+from headgate.hosts.cell.election import Claim
+from headgate.hosts.cell.leader import Leader
+from headgate.hosts.cell.messages import Epoch, Granted, SchedulerEntry, Share, Snapshots
+from headgate.hosts.cell.shares import places_of
+from headgate.hosts.cell.timing import Timing
+from headgate.hosts.cell.views import Mode, Standing
+from headgate.model.endpoint import Endpoint
+from headgate.model.limits import Limits
+from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import (
+    MILLISECOND,
+    MINUTE,
+    SECOND,
+    ClassName,
+    Duration,
+    EndpointId,
+    Instant,
+    ModelName,
+    PoolName,
+    RequestId,
+    TenantId,
+    after,
+)
+from headgate.simulation.virtual.timeline import Timeline
+
+ARRIVALS_END: Final = Instant(12 * SECOND)
+FOLLOWED_BY: Final = Instant(CALM_AT + 3 * SECOND)
+"""From here on all follow one scheduler, and it answers at once."""
+ANSWERED_NS: Final = Duration(400 * MILLISECOND)
+QUEUE_WAIT_NS: Final = {"interactive": Duration(4 * SECOND), "batch": Duration(6 * SECOND)}
+OVER_AT: Final = Instant(60 * SECOND)
+LIMITED: Final = TenantId("bounded")
+LIMIT: Final = 30
+"""Requests per minute of that tenant."""
+
+
+class World:
+    def __init__(self, seed: int, *, told: Callable[[str], None] | None = None) -> None:
+        self.seed = seed
+        self.now = Instant(0)
+        self.timeline = Timeline()
+        self.findings = Findings()
+        self._told = told
+        random = Random(f"{seed} world")
+        lost_ns = Duration(random.choice((2, 4, 10)) * SECOND)
+        self.timing = Timing(lost_ns=lost_ns, stage_ns_max=Duration(random.choice((1, 30)) * SECOND))
+        self.gateways = [f"g{number}" for number in range(random.choice((2, 3, 3, 4)))]
+        names = [*self.gateways, *(["s0"] if random.random() < 0.4 else [])]
+        self.candidates = names if random.random() < 0.3 else names[-2:]
+        self.engines = {
+            engine.endpoint.id: engine
+            for engine in (_engine(number, random) for number in range(random.choice((1, 2, 3))))
+        }
+        self.policy = _policy(min(each.kv_tokens for each in self.engines.values()))
+        self.next_policy = replace(self.policy, tenants=(*self.policy.tenants, Tenant(TenantId("new"))))
+        self.store = Store(self.timeline, lambda: self.now, Random(f"{seed} store"))
+        self.tickets: dict[RequestId, Ticket] = {}
+        self.leaders: dict[str, tuple[Process, Leader]] = {}
+        self.grants: dict[tuple[str, RequestId, int], Instant] = {}
+        self.island_shares: dict[str, Share] = {}
+        self.faults = drawn(seed, names)
+        self.processes = {name: Process(name, self, gateway=name in self.gateways) for name in names}
+        self._befallen: dict[int, list[str]] = {}
+        for fault in self.faults:
+            self.timeline.at(fault.at, self._befall, fault)
+            self.timeline.at(fault.over, self._recover, fault)
+        self._plan_arrivals(Random(f"{seed} arrivals"))
+
+    # Time
+
+    def after(self, wait: Duration, action: Callable[[], object]) -> None:
+        self.timeline.at(after(self.now, wait), _do, action)
+
+    def run(self) -> Findings:
+        self.timeline.at(FOLLOWED_BY, _do, self._check_following)
+        while (moment := self.timeline.next()) is not None and moment < OVER_AT:
+            self.now = moment
+            try:
+                self.timeline.do_next()
+            except Exception:  # noqa: BLE001 - a mistake of ours is a finding like any other, and belongs to its seed.
+                self.violated(traceback.format_exc())
+            if self.findings.violations or (moment > FOLLOWED_BY and self._is_over()):
+                break
+        self._check_end()
+        return self.findings
+
+    def _is_over(self) -> bool:
+        """Whether nothing is open, and nobody remembers anything that was."""
+        for process in self.processes.values():
+            if process.open or process.attempts or process.node.member.unsettled:
+                return False
+            if process.node.leader is not None and process.node.leader.booked():
+                return False
+        return True
+
+    def trace(self, who: str, what: str) -> None:
+        if self._told is not None:
+            self._told(f"{self.now / 1e9:11.6f} {who:10} {what}")
+
+    def violated(self, what: str) -> None:
+        self.trace("VIOLATION", what)
+        self.findings.violated(self.now, what)
+
+    # What is asked for
+
+    def _plan_arrivals(self, random: Random) -> None:
+        places = sum(each.endpoint.in_flight_max for each in self.engines.values())
+        rate = places * random.choice((0.3, 0.6, 0.9, 1.3)) / 1.25
+        moment, number = 0.1, 0
+        while moment * SECOND < ARRIVALS_END:
+            number += 1
+            request_id = RequestId(f"r{number}")
+            tenant = random.choice((LIMITED, TenantId("open"), TenantId("open")))
+            tight = random.random() < 0.1
+            ticket = self.tickets[request_id] = Ticket(
+                request_id,
+                Api.CHAT,
+                ModelName("m"),
+                tenant,
+                stream=True,
+                prompt_bytes=4 * random.randrange(20, 500),
+                class_named=random.choice(("interactive", "batch")),
+                completion_ns_left=Duration(8 * SECOND) if tight else None,
+                output_tokens_max=OUTPUT_TOKENS,
+            )
+            patience = Duration(random.randrange(50, 3_000) * MILLISECOND) if random.random() < 0.07 else None
+            at = random.choice(self.gateways)
+            self.timeline.at(Instant(int(moment * SECOND)), self._arrive, (at, ticket, patience))
+            moment += random.expovariate(rate)
+
+    def _arrive(self, what: tuple[str, Ticket, Duration | None]) -> None:
+        name, ticket, patience = what
+        self.processes[name].arrive(ticket, patience)
+
+    def hash_of(self, policy: Policy) -> str:
+        return "second" if policy is self.next_policy else "first"
+
+    # The store's streams
+
+    def to_inbox(self, sender: Process, written: bytes) -> None:
+        def arrived() -> None:
+            for process in self.processes.values():
+                if process.up and process.node.leads:
+                    process.way.carry(lambda p=process: p.receive(written, from_member=True), outward=False)
+
+        sender.way.carry(lambda: self.store.reach(arrived), outward=True)
+
+    def to_outbox(self, sender: Process, name: str, written: bytes) -> None:
+        def arrived() -> None:
+            process = self.processes[name]
+            process.way.carry(lambda: process.receive(written, from_member=False), outward=False)
+
+        sender.way.carry(lambda: self.store.reach(arrived), outward=True)
+
+    def claim(self, sender: Process, claim: Claim) -> None:
+        def arrived() -> None:
+            lease = self.store.claim(claim)
+            sender.way.carry(lambda: sender.answered(claim, lease), outward=False)
+
+        sender.way.carry(lambda: self.store.reach(arrived), outward=True)
+
+    def release(self, sender: Process, epoch: Epoch) -> None:
+        # From here on it grants nothing, whenever the store hears of it.
+        self.store.granted[epoch.number, epoch.id] = min(self.now, self.store.granted[epoch.number, epoch.id])
+        sender.way.carry(lambda: self.store.reach(lambda: self.store.release(epoch)), outward=True)
+
+    def write(self, sender: Process, written: bytes, at: Snapshots) -> None:
+        def arrived() -> None:
+            if self.store.write(written):
+                sender.way.carry(lambda: sender.written(at), outward=False)
+
+        sender.way.carry(lambda: self.store.reach(arrived), outward=True)
+
+    def read(self, sender: Process) -> None:
+        def arrived() -> None:
+            written = self.store.snapshot
+            sender.way.carry(lambda: sender.was_read(written), outward=False)
+
+        sender.way.carry(lambda: self.store.reach(arrived), outward=True)
+
+    # Faults
+
+    def scheduler(self) -> str | None:
+        leading = [each for each in self.processes.values() if each.up and each.node.leader is not None]
+        best = max(leading, key=lambda each: each.node.leader.epoch.number if each.node.leader else 0, default=None)
+        return None if best is None else best.name
+
+    def _befall(self, fault: Fault) -> None:
+        self.trace("fault", f"{fault.kind.value} at {fault.target} for {fault.lasts_ns / 1e9:.3f} s ({fault.degree})")
+        if fault.target == STORE:
+            self.store.befall(fault)
+            return
+        scheduler = self.scheduler()
+        struck = [name for name in self.processes if concerns(fault, name, scheduler)]
+        self._befallen[self.faults.index(fault)] = struck
+        for name in struck:
+            process = self.processes[name]
+            process.troubles.append(fault)
+            match fault.kind:
+                case Kind.PAUSE:
+                    process.paused = True
+                case Kind.CRASH:
+                    if process.up:
+                        process.crash()
+                case Kind.RESTART:
+                    process.restart()
+                case Kind.POLICY:
+                    wait = Duration(process.random.randrange(fault.lasts_ns))
+                    self.after(wait, process.read_policy)
+                case _:
+                    process.way.faults.append(fault)
+
+    def _recover(self, fault: Fault) -> None:
+        self.trace("fault", f"{fault.kind.value} at {fault.target} is over")
+        if fault.target == STORE:
+            self.store.recover(fault)
+            return
+        for name in self._befallen[self.faults.index(fault)]:
+            process = self.processes[name]
+            if fault.kind is Kind.PAUSE:
+                process.resume()
+            elif fault.kind is Kind.CRASH:
+                if not process.up:
+                    process.start()
+            elif fault.kind is Kind.RESTART:
+                process.end_grace()
+            elif fault in process.way.faults:
+                process.way.faults.remove(fault)
+
+    # What is looked at
+
+    def began_to_lead(self, process: Process, leader: Leader) -> None:
+        epoch = leader.epoch
+        self.trace(process.name, f"is the scheduler of epoch {epoch.number} {epoch.id}")
+        self.findings.epochs += 1
+        self.findings.blank_epochs += leader.blank and bool(self.leaders)
+        self.leaders[f"epoch {epoch.number} {epoch.id}"] = (process, leader)
+
+    def began_island(self, process: Process, share: Share | None) -> None:
+        assert share is not None
+        self.findings.islands += 1
+        self.island_shares[process.decider] = share
+
+    def left(self, process: Process) -> None:
+        for request_id in process.node.member.unsettled_ids():
+            # Nobody can tell of it any more, should the scheduler die before it has written a snapshot.
+            self.findings.stories[request_id].orphaned = True
+        if (held := process.node.member.held) or process.open:
+            self.violated(f"{process.name} has left with {held} requests")
+
+    def goes_by(self, process: Process, policy_hash: str) -> None:
+        """A process is told that it is to go by new rules."""
+        self.trace(process.name, f"goes by the {policy_hash} rules")
+        member, leader = process.node.member, process.node.leader
+        assert process.read_at is not None
+        if member.island_share is not None:
+            return
+        if leader is None:
+            epoch = member.bound
+            followed = None if epoch is None else self.leaders[f"epoch {epoch.number} {epoch.id}"][1]
+            if followed is None or followed.policy_hash != policy_hash:
+                self.violated(f"{process.name} goes by the {policy_hash} rules before the scheduler that it follows")
+        elif process.clock() - process.read_at < self.timing.stage_ns_max:
+            for name, standing in leader.standings().items():
+                other = self.processes[name]
+                follows = other.up and other.gateway and other.node.member.bound == leader.epoch
+                if standing is Standing.PRESENT and follows and other.read_at is None:
+                    self.violated(f"{process.name} goes by the {policy_hash} rules, and {name} has not read them")
+
+    def begins(self, process: Process, order: Dispatch, running: Running) -> None:
+        engine = self.engines[order.endpoint_id]
+        engine.start(running)
+        self.findings.sent(order.request_id, self.now)
+        there = len(engine.running)
+        self.trace(
+            process.name,
+            f"{order.request_id} attempt {order.attempt} begins at {order.endpoint_id} by {running.decider}:"
+            f" {there} of {engine.endpoint.in_flight_max}",
+        )
+        self._check_grant(process, order, running)
+        self._check_decider(engine, running)
+        self._check_sum(engine)
+
+    def granted(self, entry: SchedulerEntry) -> None:
+        """A scheduler sends an entry: what it grants in it must have been granted while the lease was its own."""
+        key = (entry.head.epoch.number, entry.head.epoch.id)
+        for age_ns, said in entry.messages:
+            if isinstance(said, Granted):
+                made = Instant(self.now - age_ns)
+                self.grants[f"epoch {key[0]} {key[1]}", said.order.request_id, said.order.attempt] = made
+                if made > self.store.granted[key] + MILLISECOND:
+                    self.violated(f"epoch {key} granted {said.order.request_id} after its lease was over")
+
+    def _check_grant(self, process: Process, order: Dispatch, running: Running) -> None:
+        made = self.grants.get((running.decider, order.request_id, order.attempt))
+        if made is None:
+            return
+        late = self.now - made - self.timing.at_most(self.timing.start_within_ns)
+        if late > 0:
+            self.violated(f"{order.request_id} was begun {late} ns later than its grant allows")
+        leading, leader = self.leaders[running.decider]
+        key = (process.name, order.request_id, order.attempt, order.endpoint_id)
+        if leading.node.leader is leader and key not in leader.booked():
+            self.violated(f"{key} was begun and is not in the book of {running.decider}")
+
+    def _check_decider(self, engine: Engine, running: Running) -> None:
+        """No decider has more at an endpoint than is its own."""
+        own = [each for each in engine.running.values() if each.decider == running.decider]
+        places, kv_tokens = engine.endpoint.in_flight_max, engine.kv_tokens
+        if running.decider.startswith("island"):
+            # What it had before counts too: with that it may have more, but begins nothing beyond its share.
+            own = [each for each in engine.running.values() if each.life == running.life]
+            share = self.island_shares[running.decider]
+            places, kv_tokens = places_of(share, engine.endpoint.id, places), kv_tokens // share.of
+        else:
+            own = [each for each in own if not self._given_up(each)]
+        if len(own) > places:
+            self.violated(f"{running.decider} has {len(own)} at {engine.endpoint.id}, and {places} are its own")
+        held = sum(each.kv_tokens for each in own)
+        if held > kv_tokens and len(own) > 1:
+            self.violated(f"{running.decider} holds {held} tokens at {engine.endpoint.id}, and {kv_tokens} are its own")
+
+    def check_beginning(self, leader: Leader, passed_ns: Duration) -> None:
+        """A new scheduler begins when all whom it knows of have reported, or it has waited for long enough."""
+        if passed_ns < self.timing.gather_ns_max:
+            for name, standing in leader.standings().items():
+                if standing is Standing.ABSENT:
+                    self.violated(f"epoch {leader.epoch.number} begins after {passed_ns} ns, without {name}'s report")
+
+    def check_books(self, leader: Leader, endpoint_id: EndpointId) -> None:
+        """A scheduler grants only what is free by all that is true of those that it knows.
+
+        That is what they have there, what was granted and may yet begin, and the shares of those that are islands.
+        """
+        engine, standings = self.engines[endpoint_id], leader.standings()
+        places = engine.endpoint.in_flight_max
+        taken = 0
+        for name, process in self.processes.items():
+            if not process.up or process.node.member.bound != leader.epoch or name not in standings:
+                continue
+            there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
+            booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
+            member = process.node.member
+            share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
+            if standings[name] is Standing.ABSENT and not leader.has_reported(name):
+                # What it holds nobody can know; what it may take is kept.
+                taken += max(len(booked), share)
+            elif standings[name] is Standing.ABSENT or member.island_share is not None:
+                # What was granted to it and has not reached it never will; it has its share instead.
+                taken += max(len(there), len(booked), share)
+            else:
+                taken += len(there | booked)
+        if taken + 1 > places:
+            self.violated(f"epoch {leader.epoch.number} grants a place at {endpoint_id}: {taken} of {places} are taken")
+
+    def _given_up(self, running: Running) -> bool:
+        """Whether its scheduler may take it to be gone: its gateway has died, or was silent for long enough."""
+        process = self.processes[running.life[0]]
+        if running.orphaned or process.life != running.life or not process.up:
+            return True
+        _, leader = self.leaders[running.decider]
+        lost_ns = self.timing.lost_ns - SECOND
+        silent = any(each.over > running.since and each.lasts_ns >= lost_ns for each in process.troubles)
+        key = (running.life[0], running.request_id, running.attempt)
+        return silent and key not in {each[:3]: None for each in leader.booked()}
+
+    def _check_sum(self, engine: Engine) -> None:
+        """What all deciders have together, by the formula of the docs."""
+        places, there = engine.endpoint.in_flight_max, len(engine.running)
+        allowed = places
+        others = {each.decider: None for each in engine.running.values()}
+        newest = max((each for each in others if each.startswith("epoch")), key=_number, default=None)
+        for decider in others:
+            if decider.startswith("island"):
+                allowed += places_of(self.island_shares[decider], engine.endpoint.id, places)
+            elif decider != newest:
+                allowed += places
+        epochs = [each for each in engine.running.values() if each.decider.startswith("epoch")]
+        allowed += len([each for each in epochs if self._given_up(each)])
+        if len(self.faults) == 1:
+            orphans = len([each for each in engine.running.values() if each.orphaned])
+            most = places if self.faults[0].kind is Kind.CRASH else 2 * places - places // len(self.gateways)
+            allowed = min(allowed, most + orphans)
+        if there > allowed:
+            self.violated(f"{there} at {engine.endpoint.id}, and {allowed} are allowed")
+        self.findings.worst_percent = max(self.findings.worst_percent, 100 * there // places)
+        self.findings.worst_kv_percent = max(self.findings.worst_kv_percent, 100 * engine.kv_held // engine.kv_tokens)
+
+    def _check_limit(self) -> None:
+        """What was let in of the limited tenant, by the formula of the docs."""
+        sent = [each for each in self.findings.stories.values() if each.tenant == LIMITED and each.sent]
+        minutes = Fraction(max((each.decided or 0 for each in sent), default=0), MINUTE)
+        allowed = LIMIT * (1 + minutes) * (1 + self.findings.blank_epochs)
+        for share in self.island_shares.values():
+            allowed += max(1, LIMIT // share.of) * (1 + minutes)
+        allowed += len([each for each in sent if each.orphaned])
+        if len(sent) > allowed:
+            self.violated(f"{len(sent)} requests of a limited tenant were sent, and {float(allowed):.1f} are allowed")
+
+    def _check_following(self) -> None:
+        leading = [each for each in self.processes.values() if each.node.leader is not None]
+        if len(leading) != 1:
+            self.violated(
+                f"{[each.name for each in leading]} are schedulers {FOLLOWED_BY - CALM_AT} ns after the faults"
+            )
+            return
+        leader = leading[0].node.leader
+        assert leader is not None
+        for process in self.processes.values():
+            member = process.node.member
+            if member.mode is not Mode.FOLLOWING or member.bound != leader.epoch:
+                self.violated(f"{process.name} is {member.mode.value} and follows {member.bound}, not {leader.epoch}")
+            if any(each.kind is Kind.POLICY for each in self.faults) and process.policy is not self.next_policy:
+                self.violated(f"{process.name} does not go by the new rules")
+            if (waits := member.unacknowledged_ns(process.clock())) > ANSWERED_NS:
+                self.violated(f"{process.name} has had no answer for {waits} ns")
+
+    def _check_end(self) -> None:
+        if self.findings.violations:
+            return
+        self._check_limit()
+        for request_id, story in self.findings.stories.items():
+            if story.ended is None and not story.lost:
+                self.violated(f"{request_id} of {story.member} has not ended")
+            longest = QUEUE_WAIT_NS[self.tickets[request_id].class_named or ""] + ANSWERED_NS
+            if story.opened > FOLLOWED_BY and (story.decided or self.now) - story.opened > longest:
+                self.violated(f"{request_id} of {story.member} waited for longer than {longest} ns")
+        for process in self.processes.values():
+            member, leader = process.node.member, process.node.leader
+            if member.held or member.unsettled:
+                self.violated(f"{process.name} still holds {member.held} requests, {member.unsettled} unsettled")
+            if leader is not None and (leader.booked() or leader.summary().requests):
+                self.violated(f"{process.name} still has in its book {leader.booked()} of {leader.summary().requests}")
+
+
+def _engine(number: int, random: Random) -> Engine:
+    endpoint = Endpoint(EndpointId(f"e{number}"), PoolName("p"), random.choice((2, 3, 4, 6, 8)))
+    return Engine(endpoint, kv_tokens=random.choice((1_500, 3_000, 100_000)))
+
+
+def _policy(kv_tokens: int) -> Policy:
+    return Policy(
+        classes=(
+            ServiceClass(ClassName("interactive"), 0, queue_wait_ns_max=QUEUE_WAIT_NS["interactive"]),
+            ServiceClass(ClassName("batch"), 1, queue_wait_ns_max=QUEUE_WAIT_NS["batch"]),
+        ),
+        tenants=(Tenant(TenantId("open")), Tenant(LIMITED, limits=Limits(requests_per_minute=LIMIT))),
+        pools=(Pool(PoolName("p"), kv_tokens=kv_tokens),),
+        models=(Model(ModelName("m"), (PoolName("p"),)),),
+    )
+
+
+def _number(decider: str) -> int:
+    return int(decider.split()[1])
+
+
+def _do(action: Callable[[], object]) -> None:
+    action()

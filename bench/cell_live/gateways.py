@@ -1,0 +1,149 @@
+"""How are gateways started that differ in nothing but their host, and how is a load put on them?
+
+One upstream that answers at once stands behind all of them (bench/upstream.py). Gateways run on one core, everything
+else on another: the store, whoever schedules, the upstream and the load. So what is compared is what a request waits
+for, not who gets the core.
+"""
+
+import json
+import secrets
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from bench.cores import started_on
+from bench.generator import Measured, Plan
+from bench.targets import GATEWAY, ROOT, MissingPart
+from bench.upstream import MODEL
+from headgate.wire.keys import digest
+from tests.support.ports import free_port
+from tests.support.processes import ChildProcess
+
+SECRET = secrets.token_urlsafe(24)
+KEYS: Mapping[str, str] = {"interactive": secrets.token_urlsafe(24), "batch": secrets.token_urlsafe(24)}
+"""Of one tenant for each class."""
+START_S_MAX = 30.0
+
+
+class WrongAnswers(Exception):
+    """Figures of a run in which something failed say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    name: str
+    port: int
+    admin_port: int
+    process: ChildProcess
+
+    def status(self) -> dict[str, Any]:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with direct.open(f"http://127.0.0.1:{self.admin_port}/status", timeout=5) as page:
+            found: dict[str, Any] = json.load(page)
+            return found
+
+    def wait_until_ready(self) -> None:
+        """Until all endpoints are, and in a cell until a scheduler is followed."""
+        give_up_at = time.monotonic() + START_S_MAX
+        while not _is_ready(self):
+            if time.monotonic() > give_up_at:
+                raise MissingPart(f"{self.name} found no engine or scheduler; its log:\n{self.process.log()[-2000:]}")
+            time.sleep(0.1)
+
+
+def _is_ready(gateway: Running) -> bool:
+    try:
+        status = gateway.status()
+    except (OSError, HTTPException, ValueError):
+        return False
+    cell = status.get("cell")
+    followed = cell is None or cell["leads"] or cell["mode"] == "following"
+    return followed and all(endpoint["state"] == "ready" for endpoint in status["endpoints"])
+
+
+@contextmanager
+def gateway(
+    name: str,
+    core: int,
+    upstream_port: int,
+    folder: Path,
+    *,
+    in_flight_max: int,
+    cell: Mapping[str, object] | None = None,
+    verb: str = "serve",
+) -> Generator[Running]:
+    port, admin_port = free_port(), free_port()
+    patient = {"queue_wait_max": "60s", "first_token_max": "60s", "queue_length_max": 10_000}
+    config: dict[str, Any] = {
+        "listen": f"127.0.0.1:{port}",
+        "admin_listen": f"127.0.0.1:{admin_port}",
+        "drain_grace": "1s",
+        "key_secret": SECRET,
+        "pools": {
+            "bench": {
+                "engine": "vllm",
+                "served_model": MODEL,
+                "in_flight_max": in_flight_max,
+                "endpoints": [f"http://127.0.0.1:{upstream_port}"],
+            }
+        },
+        "models": {"public-model": "bench"},
+        "classes": {
+            "interactive": {"band": 0, **patient},
+            "batch": {"band": 1, "queue_length_per_tenant_max": 10_000, **patient},
+        },
+        "tenants": {
+            each: {"keys": [f"hmac-sha256:{digest(SECRET.encode(), key).hex()}"], "classes": [each]}
+            for each, key in KEYS.items()
+        },
+    }
+    if cell is not None:
+        config["cell"] = {"member": name, **cell}
+    file = folder / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(config))
+    with started_on(core):
+        process = ChildProcess(name, [*GATEWAY, verb, str(file)])
+    with process:
+        process.wait_until_ok(f"http://127.0.0.1:{admin_port}/ready", START_S_MAX)
+        yield Running(name, port, admin_port, process)
+
+
+class Sending:
+    """A load under way on one gateway."""
+
+    def __init__(self, plan: Plan, core: int) -> None:
+        self._plan = plan
+        command = [sys.executable, "-m", "bench.generator", json.dumps(asdict(plan))]
+        with started_on(core):
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def measured(self) -> Measured:
+        printed, _ = self._process.communicate(timeout=self._plan.warm_up_s + self._plan.seconds + 60)
+        done = msgspec.json.decode(printed, type=Measured)
+        if done.failed:
+            raise WrongAnswers(f"{done.failed} requests failed, the first by: {done.problem}")
+        return done
+
+
+@contextmanager
+def sending(to: Running, core: int, *, service_class: str = "interactive", **how: Any) -> Generator[Sending]:
+    plan = Plan(port=to.port, key=KEYS[service_class], model="public-model", **how)
+    under_way = Sending(plan, core)
+    try:
+        yield under_way
+    finally:
+        under_way.stop()

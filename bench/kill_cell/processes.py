@@ -1,0 +1,330 @@
+"""What does a whole cell consist of, as processes, and how is each of them started, seen and hurt?
+
+Simulated engines of two colours, four gateways, at times two processes that only schedule, and the callers. In each of
+two configurations everything that a request meets is of one colour, so that a mixture of both would show. All are ended
+by their ids when the block is left, whatever ends it (tests/support/processes.py); the store is the caller's.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from bench.command import tell
+from bench.kill_cell.load import Gateway, Plan
+from bench.kill_cell.record import Record
+from tests.support.ports import free_port
+from tests.support.processes import ChildProcess, ProcessFailedError
+from tests.support.simulated import HEADGATE, simulated_engines
+
+COLOURS = ("amber", "blue")
+MODEL = "m"
+GATEWAYS = 4
+ENGINES = 2
+"""Of each colour."""
+PROFILE, SPEED_UP = "h100x8-llama-70b", 0.5
+"""About 14 tokens a second in each answer: streams last, and the machine has few of them to pass on."""
+IN_FLIGHT_MAX = 128
+STREAMS_PER_S, PLAIN_PER_S, LONG_EVERY = 8.0, 1.0, 10
+SHORT_TOKENS, LONG_TOKENS_MIN, LONG_TOKENS_MAX = 5, 130, 230
+LIMITS = {"requests_per_minute": 40_000, "tokens_per_minute": 4_000_000, "concurrency": 2_000}
+"""Far above the load, also divided by the number of gateways: whoever is refused for one of them was misjudged."""
+DRAIN_GRACE = "60s"
+LOOK_EVERY_S = 0.2
+START_S_MAX = 30.0
+SETTLE_S_MAX = 40.0
+
+Status = dict[str, Any]
+
+
+class NotSettled(Exception):
+    """The cell did not come to rest; what follows would say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a process said of itself at one moment."""
+
+    at_s: float
+    number: int
+    status: Status
+
+    @property
+    def cell(self) -> Status:
+        return self.status.get("cell") or {}
+
+
+@dataclass
+class Part:
+    """A gateway or a dedicated scheduler: what it is started with, and what runs of it."""
+
+    name: str
+    verb: str
+    file: Path
+    port: int
+    admin_port: int
+    process: ChildProcess | None = None
+
+    @property
+    def admin_url(self) -> str:
+        return f"http://127.0.0.1:{self.admin_port}"
+
+
+@dataclass
+class Cell:
+    folder: Path
+    store_url: str | None
+    """None for gateways that know nothing of each other."""
+    seed: int
+    dedicated: int = 0
+    """Processes that only schedule; where there are some, gateways do not."""
+    parts: list[Part] = field(default_factory=list[Part])
+    seen: list[Seen] = field(default_factory=list[Seen])
+    colour: int = 0
+    _urls: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _load: ChildProcess | None = None
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    # Starting and ending
+
+    @contextmanager
+    def running(self) -> Iterator["Cell"]:
+        with self._stack:
+            for colour in COLOURS:
+                how = ("--profile", PROFILE, "--speed-up", str(SPEED_UP))
+                self._urls[colour] = self._stack.enter_context(simulated_engines(ENGINES, *how, model=colour))
+            for number in range(GATEWAYS):
+                self.parts.append(self._part(f"gateway-{number}", "serve"))
+            for number in range(self.dedicated):
+                self.parts.append(self._part(f"scheduler-{number}", "scheduler"))
+            self.write_configs()
+            self._stack.callback(self._stop_all)
+            for part in self.parts:
+                self.start(part)
+            watcher = threading.Thread(target=self._watch, daemon=True)
+            watcher.start()
+            self._stack.callback(watcher.join)
+            self._stack.callback(self._over.set)
+            self.wait_until_settled()
+            yield self
+
+    def _part(self, name: str, verb: str) -> Part:
+        return Part(name, verb, self.folder / f"{name}.yaml", free_port(), free_port())
+
+    def start(self, part: Part) -> None:
+        """Returns when it says that it is ready."""
+        arguments = [*HEADGATE, part.verb, str(part.file), "--log-format", "json"]
+        part.process = ChildProcess(part.name, arguments)
+        part.process.wait_until_ok(f"{part.admin_url}/ready", START_S_MAX)
+
+    def kill(self, part: Part) -> float:
+        """Kill -9, and the moment of it."""
+        assert part.process is not None
+        at_s = time.monotonic()
+        part.process.kill()
+        part.process.wait_until_ended()
+        self._keep_log(part)
+        return at_s
+
+    def terminate(self, part: Part, seconds_max: float) -> None:
+        """SIGTERM; returns when it has left."""
+        assert part.process is not None
+        part.process.terminate()
+        status = part.process.wait_until_ended(seconds_max)
+        if status != 0:
+            raise ProcessFailedError(f"{part.name} left with {status}:\n{part.process.log()[-3000:]}")
+        self._keep_log(part)
+
+    def _keep_log(self, part: Part) -> None:
+        assert part.process is not None
+        with (self.folder / f"{part.name}.log").open("a") as kept:
+            kept.write(part.process.log())
+        part.process.stop()
+        part.process = None
+
+    def _stop_all(self) -> None:
+        for part in self.parts:
+            if part.process is not None:
+                part.process.kill()
+                self._keep_log(part)
+
+    # Configuration
+
+    def write_configs(self) -> None:
+        for part in self.parts:
+            part.file.write_text(yaml.safe_dump(self._config(part)))
+
+    def _config(self, part: Part) -> dict[str, Any]:
+        colour, other = COLOURS[self.colour], COLOURS[1 - self.colour]
+        patient = {"queue_wait_max": "60s", "first_token_max": "60s", "total_max": "180s", "idle_max": "60s"}
+        made: dict[str, Any] = {
+            "listen": f"127.0.0.1:{part.port}",
+            "admin_listen": f"127.0.0.1:{part.admin_port}",
+            "drain_grace": DRAIN_GRACE,
+            "pools": {
+                name: {
+                    "engine": "vllm",
+                    "served_model": name,
+                    "in_flight_max": IN_FLIGHT_MAX,
+                    "endpoints": urls,
+                    "speed": PROFILE,
+                }
+                for name, urls in self._urls.items()
+            },
+            "models": {MODEL: {"pools": [colour]}},
+            "classes": {
+                colour: {"band": 0, "pools": [colour], **patient},
+                other: {"band": 0, "pools": [other], "unnamed": False, **patient},
+            },
+            "tenants": {"callers": {"classes": [colour], "limits": LIMITS}},
+            "anonymous_tenant": "callers",
+        }
+        if self.store_url is not None:
+            made["cell"] = {
+                "store": self.store_url,
+                "member": part.name,
+                "members": GATEWAYS,
+                "gateways_schedule": not self.dedicated,
+            }
+        return made
+
+    def reload(self) -> float:
+        """The other configuration for all, and the moment at which all were told."""
+        self.colour = 1 - self.colour
+        self.write_configs()
+        at_s = time.monotonic()
+        for part in self.parts:
+            assert part.process is not None
+            os.kill(part.process.pid, signal.SIGHUP)
+        return at_s
+
+    # Seeing
+
+    def look(self, number: int) -> Seen | None:
+        """None where it says nothing."""
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(f"{self.parts[number].admin_url}/status", timeout=3) as page:
+                return Seen(time.monotonic(), number, json.load(page))
+        except (OSError, HTTPException, ValueError):
+            return None
+
+    def _watch(self) -> None:
+        while not self._over.wait(LOOK_EVERY_S):
+            for number in range(len(self.parts)):
+                if (seen := self.look(number)) is not None:
+                    self.seen.append(seen)
+
+    def latest(self) -> dict[int, Seen]:
+        looked = (self.look(number) for number in range(len(self.parts)))
+        return {each.number: each for each in looked if each is not None}
+
+    @property
+    def gateways(self) -> list[int]:
+        return [number for number, part in enumerate(self.parts) if part.verb == "serve"]
+
+    def leader(self) -> int:
+        """Who leads, and whom all others follow."""
+        self.wait_until_settled()
+        [leading] = [number for number, seen in self.latest().items() if seen.cell["leads"]]
+        return leading
+
+    def wait_until_settled(self) -> float:
+        """Until all parts run, follow the one that leads, and have nothing that waits; the moment of it."""
+        return self._wait(self._is_settled, "come to rest")
+
+    def _is_settled(self) -> bool:
+        latest = self.latest()
+        if len(latest) < len(self.parts):
+            return False
+        colour = COLOURS[self.colour]
+        for number in self.gateways:
+            ready = [each for each in latest[number].status["endpoints"] if each["state"] == "ready"]
+            if sum(each["pool"] == colour for each in ready) < ENGINES:
+                return False
+        if self.store_url is None:
+            return True
+        cells = [latest[number].cell for number in self.gateways]
+        modes, epochs = {each["mode"] for each in cells}, {each["epoch"] for each in cells}
+        leading = sum(bool(seen.cell["leads"]) for seen in latest.values())
+        return leading == 1 and modes == {"following"} and len(epochs) == 1
+
+    def wait_until_reloaded(self, before: Sequence[str]) -> float:
+        """Until every part has another configuration in force than it had."""
+
+        def reloaded() -> bool:
+            latest = self.latest()
+            return len(latest) == len(self.parts) and all(
+                seen.status["config_hash"] != before[number] and not seen.status["reload_problems"]
+                for number, seen in latest.items()
+            )
+
+        return self._wait(reloaded, "take the new configuration")
+
+    def _wait(self, reached: Callable[[], bool], what: str) -> float:
+        give_up_at = time.monotonic() + SETTLE_S_MAX
+        while not reached():
+            if time.monotonic() > give_up_at:
+                cells = {number: seen.cell or seen.status for number, seen in self.latest().items()}
+                raise NotSettled(f"the cell did not {what} within {SETTLE_S_MAX:g} s; its parts say {cells}")
+            time.sleep(0.05)
+        return time.monotonic()
+
+    def islands(self, since_s: float) -> int:
+        """How many gateways were seen deciding by themselves since then."""
+        return len({each.number for each in self.seen if each.at_s >= since_s and each.cell.get("mode") == "island"})
+
+    # Callers
+
+    @property
+    def record_file(self) -> Path:
+        return self.folder / "record.jsonl"
+
+    def start_load(self) -> None:
+        plan = Plan(
+            gateways=tuple(Gateway(self.parts[each].port, self.parts[each].admin_port) for each in self.gateways),
+            record=str(self.record_file),
+            model=MODEL,
+            seed=self.seed,
+            streams_per_s=STREAMS_PER_S,
+            long_every=LONG_EVERY,
+            plain_per_s=PLAIN_PER_S,
+            short_tokens=SHORT_TOKENS,
+            long_tokens_min=LONG_TOKENS_MIN,
+            long_tokens_max=LONG_TOKENS_MAX,
+        )
+        command = [sys.executable, "-m", "bench.kill_cell.load", msgspec.json.encode(plan).decode()]
+        self._load = self._stack.enter_context(ChildProcess("callers", command))
+
+    def stop_load(self) -> list[Record]:
+        """All that became of all calls, when the last has ended."""
+        assert self._load is not None
+        tell("no more calls; waiting for the last streams")
+        self._load.terminate()
+        self._load.wait_until_ended(90)
+        return self.records()
+
+    def records(self) -> list[Record]:
+        assert self._load is not None
+        if self._load.exit_status not in (None, 0):
+            raise ProcessFailedError(f"the callers failed:\n{self._load.log()[-3000:]}")
+        with suppress(FileNotFoundError):
+            return [
+                msgspec.json.decode(line, type=Record)
+                for line in self.record_file.read_bytes().splitlines(keepends=True)
+                if line.endswith(b"\n")
+            ]
+        return []

@@ -1,0 +1,339 @@
+"""How are real stores started, killed, paused and made to fail over?
+
+Each is a process of its own on a free loopback port, in a temporary folder, without persistence. What is killed or
+paused is always that process, by its id, and all of them are gone when the block is left, whatever ends it
+(tests/support/processes.py).
+
+    with redis() as store:            # or valkey(), or sentinels()
+        store.url                     # for `cell: {store: URL}`
+        store.pause(); store.resume()
+        store.kill(); store.restart(empty=True)
+"""
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from redis import Redis
+from redis.exceptions import RedisError
+
+from bench.targets import MissingPart
+from tests.support.ports import free_port
+from tests.support.processes import ChildProcess, ProcessFailedError
+
+MASTER = "headgate"
+"""What the sentinels call the master that they watch."""
+START_SECONDS_MAX = 10.0
+FAILOVER_SECONDS_MAX = 30.0
+_STARTS_MAX = 3
+_POLL_SECONDS = 0.02
+_CLIENT_SECONDS_MAX = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """Of an authority that signs for loopback only."""
+
+    authority: Path
+    certificate: Path
+    key: Path
+
+
+class Server:
+    """One `redis-server` or `valkey-server`."""
+
+    def __init__(
+        self,
+        program: str = "redis-server",
+        *,
+        password: str | None = None,
+        certificates: Certificates | None = None,
+        replica_of: int | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
+        self._program = found(program)
+        self.password, self.certificates = password, certificates
+        self._options = tuple(options)
+        self._folder = tempfile.TemporaryDirectory(prefix=f"headgate-{program}-", ignore_cleanup_errors=True)
+        self._process: ChildProcess | None = None
+        self.port = 0
+        try:
+            self._start_anywhere(replica_of)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def url(self) -> str:
+        secret = "" if self.password is None else f":{self.password}@"
+        if self.certificates is None:
+            return f"redis://{secret}127.0.0.1:{self.port}"
+        return f"rediss://{secret}127.0.0.1:{self.port}?ca={self.certificates.authority}"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the store was killed and not restarted"
+        return self._process.pid
+
+    def client(self) -> Redis:
+        """Another client than the one that is tested, to look inside. The caller closes it."""
+        kept = self.certificates
+        secure: dict[str, Any] = {} if kept is None else {"ssl": True, "ssl_ca_certs": str(kept.authority)}
+        return Redis(
+            host="127.0.0.1", port=self.port, password=self.password, socket_timeout=_CLIENT_SECONDS_MAX, **secure
+        )
+
+    def kill(self) -> None:
+        """Kill -9; returns when it is gone. All that it had is lost with it, but for what `keep` has written."""
+        assert self._process is not None, "the store was killed already; `restart` it first"
+        self._process.kill()
+        self._process.wait_until_ended()
+        self._process.stop()
+        self._process = None
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay open, the kernel takes in what comes, and nothing answers."""
+        assert self._process is not None
+        self._process.freeze()
+
+    def resume(self) -> None:
+        assert self._process is not None
+        self._process.thaw()
+
+    def keep(self) -> None:
+        """Write down what it has; a restart that is not empty comes back with this, however old it is by then."""
+        with contextlib.closing(self.client()) as client:
+            client.save()
+
+    def restart(self, *, empty: bool = True, replica_of: int | None = None) -> None:
+        """On the same port, killed first where it runs. Not empty: with what `keep` wrote last."""
+        if self._process is not None:
+            self.kill()
+        if empty:
+            (Path(self._folder.name) / "dump.rdb").unlink(missing_ok=True)
+        self._start(replica_of)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+            self._process = None
+        self._folder.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start_anywhere(self, replica_of: int | None) -> None:
+        """On a port that was free a moment ago; should another process take it meanwhile, on another."""
+        for attempt in range(1, _STARTS_MAX + 1):
+            self.port = free_port()
+            try:
+                return self._start(replica_of)
+            except ProcessFailedError:
+                if attempt == _STARTS_MAX:
+                    raise
+        return None
+
+    def _start(self, replica_of: int | None) -> None:
+        self._process = ChildProcess(Path(self._program).name, [self._program, *self._arguments(replica_of)])
+        try:
+            self._wait_until_up(self._process)
+        except ProcessFailedError:
+            self._process.stop()
+            self._process = None
+            raise
+
+    def _arguments(self, replica_of: int | None) -> Iterator[str]:
+        yield from ("--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", self._folder.name)
+        # A replica needs not wait for others that might come.
+        yield from ("--repl-diskless-sync-delay", "0")
+        if self.certificates is None:
+            yield from ("--port", str(self.port))
+        else:
+            kept = self.certificates
+            yield from ("--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no")
+            yield from ("--tls-ca-cert-file", str(kept.authority), "--tls-cert-file", str(kept.certificate))
+            yield from ("--tls-key-file", str(kept.key))
+        if self.password is not None:
+            yield from ("--requirepass", self.password, "--masterauth", self.password)
+        if replica_of is not None:
+            yield from ("--replicaof", f"127.0.0.1 {replica_of}")
+        yield from self._options
+
+    def _wait_until_up(self, process: ChildProcess) -> None:
+        give_up_at = time.monotonic() + START_SECONDS_MAX
+        with contextlib.closing(self.client()) as client:
+            while not _answers(client):
+                if process.exit_status is not None or time.monotonic() > give_up_at:
+                    raise ProcessFailedError(f"{process.name} did not come up on port {self.port}:\n{process.log()}")
+                time.sleep(_POLL_SECONDS)
+
+
+class Sentinels:
+    """A master, its replica, and three sentinels who watch over them."""
+
+    def __init__(self, stack: ExitStack, *, password: str | None = None) -> None:
+        self.password = password
+        master = stack.enter_context(Server(password=password))
+        replica = stack.enter_context(Server(password=password, replica_of=master.port))
+        self.servers = (master, replica)
+        self.ports: list[int] = []
+        for _ in range(3):
+            self.ports.append(self._sentinel(stack, master))
+        self._wait_until_they_know_each_other()
+
+    @property
+    def url(self) -> str:
+        secret = "" if self.password is None else f":{self.password}@"
+        return f"redis+sentinel://{secret}{','.join(f'127.0.0.1:{port}' for port in self.ports)}/{MASTER}"
+
+    @property
+    def master(self) -> Server:
+        """Whom most of the sentinels call the master."""
+        named = [self._named_by(port) for port in self.ports]
+        return max(self.servers, key=lambda each: named.count(each.port))
+
+    def failover(self, *, kill: bool = True) -> Server:
+        """Begin one, and return the master that was. Killed, or, gently, told to become the replica."""
+        was = self.master
+        if kill:
+            was.kill()
+        else:
+            with contextlib.closing(Redis(port=self.ports[0], socket_timeout=_CLIENT_SECONDS_MAX)) as client:
+                client.execute_command("SENTINEL", "FAILOVER", MASTER)
+        return was
+
+    def wait_until_failed_over(self, was: Server) -> Server:
+        """Until all sentinels name another than this one, and it says itself that it is the master."""
+        _wait_until(
+            lambda: all(self._named_by(port) not in (None, was.port) for port in self.ports) and _leads(self.master),
+            "a new master",
+        )
+        return self.master
+
+    def revive(self, was: Server) -> None:
+        """A killed one comes back as the replica, so that the next failover has somebody to go to."""
+        was.restart(empty=True, replica_of=self.master.port)
+        self._wait_until_they_know_each_other()
+
+    def _sentinel(self, stack: ExitStack, master: Server) -> int:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-sentinel-")))
+        port = free_port()
+        secret = "" if self.password is None else f"sentinel auth-pass {MASTER} {self.password}\n"
+        file = folder / "sentinel.conf"
+        file.write_text(
+            f"port {port}\nbind 127.0.0.1\ndir {folder}\n"
+            f"sentinel monitor {MASTER} 127.0.0.1 {master.port} 2\n{secret}"
+            f"sentinel down-after-milliseconds {MASTER} 500\n"
+            # After a failover none is begun anew for twice as long.
+            f"sentinel failover-timeout {MASTER} 2000\n"
+        )
+        stack.enter_context(ChildProcess("redis-sentinel", [found("redis-sentinel"), file]))
+        return port
+
+    def _wait_until_they_know_each_other(self) -> None:
+        _wait_until(lambda: all(self._sees_all(port) for port in self.ports), "sentinels that know each other")
+
+    def _sees_all(self, port: int) -> bool:
+        try:
+            with contextlib.closing(Redis(port=port, socket_timeout=_CLIENT_SECONDS_MAX)) as client:
+                told: dict[str, Any] = client.sentinel_master(MASTER)
+                replicas: list[dict[str, Any]] = client.sentinel_slaves(MASTER)
+        except RedisError:
+            return False
+        usable = [each for each in replicas if not (each["is_sdown"] or each["is_disconnected"])]
+        linked = [each for each in usable if each["master-link-status"] == "ok"]
+        return told["num-other-sentinels"] == 2 and bool(linked) and told["flags"] == "master"
+
+    def _named_by(self, port: int) -> int | None:
+        try:
+            with contextlib.closing(Redis(port=port, socket_timeout=_CLIENT_SECONDS_MAX)) as client:
+                address = client.sentinel_get_master_addr_by_name(MASTER)
+        except RedisError:
+            return None
+        return None if address is None else int(address[1])
+
+
+@contextmanager
+def redis(**how: Any) -> Generator[Server]:
+    with Server("redis-server", **how) as server:
+        yield server
+
+
+@contextmanager
+def valkey(**how: Any) -> Generator[Server]:
+    with Server("valkey-server", **how) as server:
+        yield server
+
+
+@contextmanager
+def sentinels(*, password: str | None = None) -> Generator[Sentinels]:
+    with ExitStack() as stack:
+        yield Sentinels(stack, password=password)
+
+
+def found(program: str) -> str:
+    path = shutil.which(program)
+    if path is None:
+        raise MissingPart(f"{program} is not installed; run scripts/stores")
+    return path
+
+
+def made_certificates(folder: Path) -> Certificates:
+    """A new authority and what it signed for 127.0.0.1, with the command of OpenSSL."""
+    authority, request, signed = folder / "ca.crt", folder / "server.csr", folder / "server.crt"
+    _openssl("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+             "-subj", "/CN=authority", "-keyout", folder / "ca.key", "-out", authority)  # fmt: skip
+    _openssl("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-subj", "/CN=store",
+             "-keyout", folder / "server.key", "-out", request)  # fmt: skip
+    names = folder / "names"
+    names.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    _openssl("x509", "-req", "-in", request, "-CA", authority, "-CAkey", folder / "ca.key", "-CAcreateserial",
+             "-days", "2", "-extfile", names, "-out", signed)  # fmt: skip
+    return Certificates(authority, signed, folder / "server.key")
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run([found_openssl(), *arguments], check=True, capture_output=True)
+
+
+def found_openssl() -> str:
+    path = shutil.which("openssl")
+    if path is None:
+        raise MissingPart("openssl, which makes certificates for loopback, is not installed; apt-get install openssl")
+    return path
+
+
+def _answers(client: Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except (RedisError, OSError):
+        return False
+
+
+def _leads(server: Server) -> bool:
+    try:
+        with contextlib.closing(server.client()) as client:
+            return client.role()[0] == b"master"
+    except (RedisError, OSError):
+        return False
+
+
+def _wait_until(true: Any, what: str) -> None:
+    give_up_at = time.monotonic() + FAILOVER_SECONDS_MAX
+    while not true():
+        if time.monotonic() > give_up_at:
+            raise ProcessFailedError(f"no {what} within {FAILOVER_SECONDS_MAX:.0f} s")
+        time.sleep(_POLL_SECONDS)

@@ -1,0 +1,94 @@
+"""Which real parts make a process of a cell?"""
+
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from zlib import crc32
+
+from headgate.config.cell import member_name
+from headgate.config.settings import CellSettings, Settings
+from headgate.hosts.cell.host import CellHost, LeaderWatch
+from headgate.hosts.cell.messages import Share
+from headgate.hosts.cell.node import Node
+from headgate.hosts.cell.views import Standing
+from headgate.model.units import SECOND
+from headgate.ports.clock import Clock
+from headgate.ports.observer import Observer
+from headgate.telemetry.cell import CellFigures
+
+
+def open_cell(
+    settings: Settings,
+    cell: CellSettings,
+    clock: Clock,
+    observers: Sequence[Observer],
+    on_fault: Callable[[BaseException], None],
+    *,
+    of_scheduler: Sequence[Observer],
+    on_duty: Callable[[bool], None],
+    on_agreed: Callable[[str], None],
+    serves: bool,
+    worker: int | None,
+) -> CellHost:
+    """Raises `OSError` where a part is not installed, with the next step."""
+    try:
+        from headgate.hosts.cell.redis_store import RedisStore
+    except ImportError as error:
+        raise OSError(0, f"cell: {error}; install headgate[cell]") from error
+    name = member_name(settings, socket.gethostname(), worker=worker, serves=serves)
+    # Before a scheduler has dealt out shares those of one machine are told apart by their numbers, others by chance.
+    rank = crc32(name.encode()) if worker is None else worker
+    node = Node(
+        name,
+        time.time_ns(),
+        clock.now(),
+        lambda: f"{name}/{secrets.token_hex(4)}",
+        share=Share(rank % cell.members, cell.members),
+        candidate=cell.gateways_schedule or not serves,
+        serves=serves,
+        observers=(LeaderWatch(observers), *of_scheduler),
+    )
+    store = RedisStore(cell.store, cell=cell.name, member=name)
+    return CellHost(node, store, clock, observers, on_fault, on_duty=on_duty, on_agreed=on_agreed)
+
+
+def cell_status(host: CellHost, cell: CellSettings, staged: str | None) -> Mapping[str, object]:
+    view, store = host.view(), host.store
+    return {
+        "name": cell.name,
+        "member": host.name,
+        "name_problem": host.name_problem,
+        "mode": view.mode.value,
+        "epoch": None if view.epoch is None else view.epoch.number,
+        "scheduler": None if view.epoch is None else view.epoch.id.rpartition("/")[0],
+        "leads": view.leads,
+        "share": f"{view.share.rank + 1}/{view.share.of}",
+        "store": "up" if store.up else "away",
+        "store_problem": store.problem,
+        "unacknowledged": view.unacknowledged,
+        "members": {
+            name: {"standing": each.standing.value, "policy_hash": each.policy_hash, "staged": each.staged or None}
+            for name, each in view.members.items()
+        },
+        "staged": staged,
+    }
+
+
+def cell_figures(host: CellHost) -> CellFigures:
+    view, store = host.view(), host.store
+    absent = sum(each.standing is Standing.ABSENT for each in view.members.values())
+    return CellFigures(
+        mode=view.mode.value,
+        leads=view.leads,
+        epoch=0 if view.epoch is None else view.epoch.number,
+        share_of=view.share.of,
+        members=len(view.members),
+        members_absent=absent,
+        unacknowledged=view.unacknowledged,
+        store_up=store.up,
+        store_round_trip_s=store.round_trip_ns / SECOND,
+        store_reconnects=store.reconnects,
+        store_timeouts=store.timeouts,
+        unintelligible=host.unintelligible,
+    )

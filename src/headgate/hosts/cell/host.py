@@ -1,0 +1,354 @@
+"""How does a live process take part in a cell?
+
+Around a `Node`, which decides what is said and done, this is all that a process adds: its clock, its timers, the lines
+of its requests and the store. An event is told to the node the moment it happens. What the node has to say goes out in
+one parcel as soon as the store is free: at once when little happens, and much together when much does.
+
+The process's own observers see what becomes of its own requests, whoever decided it, so that the figures of all
+gateways can be added. Those `of_scheduler` see what the scheduler of the cell decides, while this process is it.
+
+What is not ideal: a snapshot is told and written on the event loop, which stands still for it (`docs/the-cell.md`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from headgate.core.commands import Command, Eject, Hold, Readmit
+from headgate.core.events import Event, RequestArrived, TimerFired
+from headgate.core.summary import Summary
+from headgate.hosts.cell.codec import (
+    Unintelligible,
+    decoded_snapshot,
+    encoded,
+    encoded_snapshot,
+    member_entry,
+    scheduler_entry,
+)
+from headgate.hosts.cell.election import Claim
+from headgate.hosts.cell.member import MemberEvent, Mode, ModeChanged, Order, PolicyAgreed
+from headgate.hosts.cell.messages import Lease, Snapshots
+from headgate.hosts.cell.node import Node, Outgoing, View
+from headgate.hosts.cell.store import Parcel, Store
+from headgate.hosts.line import Line, Lines
+from headgate.model.ticket import Ticket
+from headgate.model.units import MILLISECOND, SECOND, Duration, EndpointId, Instant
+from headgate.ports.clock import Clock
+from headgate.ports.host import Aside
+from headgate.ports.observer import Observer
+
+log = logging.getLogger("headgate")
+
+_AWAY_NS = Duration(5 * MILLISECOND)
+"""While the store takes nothing the node is woken this far apart, however urgent what it has to say is."""
+_LEAVING_S_MAX = 1.0
+_TAKEN_AGAIN_NS = Duration(10 * SECOND)
+"""That another process has our name is said so often at most, for as long as it does."""
+
+
+class CellHost:
+    def __init__(
+        self,
+        node: Node,
+        store: Store,
+        clock: Clock,
+        observers: Sequence[Observer],
+        on_fault: Callable[[BaseException], None],
+        *,
+        on_duty: Callable[[bool], None],
+        on_agreed: Callable[[str], None],
+    ) -> None:
+        """`on_duty` is told whether this process is to look at the engines; `on_agreed` which policy to go by."""
+        self._node = node
+        self._store = store
+        self._clock = clock
+        self._observers = tuple(observers)
+        self._on_fault = on_fault
+        self._on_duty = on_duty
+        self._on_agreed = on_agreed
+        self._lines = Lines()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at: Instant | None = None
+        self._sending: asyncio.Handle | None = None
+        self._deciding = False
+        self._leading = False
+        self._watching = False
+        self._stopped = False
+        self._left = asyncio.Event()
+        self._last_read: bytes | None = None
+        """The last snapshot, as it was written."""
+        self.unintelligible = 0
+        """Entries that this version could not read."""
+        self._incarnation = node.member.incarnation
+        self._outlived = 0
+        """How often a later life of this member turned up than this one."""
+        self._taken_at: Instant | None = None
+        """When another process last spoke by our name."""
+
+    def start(self) -> None:
+        self._store.start(self)
+        self._look()
+
+    # What happens here
+
+    def open(self, ticket: Ticket, aside: Aside) -> Line:
+        line = self._lines.open(ticket.request_id, aside)
+        event = RequestArrived(ticket)
+        self._decide(event, lambda now: self._node.open(ticket, now))
+        return line
+
+    def tell(self, event: Event) -> None:
+        assert isinstance(event, MemberEvent), f"a {type(event).__name__} is told by the protocol alone"
+        self._decide(event, lambda now: self._node.tell(event, now))
+
+    def stage(self, policy_hash: str) -> None:
+        """This process could go by that policy; `on_agreed` says when it is to."""
+        self._decide(None, lambda now: self._node.stage(policy_hash, now))
+
+    def resign(self) -> None:
+        """Others are to be the scheduler from here on; what is held here goes on."""
+        self._node.resign(self._clock.now())
+        self._look()
+
+    async def leave(self) -> None:
+        """Says that nothing is held here any more, as far as there is somebody to hear it."""
+        if self._node.member.held:
+            # Something would not end in time. It is kept for as long as for anybody who falls silent.
+            log.warning("leaving with %d requests that have not ended at their engines", self._node.member.held)
+            return
+        self._node.leave(self._clock.now())
+        self._look()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LEAVING_S_MAX if self._store.up else 0):
+                await self._left.wait()
+
+    def stop(self) -> None:
+        """Says and does nothing more. The store is its owner's to stop."""
+        self._stopped = True
+        for handle in (self._timer, self._sending):
+            if handle is not None:
+                handle.cancel()
+
+    def summary(self) -> Summary:
+        return self._node.summary()
+
+    def view(self) -> View:
+        return self._node.view(self._clock.now())
+
+    def open_lines(self) -> int:
+        return len(self._lines)
+
+    @property
+    def name(self) -> str:
+        return self._node.member.name
+
+    @property
+    def name_problem(self) -> str | None:
+        """What is wrong where two processes have one name, and the next step."""
+        if self._taken_at is None or self._clock.now() - self._taken_at > 2 * _TAKEN_AGAIN_NS:
+            return None
+        return (
+            f'another process of the cell is called "{self.name}" too, so each undoes what the other says; give one '
+            "of them another cell.member in its configuration, and restart it"
+        )
+
+    @property
+    def leads(self) -> bool:
+        return self._leading
+
+    def ready_endpoints(self) -> list[EndpointId]:
+        """Those that are ready, as far as is known here."""
+        known = self._node.member.endpoints
+        return [endpoint_id for endpoint_id in known.by_id if known.ready(endpoint_id)]
+
+    @property
+    def store(self) -> Store:
+        return self._store
+
+    # What the store tells
+
+    def from_outbox(self, entries: list[bytes]) -> None:
+        for written in entries:
+            try:
+                entry = scheduler_entry(written)
+            except Unintelligible as unread:
+                self._unread(unread)
+            else:
+                self._decide(None, lambda now, entry=entry: self._node.from_scheduler(entry, now), look=False)
+        if self._node.member.incarnation != self._incarnation:
+            self._outlive()
+        self._look()
+
+    def from_inbox(self, entries: list[bytes]) -> None:
+        for written in entries:
+            try:
+                entry = member_entry(written)
+            except Unintelligible as unread:
+                self._unread(unread)
+            else:
+                # Each at its own moment: whether the lease still lasts is asked by it.
+                self._hear(self._node.from_member, entry, look=False)
+        self._look()
+
+    def lease_answered(self, claim: Claim, lease: Lease) -> None:
+        self._hear(self._node.lease_answered, claim, lease)
+
+    def snapshot_written(self, at: Snapshots) -> None:
+        self._hear(self._node.snapshot_written, at)
+
+    def snapshot_read(self, written: bytes | None) -> None:
+        snapshot = None
+        if written is not None and written != self._last_read:
+            # Most reads find what was read before.
+            self._last_read = written
+            try:
+                snapshot = decoded_snapshot(written)
+            except Unintelligible as unread:
+                self._unread(unread)
+        self._hear(self._node.snapshot_read, snapshot)
+
+    def store_free(self) -> None:
+        self._look()
+
+    def store_changed(self, up: bool, problem: str | None) -> None:  # noqa: FBT001  A state, told as it is.
+        if up:
+            log.info("the store of the cell answers")
+        else:
+            log.warning("the store of the cell is away: %s", problem)
+        self._look()
+
+    def _outlive(self) -> None:
+        """Once, the clock of this machine was put back. Whoever is outlived again has a twin that does the same."""
+        self._incarnation = self._node.member.incarnation
+        self._outlived += 1
+        now, told_at = self._clock.now(), self._taken_at
+        if self._outlived > 1 and (told_at is None or now - told_at >= _TAKEN_AGAIN_NS):
+            self._taken_at = now
+            log.error("%s", self.name_problem)
+
+    def _unread(self, unread: Unintelligible) -> None:
+        self.unintelligible += 1
+        if self.unintelligible == 1:
+            log.warning("an entry of the cell was passed over: %s; do all processes run versions one apart?", unread)
+
+    # Deciding, and what follows from it
+
+    def _hear(self, told: Callable[..., None], *what: object, look: bool = True) -> None:
+        """What gives no orders here."""
+        try:
+            told(*what, self._clock.now())
+        except Exception as mistake:
+            self._on_fault(mistake)
+            raise
+        if look:
+            self._look()
+
+    def _decide(self, event: Event | None, ask: Callable[[Instant], list[Order]], *, look: bool = True) -> None:
+        assert not self._deciding, "an observer or a line told the host something while it was deciding"
+        self._deciding = True
+        agreed: list[str] = []
+        try:
+            now = self._clock.now()
+            orders = ask(now)
+            self._observe(event, orders, now)
+            for order in orders:
+                match order:
+                    case ModeChanged():
+                        log.log(_level(order.mode), "this gateway is %s: %s", order.mode.value, order.reason)
+                    case PolicyAgreed():
+                        agreed.append(order.hash)
+                    case _:
+                        self._lines.carry(order)
+        except Exception as mistake:
+            # What the node believes can no longer be trusted, so this process must not go on.
+            self._on_fault(mistake)
+            raise
+        finally:
+            self._deciding = False
+        for policy_hash in agreed:
+            self._on_agreed(policy_hash)
+        if look:
+            self._look()
+
+    def _observe(self, event: Event | None, orders: Sequence[Order], now: Instant) -> None:
+        commands = [order for order in orders if not isinstance(order, ModeChanged | PolicyAgreed)]
+        if event is not None or commands:
+            for observer in self._observers:
+                observer.saw(event or TimerFired(), commands, now)
+
+    def _look(self) -> None:
+        """Sees to it that what is due is sent, that the node is woken, and that everybody knows their part."""
+        if self._stopped:
+            return
+        if self._node.left:
+            self._left.set()
+        if self._node.leads is not self._leading:
+            self._leading = self._node.leads
+            self._store.lead(self._leading)
+            log.info("this process is the scheduler of the cell%s", "" if self._leading else " no more")
+        watching = self._leading or self._node.member.mode is Mode.ISLAND
+        if watching is not self._watching:
+            self._watching = watching
+            self._on_duty(watching)
+        now = self._clock.now()
+        due = self._node.next_wakeup(now)
+        if due > now:
+            self._wake_at(due, now)
+        elif not self._store.free:
+            self._wake_at(Instant(now + _AWAY_NS), now)
+        elif self._sending is None:
+            # What else happens in this turn of the loop goes with it.
+            self._sending = asyncio.get_running_loop().call_soon(self._send)
+
+    def _wake_at(self, due: Instant, now: Instant) -> None:
+        if self._timer_at is not None:
+            if self._timer_at <= due:
+                return
+            assert self._timer is not None
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later((due - now) / SECOND, self._wake)
+        self._timer_at = due
+
+    def _wake(self) -> None:
+        self._timer = self._timer_at = None
+        self._decide(None, self._node.tick)
+
+    def _send(self) -> None:
+        self._sending = None
+        self._decide(None, self._node.tick, look=False)
+        try:
+            if self._store.free and (parcel := _parcel(self._node.outgoing(self._clock.now()))) is not None:
+                self._store.send(parcel)
+        except Exception as mistake:
+            # Nothing would be sent any more, and nobody would hear of it.
+            self._on_fault(mistake)
+            raise
+        self._look()
+
+
+class LeaderWatch:
+    """What the scheduler does to endpoints concerns everybody; the process that is it counts and logs it."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        concerning = [command for command in commands if isinstance(command, Eject | Readmit | Hold)]
+        if concerning:
+            for observer in self._observers:
+                observer.saw(TimerFired(), concerning, now)
+
+
+def _parcel(going: Outgoing) -> Parcel | None:
+    """As bytes; None where nothing is to go."""
+    inbox = [written for entry in going.inbox for written in encoded(entry)]
+    outboxes = [(member, written) for member, entry in going.outboxes for written in encoded(entry)]
+    write = None if going.write is None else (going.write.at, encoded_snapshot(going.write))
+    if not (inbox or outboxes or going.claim or going.release or write or going.read):
+        return None
+    return Parcel(inbox, outboxes, going.claim, going.release, write, going.read)
+
+
+def _level(mode: Mode) -> int:
+    return logging.WARNING if mode is Mode.ISLAND else logging.INFO

@@ -1,0 +1,45 @@
+"""Do the benchmarks of cells, once interrupted, leave nothing running?"""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from bench.cores import family_of
+from tests.bench.test_commands import ROOT, command_of, is_running
+
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(120)]
+
+
+def family_when_started(pid: int, last: str) -> list[int]:
+    """All that it has started, once a process of this kind is among them."""
+    while True:
+        found = family_of(pid)
+        if any(last in command_of(each) for each in found):
+            return found
+        assert is_running(pid), "it ended before it measured anything"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("command", "last"),
+    [
+        (("bench.kill_cell", "--quick"), "bench.kill_cell.load"),
+        (("bench.cell_live", "--quick", "--parts", "throughput"), "member-1-0"),
+    ],
+    ids=["kill-cell", "bench-cell"],
+)
+def test_what_is_interrupted_leaves_nothing_running(number: int, command: tuple[str, ...], last: str) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        started = family_when_started(process.pid, last)
+        process.send_signal(number)
+        said, _ = process.communicate(timeout=60)
+
+    assert process.returncode == (130 if number == signal.SIGINT else 143)
+    assert said == b""
+    assert [pid for pid in started if is_running(pid)] == []

@@ -1,0 +1,321 @@
+"""Are several gateways on one port kept alive, and brought to an end, together?"""
+
+import asyncio
+import re
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headgate.cli.workers import as_worker, reserve_alone
+from headgate.edge.server import bind
+from tests.cli.workers import Workers, command, end, is_alive, running_workers, until_gone, workers_config
+from tests.config.builders import settings_of, small_with
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import a_config, events_of
+from tests.support.ports import free_port
+
+NOWHERE = "http://127.0.0.1:1"
+CELL = "cell: {store: 'redis://cache', members: 2}"
+
+
+def said_at_once(folder: Path, config: dict[str, Any], workers: int = 2) -> "subprocess.CompletedProcess[str]":
+    file = folder / "headgate.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return subprocess.run(command(file, workers), capture_output=True, text=True, timeout=30, check=False)
+
+
+# Together
+
+
+async def test_all_take_connections_on_one_port_and_each_has_its_own_admin_port(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with running_workers(workers_config(engine.url, 3), tmp_path, 3, "--log-format=text") as workers:
+            host, _, port = workers.config["listen"].rpartition(":")
+            before = [status["held"]["connections"] for status in await workers.statuses()]
+            callers = [socket.create_connection((host, int(port))) for _ in range(60)]
+            await asyncio.sleep(0.2)
+            held = [status["held"]["connections"] for status in await workers.statuses()]
+            for caller in callers:
+                caller.close()
+            await workers.until_answered()
+            log = workers.parent.log()
+
+    taken = [now - then for now, then in zip(held, before, strict=True)]
+    assert sum(taken) == 60
+    # That one of three gets none of sixty happens once in ten billion times.
+    assert all(taken)
+    assert len({*workers_pids(log)}) == 3
+    for worker in range(3):
+        assert re.search(rf"serving on http://{host}:{port}/v1 worker={worker}$", log, re.MULTILINE), log
+
+
+def workers_pids(log: str) -> list[str]:
+    return re.findall(r"worker is ready worker=\d pid=(\d+)", log)
+
+
+async def test_one_that_is_killed_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, running_workers(workers_config(engine.url), tmp_path) as workers:
+        await workers.until_answered()
+        first, other = workers.pid(0), workers.pid(1)
+        end(first)
+        await workers.until(lambda: workers.told("worker ended unasked", 0))
+        async with workers.ask() as answer:
+            answered = answer.status
+        await workers.until(lambda: len(workers.told("worker is ready", 0)) == 2)
+
+        assert answered == 200
+        assert workers.pid(0) != first
+        assert workers.pid(1) == other
+        assert is_alive(workers.pid(0))
+        workers.parent.terminate()
+        assert workers.parent.wait_until_ended() == 0
+
+
+async def test_a_reload_reaches_all(tmp_path: Path) -> None:
+    async with running_workers(workers_config(NOWHERE), tmp_path) as workers:
+        workers.file.write_text(yaml.safe_dump(workers.config | {"heath": {}}))
+        workers.signal(signal.SIGHUP)
+        async with asyncio.timeout(10):
+            while not all(status["reload_problems"] for status in await workers.statuses()):
+                await asyncio.sleep(0.02)
+        problems = [problem for status in await workers.statuses() for problem in status["reload_problems"]]
+
+    assert len(problems) == 2
+    assert all('did you mean "health"?' in problem for problem in problems)
+
+
+# Leaving
+
+
+async def read(call: Any) -> bytes:
+    async with call as answer:
+        return await answer.read()
+
+
+async def test_sigterm_lets_streams_end_and_the_code_is_nought(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, running_workers(workers_config(engine.url), tmp_path) as workers:
+        await workers.until_answered()
+        await engine.next_request()
+        engine.script.append(Behaviour(tokens=5, hang_after=2))
+        stream = asyncio.create_task(read(workers.ask(stream=True)))
+        held = await engine.next_request()
+        await held.hung.wait()
+        workers.parent.terminate()
+        # The one without a stream goes first.
+        await workers.until(lambda: workers.told("worker has left"))
+        held.resume.set()
+        whole = events_of(await stream)
+        code = await asyncio.to_thread(workers.parent.wait_until_ended)
+
+    assert whole[-1] == "[DONE]"
+    assert code == 0
+
+
+async def test_sigterm_said_twice_hurries_and_the_worst_code_is_told(tmp_path: Path) -> None:
+    config = workers_config(NOWHERE, drain_grace="50s")
+    async with FakeEngine() as engine:
+        config["pools"]["small"]["endpoints"] = [engine.url]
+        async with running_workers(config, tmp_path) as workers:
+            await workers.until_answered()
+            await engine.next_request()
+            engine.script.extend([Behaviour(tokens=5, hang_after=2)] * 16)
+            # One at least on each of the two.
+            streams = await streams_on_both(workers)
+            workers.parent.terminate()
+            await asyncio.sleep(0.5)
+            pids = [workers.pid(0), workers.pid(1)]
+            waiting = [is_alive(pid) for pid in pids]
+            end(pids[0])
+            began = time.monotonic()
+            workers.parent.terminate()
+            code = await asyncio.to_thread(workers.parent.wait_until_ended)
+            took_s = time.monotonic() - began
+            for stream in streams:
+                stream.cancel()
+            await asyncio.gather(*streams, return_exceptions=True)
+
+    assert waiting == [True, True]
+    assert code == 128 + signal.SIGKILL
+    assert took_s < 10
+
+
+async def streams_on_both(workers: Workers) -> list["asyncio.Task[bytes]"]:
+    streams: list[asyncio.Task[bytes]] = []
+    async with asyncio.timeout(10):
+        while not all(status["requests_open"] for status in await workers.statuses()):
+            if len(streams) < 8:
+                streams.append(asyncio.create_task(read(workers.ask(stream=True))))
+            await asyncio.sleep(0.1)
+    return streams
+
+
+async def test_no_worker_outlives_a_parent_that_is_killed(tmp_path: Path) -> None:
+    async with running_workers(workers_config(NOWHERE), tmp_path) as workers:
+        pids = [workers.pid(0), workers.pid(1)]
+        end(workers.parent.pid)
+        await until_gone(pids)
+
+        assert [is_alive(pid) for pid in pids] == [False, False]
+        assert workers.parent.log().count("the process that started this worker is gone; leaving") == 2
+
+
+# One after another
+
+
+async def test_sigusr2_replaces_one_after_the_other_and_cuts_no_stream(tmp_path: Path) -> None:
+    config = workers_config(NOWHERE, drain_grace="20s")
+    async with FakeEngine() as engine:
+        config["pools"]["small"]["endpoints"] = [engine.url]
+        async with running_workers(config, tmp_path) as workers:
+            await workers.until_answered()
+            await engine.next_request()
+            engine.script.append(Behaviour(tokens=5, hang_after=2))
+            stream = asyncio.create_task(read(workers.ask(stream=True)))
+            held = await engine.next_request()
+            await held.hung.wait()
+            before = [workers.pid(0), workers.pid(1)]
+            workers.signal(signal.SIGUSR2)
+            await workers.until(lambda: "workers are restarted one after another" in workers.parent.log())
+            await asyncio.sleep(1)
+            held.resume.set()
+            whole = events_of(await stream)
+            await workers.until(lambda: "all workers were restarted" in workers.parent.log())
+            await workers.until_answered()
+            after = [workers.pid(0), workers.pid(1)]
+            log = workers.parent.log().partition("workers are restarted one after another")[2]
+
+    assert whole[-1] == "[DONE]"
+    assert not {*before} & {*after}
+    assert re.findall(r"worker (has left|started|is ready) worker=(\d)", log) == [
+        (what, worker) for worker in "01" for what in ("has left", "started", "is ready")
+    ]
+
+
+async def test_nobody_is_restarted_for_a_file_that_is_wrong(tmp_path: Path) -> None:
+    async with running_workers(workers_config(NOWHERE), tmp_path) as workers:
+        workers.file.write_text(yaml.safe_dump(workers.config | {"heath": {}}))
+        workers.signal(signal.SIGUSR2)
+        await workers.until(lambda: "no worker is restarted; mend the file" in workers.parent.log())
+        alone = {key: value for key, value in workers.config.items() if key != "cell"}
+        workers.file.write_text(yaml.safe_dump(alone))
+        workers.signal(signal.SIGUSR2)
+        await workers.until(lambda: "names no cell" in workers.parent.log())
+
+        assert 'did you mean "health"?' in workers.parent.log()
+        assert workers.told("worker has left") == []
+
+
+# What is wrong
+
+
+def test_without_a_cell_it_says_what_to_write(tmp_path: Path) -> None:
+    run = said_at_once(tmp_path, a_config(NOWHERE))
+
+    assert run.returncode == 1
+    assert "names no cell, and workers that do not know of each other would give the same place twice; add cell:" in (
+        run.stderr
+    )
+
+
+def test_a_wrong_file_is_told_once(tmp_path: Path) -> None:
+    run = said_at_once(tmp_path, workers_config(NOWHERE) | {"heath": {}})
+
+    assert run.returncode == 1
+    assert run.stderr.count('did you mean "health"?') == 1
+    assert "not started; mend" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"listen": "127.0.0.1:9091", "admin_listen": "127.0.0.1:9090"},
+            "the admin listeners of 2 workers take the ports 9090 to 9091, and listen is among them; choose another",
+        ),
+        (
+            {"scaler_listen": "127.0.0.1:9091", "admin_listen": "127.0.0.1:9090"},
+            "the admin listeners of 2 workers take the ports 9090 to 9091, and scaler_listen is among them; choose",
+        ),
+        (
+            {"admin_listen": "127.0.0.1:65535"},
+            "the admin listeners of 2 workers take the ports 65535 to 65536, which do not exist; choose a lower",
+        ),
+    ],
+)
+def test_ports_that_meet_are_told(tmp_path: Path, settings: dict[str, str], said: str) -> None:
+    run = said_at_once(tmp_path, workers_config(NOWHERE) | settings)
+
+    assert run.returncode == 1
+    assert said in run.stderr
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_port_that_another_has_is_told_though_it_would_be_shared(tmp_path: Path, shared: bool) -> None:
+    config = workers_config(NOWHERE)
+    host, _, port = config["listen"].rpartition(":")
+    with bind(host, int(port), shared=shared):
+        run = said_at_once(tmp_path, config)
+
+    assert run.returncode == 1
+    assert f"cannot listen on {config['listen']}" in run.stderr
+    assert "choose another address" in run.stderr
+
+
+def test_where_none_of_them_starts_it_gives_up(tmp_path: Path) -> None:
+    config = workers_config(NOWHERE)
+    host, _, port = config["admin_listen"].rpartition(":")
+    with bind(host, int(port)), bind(host, int(port) + 1):
+        run = said_at_once(tmp_path, config)
+
+    assert run.returncode == 1
+    assert "no worker starts; giving up: mend what they say above" in run.stderr
+    assert f"cannot listen on {config['admin_listen']}" in run.stderr
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "two"])
+def test_there_is_at_least_one_worker(tmp_path: Path, number: str) -> None:
+    words = [*command(tmp_path / "headgate.yaml", 1)[:-1], f"--workers={number}"]
+    run = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+
+    assert run.returncode == 2
+    assert "argument --workers" in run.stderr
+
+
+# What one of them makes of the file
+
+
+def test_each_has_its_own_admin_port_and_one_answers_the_autoscaler() -> None:
+    settings = settings_of(small_with("scaler_listen: 127.0.0.1:7000", CELL))
+    first, third = (as_worker(settings, worker=each, workers=4, port=0) for each in (0, 2))
+
+    assert first.cell is not None
+    assert (first.admin_listen.port, third.admin_listen.port) == (9090, 9092)
+    assert (first.listen, third.listen) == (settings.listen, settings.listen)
+    assert (first.scaler_listen, third.scaler_listen) == (("127.0.0.1", 7000), None)
+    assert (first.cell.members, first.hash) == (4, settings.hash)
+
+
+def test_ports_that_the_file_leaves_open_are_one_for_callers_and_any_for_operators() -> None:
+    settings = settings_of(small_with("listen: 127.0.0.1:0", "admin_listen: 127.0.0.1:0", CELL))
+    worker = as_worker(settings, worker=1, workers=2, port=7001)
+
+    assert (worker.listen.port, worker.admin_listen.port) == (7001, 0)
+
+
+def test_a_port_that_is_kept_takes_no_connections_and_those_who_share_it_keep_others_off() -> None:
+    port = free_port()
+    with reserve_alone("127.0.0.1", port) as kept:
+        assert kept.getsockname()[1] == port
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+        with bind("127.0.0.1", port, shared=True), bind("127.0.0.1", port, shared=True):
+            socket.create_connection(("127.0.0.1", port)).close()
+            for taken in (bind, reserve_alone):
+                with pytest.raises(OSError, match="cannot listen"):
+                    taken("127.0.0.1", port)

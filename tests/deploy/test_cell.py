@@ -1,0 +1,107 @@
+"""Are the manifests of a cell right, laid over those of one gateway?"""
+
+import copy
+from typing import Any
+
+import jsonschema
+import kubernetes_validate
+import pytest
+import yaml
+
+from headgate.config.load import parse
+from headgate.config.settings import Settings
+from headgate.engines.dialects import DIALECTS
+from headgate.simulation.engine.profile import PROFILES
+from tests.deploy.manifests import KUBERNETES, Manifest, Tree, gateway_config, the
+from tests.deploy.schemas import A_LAYER, SCALED_BY_PROMETHEUS
+
+CELL = KUBERNETES / "cell"
+ENVIRONMENT = {
+    "HEADGATE_KEY_SECRET": "x" * 43,
+    "ENGINE_KEY": "y",
+    "HEADGATE_STORE": "rediss://:secret@cache.default.svc:6379",
+    "HEADGATE_MEMBER": "headgate-7c9d6f5b48-x2x7k",
+}
+VERSIONS = ("1.29", "1.33", kubernetes_validate.latest_version())
+
+
+def layer() -> Tree:
+    return yaml.safe_load((CELL / "kustomization.yaml").read_text())
+
+
+def patched(file: str) -> Manifest:
+    patch = yaml.safe_load((CELL / file).read_text())
+    base = the(patch["kind"], patch["metadata"]["name"])
+    return Manifest(file, merged(copy.deepcopy(base.tree), patch))
+
+
+def merged(base: Any, patch: Any) -> Any:
+    """As a strategic merge does: null takes out, containers are the same where their names are, other lists are new."""
+    if isinstance(base, dict) and isinstance(patch, dict):
+        together = {key: merged(base.get(key), value) for key, value in patch.items() if value is not None}
+        return {key: value for key, value in base.items() if key not in patch} | together
+    if isinstance(base, list) and isinstance(patch, list) and all("name" in each and "image" in each for each in base):
+        by_name = {each["name"]: each for each in patch}
+        return [merged(each, by_name.get(each["name"], {})) for each in base]
+    return patch
+
+
+def settings() -> Settings:
+    text = (CELL / "headgate.yaml").read_text()
+    return parse(text, "headgate.yaml", ENVIRONMENT, engines=DIALECTS, profiles=PROFILES)
+
+
+def test_the_layer_names_every_file() -> None:
+    named = [each["path"] for each in layer()["patches"]]
+    named += [file for each in layer()["configMapGenerator"] for file in each["files"]]
+
+    assert list(jsonschema.Draft202012Validator(A_LAYER).iter_errors(layer())) == []
+    assert {path.name for path in CELL.iterdir()} == {*named, "kustomization.yaml"}
+    assert (CELL / layer()["resources"][0] / "kustomization.yaml").is_file()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("file", ["gateway.yaml", "budget.yaml"])
+def test_what_comes_of_a_manifest_keeps_its_schema(file: str, version: str) -> None:
+    assert kubernetes_validate.validate(patched(file).tree, version, strict=True).startswith(version[:4])
+
+
+def test_the_gateways_are_as_many_as_the_configuration_says_and_one_may_be_away() -> None:
+    cell, gateway = settings().cell, patched("gateway.yaml")
+
+    assert cell is not None
+    assert gateway.spec["replicas"] == cell.members > 1
+    assert gateway.spec["strategy"]["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    assert patched("budget.yaml").spec == {
+        "maxUnavailable": 1,
+        "selector": the("PodDisruptionBudget", "headgate").spec["selector"],
+    }
+
+
+def test_each_gateway_is_called_as_its_pod() -> None:
+    gateway = patched("gateway.yaml")
+
+    assert gateway.container["env"] == [
+        {"name": "HEADGATE_MEMBER", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}
+    ]
+    assert gateway.container["image"] == the("Deployment", "headgate").container["image"]
+    assert "${HEADGATE_MEMBER}" in (CELL / "headgate.yaml").read_text()
+
+
+def test_the_configuration_is_that_of_one_gateway_with_a_cell_and_without_a_scaler() -> None:
+    config = yaml.safe_load((CELL / "headgate.yaml").read_text())
+    alone = gateway_config()
+    del alone["scaler_listen"]
+
+    assert config.pop("cell").keys() == {"store", "member", "members"}
+    assert config == alone
+    assert settings().warnings == ()
+
+
+def test_keda_asks_prometheus_for_the_most_that_any_gateway_wants() -> None:
+    scaled = patched("scaledobject.yaml")
+    [trigger], [pool] = scaled.spec["triggers"], settings().pools
+
+    assert list(jsonschema.Draft202012Validator(SCALED_BY_PROMETHEUS).iter_errors(trigger)) == []
+    assert trigger["metadata"]["query"] == f'max(headgate_endpoints_wanted{{pool="{pool.name}"}})'
+    assert scaled.spec["maxReplicaCount"] == the("ScaledObject", "engines").spec["maxReplicaCount"]

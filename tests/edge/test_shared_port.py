@@ -1,0 +1,86 @@
+"""What becomes of connections when one of several listeners on a port leaves?"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from headgate.edge.client import Client
+from headgate.edge.connection import Bounds
+from headgate.edge.server import Listener, bind
+from tests.support.ports import free_port
+
+BOUNDS = Bounds(
+    head_bytes_max=65_536,
+    headers_max=100,
+    body_bytes_max=65_536,
+    head_s_max=10.0,
+    receive_s_max=10.0,
+    idle_s_max=10.0,
+    stall_s_max=10.0,
+    connections_open_max=100,
+)
+ASK = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+async def answer(client: Client) -> None:
+    client.reply(200, [], b"")
+
+
+@asynccontextmanager
+async def two_on_one_port() -> AsyncIterator[tuple[Listener, Listener, int]]:
+    port = free_port()
+    both = [Listener(answer, bind("127.0.0.1", port, shared=True), BOUNDS) for _ in range(2)]
+    await asyncio.gather(*(each.start() for each in both))
+    try:
+        yield both[0], both[1], port
+    finally:
+        await asyncio.gather(*(each.stop() for each in both))
+
+
+async def connect(port: int, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    made = [await asyncio.open_connection("127.0.0.1", port) for _ in range(count)]
+    await asyncio.sleep(0.05)
+    return made
+
+
+async def test_new_connections_come_to_those_who_stay() -> None:
+    async with two_on_one_port() as (leaves, stays, port):
+        before = await connect(port, 20)
+        shares = (len(leaves.connections), len(stays.connections))
+        await leaves.stop_taking()
+        after = await connect(port, 20)
+        shares_after = (len(leaves.connections), len(stays.connections))
+        for _, writer in before + after:
+            writer.close()
+
+    # That one of two gets none of twenty happens once in half a million times.
+    assert min(shares) > 0
+    assert shares_after == (0, shares[1] + 20)
+
+
+async def test_who_has_just_connected_is_still_answered_and_then_let_go() -> None:
+    async with two_on_one_port() as (leaves, stays, port):
+        callers = await connect(port, 20)
+        leaving = asyncio.create_task(leaves.stop_taking())
+        await asyncio.sleep(0)
+        for _, writer in callers:
+            writer.write(ASK)
+        first = [await reader.readline() for reader, _ in callers]
+        await leaving
+        closed = [await is_closed(reader) for reader, _ in callers]
+        stayed = len(stays.connections)
+        for _, writer in callers:
+            writer.close()
+
+    assert first == [b"HTTP/1.1 200 OK\r\n"] * 20
+    assert closed.count(False) == stayed < 20
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Whether the other side has said its last, once the rest of its answer has come."""
+    await reader.readuntil(b"\r\n\r\n")
+    try:
+        async with asyncio.timeout(0.05):
+            return await reader.read(1) == b""
+    except TimeoutError:
+        return False

@@ -1,0 +1,112 @@
+"""How do the tests of the cell say what they arrange?
+
+A small cell without a network: members and one scheduler that hand each other their entries when a test says so, as
+bytes, each by a clock of its own.
+"""
+
+from typing import Any
+
+from headgate.core.commands import Dispatch, End
+from headgate.core.events import EndpointJoined, EndpointReadied, PolicyChanged
+from headgate.hosts.cell.codec import encoded, member_entry, scheduler_entry
+from headgate.hosts.cell.endpoints import KnownEndpoints
+from headgate.hosts.cell.leader import Leader
+from headgate.hosts.cell.member import Member, ModeChanged, Order
+from headgate.hosts.cell.messages import Epoch, MemberEntry, SchedulerEntry, Share, Snapshot
+from headgate.hosts.cell.timing import Bounds, Timing
+from headgate.model.ticket import Ticket
+from headgate.model.units import Duration, EndpointId, Instant
+from tests.support.builders import a_policy, an_endpoint, arrived, at
+
+FIRST = Epoch(1, "one")
+SECOND_EPOCH = Epoch(2, "two")
+POLICY = a_policy()
+
+
+def a_ticket(name: str, **more: Any) -> Ticket:
+    return arrived(name, **more).ticket
+
+
+def a_member(name: str = "g1", *, bounds: Bounds | None = None, share: Share | None = None) -> Member:
+    member = Member(name, 1, at(0), bounds=bounds or Bounds(), share=share or Share(0, 2))
+    member.tell(PolicyChanged(POLICY, "first"), at(0))
+    member.tell(EndpointJoined(an_endpoint(places=4)), at(0))
+    member.tell(EndpointReadied(EndpointId("e1")), at(0))
+    return member
+
+
+def a_leader(
+    epoch: Epoch = FIRST,
+    *,
+    places: int = 4,
+    snapshot: Snapshot | None = None,
+    now: Instant | None = None,
+    **timing: Duration,
+) -> Leader:
+    endpoints = KnownEndpoints()
+    endpoints.note(EndpointJoined(an_endpoint(places=places)))
+    endpoints.note(EndpointReadied(EndpointId("e1")))
+    rules = PolicyChanged(POLICY, "first")
+    return Leader(epoch, rules, endpoints, snapshot, at(0) if now is None else now, timing=Timing(**timing))
+
+
+class Cell:
+    """Members around one scheduler, and what the members were ordered to do."""
+
+    def __init__(self, leader: Leader, *members: Member) -> None:
+        self.leader = leader
+        self.members = {member.name: member for member in members}
+        self.orders: dict[str, list[Order]] = {name: [] for name in self.members}
+        self.heard = dict.fromkeys(self.members, True)
+        """Which of them are within hearing."""
+
+    def open(self, name: str, ticket: Ticket, now: Instant) -> None:
+        self.orders[name] += self.members[name].open(ticket, now)
+
+    def talk(self, now: Instant, *, rounds: int = 4) -> None:
+        """Everybody does what is due, and all that is said reaches everybody within hearing, there and back."""
+        for _ in range(rounds):
+            for name, member in self.members.items():
+                self.orders[name] += member.tick(now)
+                for entry in member.outgoing(now):
+                    if self.heard[name]:
+                        self.leader.receive(as_sent(entry), now)
+            self.leader.tick(now)
+            for name, entry in self.leader.outgoing(now):
+                if name in self.members and self.heard[name]:
+                    self.orders[name] += self.members[name].receive(as_heard(entry), now)
+
+    def pass_time(self, start: float, end: float, *, step: float = 0.1) -> None:
+        """From one moment to another, talking all the while."""
+        moment = start
+        while moment <= end:
+            self.talk(at(moment), rounds=2)
+            moment += step
+
+    def begun(self, name: str) -> list[Dispatch]:
+        return [order for order in self.orders[name] if isinstance(order, Dispatch)]
+
+    def ended(self, name: str) -> list[End]:
+        return [order for order in self.orders[name] if isinstance(order, End)]
+
+    def modes(self, name: str) -> list[str]:
+        return [order.mode.value for order in self.orders[name] if isinstance(order, ModeChanged)]
+
+
+def a_cell(*names: str, places: int = 4, **timing: Duration) -> Cell:
+    """One that has gathered all its members."""
+    members = [a_member(name, share=Share(rank, len(names))) for rank, name in enumerate(names or ("g1", "g2"))]
+    cell = Cell(a_leader(places=places, **timing), *members)
+    cell.talk(at(0))
+    cell.talk(at(0.5))
+    return cell
+
+
+def as_sent(entry: MemberEntry) -> MemberEntry:
+    (written,) = encoded(entry)
+    return member_entry(written)
+
+
+def as_heard(entry: SchedulerEntry) -> SchedulerEntry:
+    (written,) = encoded(entry)
+    return scheduler_entry(written)

@@ -1,0 +1,264 @@
+"""What does a live process of a cell do, with a store that fails and others beside it?"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from headgate.core.commands import Command, Dispatch, End
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    EndpointJoined,
+    EndpointReadied,
+    Event,
+    FirstToken,
+    PolicyChanged,
+    RequestArrived,
+)
+from headgate.hosts.cell.host import CellHost, LeaderWatch
+from headgate.hosts.cell.node import Node
+from headgate.hosts.cell.views import Mode, Standing
+from headgate.hosts.local.clock import SystemClock
+from headgate.model.endpoint import Endpoint
+from headgate.model.outcome import Outcome
+from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import ClassName, EndpointId, ModelName, PoolName, RequestId, TenantId
+from tests.hosts.cell.fake_store import FakeServer, FakeStore
+
+POOL, ENDPOINT = PoolName("p"), EndpointId("p/e")
+POLICY = Policy(
+    classes=(ServiceClass(ClassName("only"), band=0),),
+    tenants=(Tenant(TenantId("t")),),
+    pools=(Pool(POOL),),
+    models=(Model(ModelName("m"), (POOL,)),),
+)
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.seen: list[tuple[Event, list[Command]]] = []
+
+    def saw(self, event: Event, commands: Sequence[Command], now: int) -> None:
+        self.seen.append((event, list(commands)))
+
+    def events(self, kind: type) -> int:
+        return sum(isinstance(event, kind) for event, _ in self.seen)
+
+    def commands(self, kind: type) -> int:
+        return sum(isinstance(command, kind) for _, commands in self.seen for command in commands)
+
+
+@dataclass
+class Member:
+    host: CellHost
+    watcher: Watcher
+    of_scheduler: Watcher
+    duties: list[bool] = field(default_factory=list)
+    agreed: list[str] = field(default_factory=list)
+    faults: list[BaseException] = field(default_factory=list)
+
+    async def serve(self, name: str) -> tuple[Dispatch, End]:
+        """One request from its arrival to its end."""
+        line = self.host.open(a_ticket(name), lambda _: None)
+        async with asyncio.timeout(5):
+            order = await line.next()
+            assert isinstance(order, Dispatch)
+            self.host.tell(FirstToken(order.request_id, order.attempt))
+            self.host.tell(AttemptEnded(order.request_id, order.attempt, AttemptEnding.COMPLETED))
+            end = await line.next()
+        assert isinstance(end, End)
+        line.close()
+        return order, end
+
+
+def a_ticket(name: str) -> Ticket:
+    return Ticket(RequestId(name), Api.CHAT, ModelName("m"), TenantId("t"), stream=True, prompt_bytes=100)
+
+
+def a_member(server: FakeServer, name: str, *, candidate: bool = True, incarnation: int = 1) -> Member:
+    clock, watcher, of_scheduler = SystemClock(), Watcher(), Watcher()
+    watching = (of_scheduler, LeaderWatch([watcher]))
+    node = Node(name, incarnation, clock.now(), lambda: f"id of {name}", candidate=candidate, observers=watching)
+    duties: list[bool] = []
+    agreed: list[str] = []
+    faults: list[BaseException] = []
+    store = FakeStore(server, name)
+    host = CellHost(node, store, clock, (watcher,), faults.append, on_duty=duties.append, on_agreed=agreed.append)
+    host.tell(PolicyChanged(POLICY, "first"))
+    host.tell(EndpointJoined(Endpoint(ENDPOINT, POOL, in_flight_max=4)))
+    return Member(host, watcher, of_scheduler, duties, agreed, faults)
+
+
+@asynccontextmanager
+async def a_cell(server: FakeServer, *names: str) -> AsyncIterator[list[Member]]:
+    """The first of them is the scheduler."""
+    members = [a_member(server, name, candidate=not at) for at, name in enumerate(names)]
+    for member in members:
+        member.host.start()
+    first = members[0].host
+    await until(lambda: [each.standing for each in first.view().members.values()] == [Standing.PRESENT] * len(names))
+    await until(lambda: all(member.host.view().mode is Mode.FOLLOWING for member in members))
+    first.tell(EndpointReadied(ENDPOINT))
+    yield members
+    for member in members:
+        member.host.stop()
+        await member.host.store.stop()
+        assert member.faults == []
+
+
+async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_request_is_served_by_the_word_of_another_process() -> None:
+    async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
+        order, end = await other.serve("r1")
+
+        assert (order.endpoint_id, end.outcome) == (ENDPOINT, Outcome.COMPLETED)
+        assert scheduler.host.leads
+        assert not other.host.leads
+
+
+async def test_each_gateway_counts_its_own_requests_and_the_scheduler_sees_all() -> None:
+    async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
+        await scheduler.serve("r1")
+        await other.serve("r2")
+
+        for member in (scheduler, other):
+            assert member.watcher.events(RequestArrived) == 1
+            assert (member.watcher.commands(Dispatch), member.watcher.commands(End)) == (1, 1)
+        await until(lambda: scheduler.of_scheduler.commands(End) == 2)
+        assert other.of_scheduler.seen == []
+
+
+async def test_only_the_scheduler_looks_at_the_engines_and_an_island_for_itself() -> None:
+    server = FakeServer()
+    async with a_cell(server, "a", "b") as (scheduler, other):
+        assert (scheduler.duties, other.duties) == ([True], [])
+        await until(lambda: other.host.ready_endpoints() == [ENDPOINT])
+
+        server.kill()
+        await until(lambda: other.host.view().mode is Mode.ISLAND)
+        assert other.duties == [True]
+
+        server.restart()
+        await until(lambda: other.host.view().mode is Mode.FOLLOWING)
+        assert other.duties == [True, False]
+
+
+async def test_a_request_that_comes_while_the_store_is_away_is_served_by_the_island() -> None:
+    server = FakeServer()
+    async with a_cell(server, "a", "b") as (_, other):
+        await until(lambda: other.host.ready_endpoints() == [ENDPOINT])
+        server.kill()
+
+        _, end = await other.serve("r1")
+
+        assert end.outcome is Outcome.COMPLETED
+        assert other.host.view().mode is Mode.ISLAND
+        server.restart()
+        await until(lambda: other.host.view().mode is Mode.FOLLOWING)
+        await other.serve("r2")
+
+
+async def test_a_policy_comes_into_force_when_all_have_read_it() -> None:
+    async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
+        scheduler.host.stage("second")
+        await asyncio.sleep(0.3)
+        assert (scheduler.agreed, other.agreed) == ([], [])
+
+        other.host.stage("second")
+        await until(lambda: scheduler.agreed == ["second"])
+        assert other.agreed == []
+        scheduler.host.tell(PolicyChanged(POLICY, "second"))
+        await until(lambda: other.agreed == ["second"])
+
+
+async def test_a_scheduler_that_resigns_is_followed_by_another_before_its_lease_is_over() -> None:
+    server = FakeServer()
+    async with a_cell(server, "a", "b") as (scheduler, other):
+        third = a_member(server, "c")
+        third.host.start()
+        await until(lambda: third.host.view().mode is Mode.FOLLOWING)
+        await until(lambda: third.host.ready_endpoints() == [ENDPOINT])
+
+        scheduler.host.resign()
+
+        await until(lambda: third.host.leads, seconds=0.5)
+        await scheduler.serve("r1")
+        await other.serve("r2")
+        await scheduler.host.leave()
+        await until(lambda: "a" not in third.host.view().members)
+        third.host.stop()
+        await third.host.store.stop()
+        assert third.faults == []
+
+
+async def test_an_entry_that_cannot_be_read_is_passed_over_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_cell(FakeServer(), "a") as (alone,):
+        alone.host.from_inbox([b"nonsense"])
+        alone.host.from_outbox([b"\x92\x80\x90", b""])
+        alone.host.snapshot_read(b"old")
+
+        assert alone.host.unintelligible == 4
+        assert len([record for record in caplog.records if "passed over" in record.getMessage()]) == 1
+        await alone.serve("r1")
+
+
+async def test_a_mistake_of_ours_in_what_others_say_ends_the_process() -> None:
+    member = a_member(FakeServer(), "a")
+
+    def wrong(*_: object) -> None:
+        raise AssertionError("a mistake")
+
+    member.host._node.snapshot_read = wrong
+    with pytest.raises(AssertionError, match="a mistake"):
+        member.host.snapshot_read(None)
+    assert len(member.faults) == 1
+
+
+async def test_that_two_processes_have_one_name_is_told_to_both(caplog: pytest.LogCaptureFixture) -> None:
+    server = FakeServer()
+    async with a_cell(server, "a", "twin") as (_, first):
+        assert first.host.name_problem is None
+        second = a_member(server, "twin", candidate=False, incarnation=2)
+        second.host.start()
+        await until(lambda: None not in (first.host.name_problem, second.host.name_problem))
+        second.host.stop()
+        await second.host.store.stop()
+        assert second.faults == []
+
+    told = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert len(told) == 2
+    assert all('is called "twin" too' in each and "another cell.member" in each for each in told)
+
+
+async def test_a_clock_that_was_put_back_between_two_lives_is_no_twin(caplog: pytest.LogCaptureFixture) -> None:
+    server = FakeServer()
+    async with a_cell(server, "a") as (scheduler,):
+        for incarnation in (9, 3):
+            life = a_member(server, "b", candidate=False, incarnation=incarnation)
+            life.host.start()
+            await until(lambda life=life: life.host.view().mode is Mode.FOLLOWING)
+            await life.serve(f"r{incarnation}")
+            life.host.stop()
+            await life.host.store.stop()
+            assert life.host.name_problem is None
+        assert scheduler.faults == life.faults == []
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_who_leaves_with_something_under_way_says_nothing_and_goes() -> None:
+    async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
+        line = other.host.open(a_ticket("r1"), lambda _: None)
+        assert isinstance(await line.next(), Dispatch)
+        await other.host.leave()
+
+        assert "b" in scheduler.host.view().members

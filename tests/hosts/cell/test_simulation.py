@@ -1,0 +1,192 @@
+"""A whole cell keeps its promises under faults of all kinds, and a simulation of one would show it if it did not."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+
+from bench.cell import __main__ as command
+from bench.cell.world import World
+from headgate.hosts.cell import island, leader, link, member, peers, roster
+from headgate.hosts.cell.election import Election
+from headgate.model.units import Duration, Instant
+
+SEEDS = 300
+PARTS = 12
+"""The seeds are looked at in so many parts, each a test of its own, so that they run beside each other."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_seed_breaks_a_promise(part: int) -> None:
+    for seed in range(1 + part, SEEDS + 1, PARTS):
+        findings = World(seed).run()
+        assert findings.violations == [], f"just sim-cell --seed {seed} --trace"
+
+
+def test_the_seeds_bring_about_what_they_are_for() -> None:
+    findings = [World(seed).run() for seed in range(1, 25)]
+
+    assert sum(each.islands for each in findings) > 10
+    assert sum(each.epochs for each in findings) > 30
+    ended = [story.ended for each in findings for story in each.stories.values()]
+    assert 2 * ended.count("completed") > len(ended)
+    assert max(each.worst_percent for each in findings) > 100
+
+
+def trace_of(seed: int) -> str:
+    lines: list[str] = []
+    World(seed, told=lines.append).run()
+    return "\n".join(lines)
+
+
+def test_a_seed_is_the_same_run_to_the_byte() -> None:
+    assert trace_of(7) == trace_of(7)
+
+
+def test_it_is_the_same_under_any_hash_seed() -> None:
+    script = "from tests.hosts.cell.test_simulation import *; print(hashlib.sha256(trace_of(11).encode()).hexdigest())"
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout.strip()
+        for hash_seed in ("1", "2")
+    }
+
+    assert digests == {hashlib.sha256(trace_of(11).encode()).hexdigest()}
+
+
+# What would be seen if a machine were broken
+
+
+def start_any_grant(patch: pytest.MonkeyPatch) -> None:
+    real = member.Member._granted
+    patch.setattr(
+        member.Member, "_granted", lambda self, granted, _, now, out: real(self, granted, Duration(0), now, out)
+    )
+
+
+def follow_anybody(patch: pytest.MonkeyPatch) -> None:
+    def binds(self: member.Member, epoch: object, now: Instant) -> bool:
+        if epoch != self.bound:
+            self.bound, self._stamps = epoch, link.Stamps()
+            if self._island is None:
+                self._report(now)
+        return True
+
+    patch.setattr(member.Member, "_binds", binds)
+
+
+def believe_in_the_lease_for_ever(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Election, "holds", lambda self, now: self.epoch)
+
+
+def never_send_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(link.Outbound, "resend_at", lambda self: None)
+
+
+def take_in_repetitions(patch: pytest.MonkeyPatch) -> None:
+    def take(self: link.Inbound[object], first: int, messages: object) -> list[object]:
+        new = [(number, age_ns, heard) for number, (age_ns, heard) in enumerate(messages, first)]
+        self.taken = max([self.taken, *(number for number, _, _ in new)])
+        return new
+
+    patch.setattr(link.Inbound, "take", take)
+
+
+def keep_no_share(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(roster.Roster, "places_left", lambda self, endpoint: endpoint.in_flight_max)
+
+
+def miss_nobody(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(peers.Peer, "alone_from", lambda self: Instant(2**62))
+
+
+def take_all_as_an_island(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(island, "own_endpoint", lambda share, endpoint: endpoint)
+
+
+def forget_what_runs_as_an_island(patch: pytest.MonkeyPatch) -> None:
+    real = island.Island.begin
+
+    def begin(self: island.Island, policy, policy_hash, endpoints, requests, now):  # noqa: PLR0917
+        return real(self, policy, policy_hash, endpoints, [each for each in requests if not each.running], now)
+
+    patch.setattr(island.Island, "begin", begin)
+
+
+def wait_for_no_reports(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        leader.Leader, "_end_gathering_if_all_are_here", lambda self, now: self.gathering and self._begin(now)
+    )
+
+
+def cover_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader.Leader, "snapshot_written", lambda self, at, now: None)
+
+
+def go_by_rules_when_they_are_read(patch: pytest.MonkeyPatch) -> None:
+    real = member.Member.stage
+    patch.setattr(member.Member, "stage", lambda self, policy_hash, now: real(self, policy_hash, now) or self.agree())
+
+
+def ask_nobody_before_rules_change(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(leader.Leader, "all_are_ready_for", lambda self, policy_hash: not self.gathering)
+
+
+def tell_nobody_of_new_rules(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(member.Member, "agree", lambda self: [])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        start_any_grant,
+        follow_anybody,
+        believe_in_the_lease_for_ever,
+        never_send_again,
+        take_in_repetitions,
+        keep_no_share,
+        miss_nobody,
+        take_all_as_an_island,
+        forget_what_runs_as_an_island,
+        wait_for_no_reports,
+        cover_nothing,
+        go_by_rules_when_they_are_read,
+        ask_nobody_before_rules_change,
+        tell_nobody_of_new_rules,
+    ],
+)
+def test_a_broken_machine_is_found(
+    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+
+    assert any(World(seed).run().violations for seed in range(1, SEEDS))
+
+
+# The command
+
+
+def test_the_last_line_is_machine_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["3"]) == 0
+    assert '{"seeds": 3, "violations": 0' in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_seed_that_breaks_a_promise_prints_itself(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cover_nothing(monkeypatch)
+
+    assert command.main(["1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("seed 1 at ")
+    assert "run it again: just sim-cell --seed 1 --trace" in lines
+    assert command.main(["--seed", "1", "--trace"]) == 1
+    assert "VIOLATION" in capsys.readouterr().out

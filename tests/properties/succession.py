@@ -1,0 +1,393 @@
+"""What should a scheduler know that takes the place of another?
+
+The books of the one before go on. A successor is told the policy, the counters, the endpoints, and what those would
+report who hold the requests: each attempt in flight and each request that waits, as they see it. From then on it is
+checked as any other. Its clock is another one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from headgate.core.admission.gate import Admitted, Refusal, judge
+from headgate.core.commands import Command, Dispatch, End
+from headgate.core.counters import Counters
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    AttemptReported,
+    Counted,
+    EndpointJoined,
+    EndpointReadied,
+    Event,
+    PolicyChanged,
+    RequestArrived,
+    RequestReported,
+    RequestSettled,
+)
+from headgate.core.rules import Rules
+from headgate.core.scheduler import Scheduler
+from headgate.model.endpoint import Endpoint, EndpointState
+from headgate.model.outcome import Outcome
+from headgate.model.policy import Policy, ServiceClass
+from headgate.model.ticket import Ticket
+from headgate.model.units import ClassName, Duration, Instant, RequestId, after
+from headgate.model.usage import Usage, UsageSource
+from tests.properties.books import Asked, Books, Engine, Open
+from tests.properties.model_host import GROWN_BY, Check, ModelHost
+from tests.support.inside import moments
+
+
+def retold(counters: Counters) -> Counters:
+    """As they come to another process."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(counters), type=Counters)
+
+
+@dataclass
+class Known:
+    """What the gateways know of the requests that they hold, and which of it the counters have."""
+
+    tickets: dict[RequestId, tuple[Ticket, Instant]] = field(default_factory=dict)
+    """Of every request that was let in, with the moment of its arrival."""
+    sent: dict[tuple[RequestId, int], tuple[Dispatch, Instant]] = field(default_factory=dict)
+    usage: dict[RequestId, tuple[Usage | None, bool]] = field(default_factory=dict)
+    """What its last attempt came to, and whether its answer was whole."""
+    counted: dict[RequestId | tuple[RequestId, int], None] = field(default_factory=dict)
+    """Arrivals and attempts of which the counters know."""
+    extras: int = 0
+    """How many extra attempts the counters know of."""
+    told_at: Instant = Instant(0)
+    tried: dict[RequestId, None] = field(default_factory=dict)
+    ended: dict[RequestId, None] = field(default_factory=dict)
+    """Those of which an attempt has ended, or that have ended themselves, since the counters were told."""
+
+    def see(self, event: Event, commands: list[Command], now: Instant) -> None:
+        arriving = event.ticket.request_id if isinstance(event, RequestArrived) else None
+        if isinstance(event, RequestArrived):
+            self.tickets[event.ticket.request_id] = (event.ticket, now)
+        elif isinstance(event, AttemptEnded):
+            self.usage[event.request_id] = (event.usage, event.ending is AttemptEnding.COMPLETED)
+            self.tried[event.request_id] = None
+        for command in commands:
+            if isinstance(command, Dispatch):
+                self.sent[command.request_id, command.attempt] = (command, now)
+            elif isinstance(command, End):
+                if command.request_id == arriving:
+                    del self.tickets[arriving]
+                else:
+                    self.ended[command.request_id] = None
+
+    def tell_counters(self, host: ModelHost) -> Counters:
+        """From here on the counters have all that was."""
+        self.counted = dict.fromkeys([*self.tickets, *self.sent])
+        self.extras, self.told_at = len(host.books.extras), host.now
+        self.tried, self.ended = {}, {}
+        return retold(host.scheduler.counters(host.now))
+
+    def shift(self, ahead: Duration) -> None:
+        """Tells all moments by another clock."""
+        self.tickets = {name: (ticket, after(when, ahead)) for name, (ticket, when) in self.tickets.items()}
+        self.sent = {name: (order, after(when, ahead)) for name, (order, when) in self.sent.items()}
+        self.told_at = after(self.told_at, ahead)
+
+    def counted_of(self, request_id: RequestId, attempt: int) -> Counted:
+        if request_id not in self.counted:
+            return Counted.NOTHING
+        return Counted.SENT if (request_id, attempt) in self.counted else Counted.ARRIVAL
+
+    # What they report
+
+    def attempt(self, attempt: Open, host: ModelHost) -> AttemptReported:
+        order, sent_at = self.sent[attempt.request_id, attempt.number]
+        ticket, arrived_at = self.tickets[attempt.request_id]
+        return AttemptReported(
+            ticket,
+            attempt.number,
+            order.endpoint_id,
+            Duration(host.now - sent_at),
+            attempt.began,
+            attempt.tokens,
+            order.waited_ns,
+            order.pool,
+            order.service_class,
+            order.caps,
+            level=order.level,
+            hedge=order.hedge,
+            model=order.model,
+            held_ns=order.held_ns,
+            request_age_ns=Duration(host.now - arrived_at),
+            over=attempt.request_id not in host.books.asked,
+            let_go=attempt.let_go,
+            counted=self.counted_of(attempt.request_id, attempt.number),
+        )
+
+    def request(self, request: Asked, host: ModelHost) -> RequestReported:
+        request_id, here = request.ticket.request_id, host.now - request.queued_since
+        counted = self.counted_of(request_id, request.attempts)
+        if counted is Counted.SENT and request_id in self.tried:
+            # The attempt is counted, but not that another one was allowed.
+            counted = Counted.ARRIVAL
+        return RequestReported(
+            request.ticket,
+            Duration(request.waited + here),
+            request.attempts,
+            age_ns=Duration(host.now - self.tickets[request_id][1]),
+            held_ns=Duration(request.held + (here if request.is_held else 0)),
+            failed_at=None if request.avoid is None else request.avoid.id,
+            counted=counted,
+        )
+
+    def settled(self, host: ModelHost) -> Iterator[RequestSettled]:
+        """What has ended since the counters were told. What is still in flight of others is told as that."""
+        open_still = dict.fromkeys(request_id for request_id, _ in host.books.open)
+        for request_id in self.ended:
+            if request_id in open_still:
+                continue
+            ticket, arrived_at = self.tickets[request_id]
+            orders = [order for (each, _), (order, _) in self.sent.items() if each == request_id]
+            last = orders[-1] if orders else None
+            usage, completed = self.usage.get(request_id, (None, False))
+            yield RequestSettled(
+                ticket,
+                len(orders),
+                pool=None if last is None else last.pool,
+                service_class=None if last is None else last.service_class,
+                usage=usage or (None if last is None else Usage(1, 1, 0, UsageSource.ESTIMATED)),
+                completed=completed,
+                model=None if last is None else last.model,
+                counted=self.counted_of(request_id, len(orders)),
+                age_ns=Duration(host.now - arrived_at),
+            )
+
+
+class Successor(ModelHost):
+    """Takes the place of another host, by a clock that is `ahead` of that one's.
+
+    Its counters are those that the other told last. Where nothing has happened since, and the policy is the same, all
+    that is counted must be exactly as it was.
+    """
+
+    def __init__(
+        self, before: ModelHost, known: Known, counters: Counters, policy: Policy, ahead: Duration, *, exact: bool
+    ) -> None:
+        self.scheduler = Scheduler()
+        self.now = after(before.now, ahead)
+        self.ordered: list[tuple[Event, list[Command]]] = []
+        self.books = Books(Rules(Policy(), ""))
+        self.books.ended = dict(before.books.ended)
+        self.books.arrived = len(before.books.ended)
+        self.report(PolicyChanged(policy, "h of the successor"))
+        self.scheduler.restore(counters, self.now, told_ns_ago=Duration(before.now - known.told_at))
+        self._go_on_with(before.books, known.extras, ahead, exact=exact)
+        old = list(before.books.engines.values())
+        for engine in old:
+            if not engine.leaving:
+                self.report(EndpointJoined(Endpoint(engine.id, engine.pool, engine.limit, engine.device, engine.zone)))
+        for told in known.settled(before):
+            self.report(told)
+        for attempt in before.books.open.values():
+            self.report(known.attempt(attempt, before))
+        for request in sorted(before.books.queued, key=lambda each: known.tickets[each.ticket.request_id][1]):
+            self.report(known.request(request, before))
+        for engine in old:
+            if engine.state is not EndpointState.WARMING:
+                self.report(EndpointReadied(engine.id))
+
+    def report(self, event: Event) -> None:
+        self.ordered.append((event, self.tell(event)))
+
+    def _go_on_with(self, books: Books, extras: int, ahead: Duration, *, exact: bool) -> None:
+        rules, own = self.books.rules, self.books
+        own.predecessor, own.exact = books, exact
+        own.firsts = [(pool, after(when, ahead)) for pool, when in books.firsts if pool in rules.pools]
+        # Of what came after the counters it is known that it was tried again, but not always where that was counted.
+        own.extras = [(pool, after(when, ahead)) for pool, when in books.extras[:extras] if pool in rules.pools]
+        own.credit = dict(self.scheduler._retry_budget._credit)
+        own.floors = dict(self.scheduler._queue.floors._credit)
+        if exact:
+            assert own.credit == books.credit
+            assert own.floors == books.floors
+            own.lead, own.charged_most = dict(books.lead), dict(books.charged_most)
+            own.in_flight_most = dict(books.in_flight_most)
+
+    def _check(self, event: Event, commands: list[Command]) -> Check:
+        return ReportCheck(self.scheduler, self.books, event, commands, self.now)
+
+
+class ReportCheck(Check):
+    """One event, which may be the report of something that was begun elsewhere."""
+
+    def happen(self) -> None:
+        match self.event:
+            case RequestReported():
+                self.request_reported(self.event)
+            case AttemptReported():
+                self.attempt_reported(self.event)
+            case RequestSettled(ticket):
+                assert ticket.request_id not in self.books.asked
+                self.read_budget()
+            case EndpointJoined(endpoint):
+                unknown = endpoint.id not in self.books.engines
+                super().happen()
+                if unknown:
+                    self.recall(self.books.engines[endpoint.id])
+            case _:
+                super().happen()
+
+    def recall(self, engine: Engine) -> None:
+        """How often it was ejected in a row is known from before, as of when the counters were told."""
+        before = self.books.predecessor
+        assert before is not None
+        engine.ejections = self.scheduler._fleet.endpoints[engine.id].ejections
+        # One that leaves and comes again is another one.
+        known = before.engines.pop(engine.id, None)
+        assert known is None or not self.books.exact or engine.ejections == known.ejections
+
+    def read_budget(self) -> None:
+        """What is counted of reports may be more than was, never less. Where the counters have all it is nothing."""
+        credit = dict(self.scheduler._retry_budget._credit)
+        assert credit == self.books.credit or not self.books.exact
+        self.books.credit = credit
+
+    # What waits
+
+    def request_reported(self, told: RequestReported) -> None:
+        books, ticket = self.books, told.ticket
+        books.arrived += 1
+        self.read_budget()
+        verdict = judge(books.rules.without_gone_names(ticket), books.rules)
+        if isinstance(verdict, Refusal):
+            self.end_told(told, verdict.outcome)
+            return
+        assert told.age_ns is not None
+        request = self.reported(ticket, verdict, told.age_ns, told.held_ns)
+        request.waited, request.held, request.attempts = told.waited_ns, told.held_ns, told.attempts
+        request.queued_since = self.now
+        if told.failed_at is not None:
+            request.avoid = books.engines.get(told.failed_at)
+        books.asked[ticket.request_id] = request
+        if request.is_late(self.now):
+            self.end(request, Outcome.TOO_LATE)
+            return
+        warming = any(each.warming and each.pool in request.pools for each in books.engines.values())
+        if (told.held_ns or not warming) and (pool := books.start_awaited(request)) is not None:
+            request.hold, request.is_held = pool, True
+            self.holds.append((ticket.request_id, pool))
+        request.expires = books.last_moment(request, self.now)
+        if request.expires <= self.now and not request.is_held:
+            self.end(request, Outcome.EXPIRED)
+
+    def end_told(self, told: RequestReported, expected: Outcome) -> None:
+        order = self.ends.pop(told.ticket.request_id)
+        assert order.outcome is expected
+        assert (order.attempts, order.waited_ns, order.held_ns) == (told.attempts, told.waited_ns, told.held_ns)
+        self.check_retry_after(order)
+        self.books.ended[order.request_id] = order.outcome
+
+    def reported(self, ticket: Ticket, admitted: Admitted, age_ns: Duration, held_ns: Duration) -> Asked:
+        """Deadlines and targets count from its arrival, which was elsewhere."""
+        now, self.now = self.now, Instant(self.now - age_ns)
+        request = self.asked(ticket, admitted)
+        self.now = now
+        if request.promised is not None:
+            request.promised = after(request.promised, held_ns)
+        return request
+
+    # What is in flight
+
+    def attempt_reported(self, told: AttemptReported) -> None:
+        books, ticket = self.books, told.ticket
+        self.read_budget()
+        engine = books.engines.get(told.endpoint_id)
+        if engine is None:
+            engine = Engine(told.endpoint_id, told.pool, 0, self.now, self.now, leaving=True)
+            books.engines[told.endpoint_id] = engine
+            self.recall(engine)
+        request = books.asked.get(ticket.request_id)
+        if request is None:
+            request = self.running(told)
+            if not told.over and not told.let_go:
+                books.arrived += 1
+                books.asked[ticket.request_id] = request
+        self.open_again(told, request, engine)
+        if not told.over and not told.let_go:
+            self.goes_on(told, request)
+
+    def running(self, told: AttemptReported) -> Asked:
+        """It has the class, the pools and the model that it was sent with, as far as they are there."""
+        rules, age_ns = self.books.rules, told.request_age_ns
+        verdict = judge(rules.without_gone_names(told.ticket), rules)
+        admitted = None if isinstance(verdict, Refusal) else verdict
+        service_class = rules.classes.get(told.service_class)
+        if service_class is None and admitted is not None:
+            service_class = admitted.service_class
+        if service_class is None:
+            last = max((each.band for each in rules.policy.classes), default=0)
+            service_class = ServiceClass(ClassName(told.service_class), last)
+        service_class = replace(service_class, caps=told.caps)
+        pools = admitted.pools if admitted is not None and told.pool in admitted.pools else (told.pool,)
+        assert age_ns is not None
+        request = self.reported(
+            told.ticket, Admitted(service_class, pools, told.model or told.ticket.model), age_ns, told.held_ns
+        )
+        request.fell_back = told.model is not None and not told.level
+        request.queued, request.waited, request.held = False, told.waited_ns, told.held_ns
+        return request
+
+    def open_again(self, told: AttemptReported, request: Asked, engine: Engine) -> None:
+        predicted, request_id = request.predicted, told.ticket.request_id
+        record = self.scheduler._attempts.by_number[request_id, told.attempt]
+        longer = told.tokens >= predicted.output_tokens + GROWN_BY
+        attempt = Open(
+            request_id,
+            told.attempt,
+            engine,
+            told.ticket.stream,
+            request.service_class.name,
+            request.service_class.band,
+            request.account,
+            prompt_tokens=predicted.prompt_tokens,
+            cached_tokens=record.reservation.cached_tokens,
+            kv_tokens=predicted.prompt_tokens + predicted.output_tokens_most,
+            charged=self.charged_before(told, record.charged),
+            tokens_charged=told.tokens if longer else predicted.output_tokens,
+            heard_at=self.now if told.first_token else Instant(self.now - told.age_ns),
+            tokens=told.tokens,
+            let_go=told.let_go,
+            began=told.first_token,
+            computed=told.first_token,
+        )
+        lacking = attempt.prompt_tokens + attempt.tokens - attempt.kv_tokens
+        attempt.kv_tokens += lacking + GROWN_BY if lacking > 0 else 0
+        if not attempt.stream and not attempt.began:
+            attempt.prefilled_at = moments(self.scheduler._attempts.prefills).get(request_id)
+            attempt.computed = attempt.prefilled_at is None
+        if attempt.stream and attempt.began:
+            if not self.books.streams(engine):
+                engine.quiet_since = self.now
+            attempt.streaming = True
+        attempt.charged_most = attempt.charged
+        self.books.open[request_id, told.attempt] = attempt
+        most = self.books.charged_most
+        most[attempt.turns] = max(most.get(attempt.turns, 0), attempt.charged)
+
+    def charged_before(self, told: AttemptReported, charged: int) -> int:
+        """What has truly been charged for it, as far as that is known here."""
+        before = self.books.predecessor
+        assert before is not None
+        return before.open[told.ticket.request_id, told.attempt].charged if self.books.exact else charged
+
+    def goes_on(self, told: AttemptReported, request: Asked) -> None:
+        attempt = self.books.open[told.ticket.request_id, told.attempt]
+        request.attempts = max(request.attempts, told.attempt)
+        if told.first_token and not request.first_token:
+            self.speaks(request, attempt)
+            request.first_token = True
+        elif request.first_token:
+            # The order to stop it was lost.
+            attempt.let_go = True
+            self.aborts.append((attempt.request_id, attempt.number))
+        if request.is_late(self.now):
+            self.abort_all(request)
+            self.end(request, Outcome.TOO_LATE)
