@@ -32,6 +32,9 @@ MOST = {"added_ms_p50": 2.0, "added_ms_p99": 10.0, "fairness_added_ms_p99": 5.0}
 LEAST = {"requests_per_s": 2_000.0}
 IN_CI = 2.0
 """A machine that others use makes every absolute figure worse; CI holds them to so many times the bar."""
+IN_CI_TAIL = 8.0
+"""The p99 of two short rounds is a handful of requests, and differs by 20 ms from run to run where others share the
+cores. Requests that waited behind the burst would be late by a second."""
 
 
 def measured(parts: Sequence[str], store_name: str, *, quick: bool) -> dict[str, object]:
@@ -69,12 +72,13 @@ def of_curve(curve: Sequence[throughput.Point]) -> dict[str, object]:
     }
 
 
-def missed(figures: Mapping[str, object], *, allowed: float = IN_CI) -> list[str]:
+def missed(figures: Mapping[str, object], *, allowed: float = IN_CI, tail: float = IN_CI_TAIL) -> list[str]:
     said: list[str] = []
     for name, most in MOST.items():
         figure = figures[name]
-        if isinstance(figure, float | int) and figure > most * allowed:
-            said.append(f"missed: {name} is {figure:g}, and at most {most * allowed:g} is allowed here")
+        bar = most * (tail if name.endswith("p99") else allowed)
+        if isinstance(figure, float | int) and figure > bar:
+            said.append(f"missed: {name} is {figure:g}, and at most {bar:g} is allowed here")
     for name, least in LEAST.items():
         figure = figures[name]
         if isinstance(figure, float | int) and figure < least / allowed:
@@ -98,7 +102,7 @@ def doubts(figures: Mapping[str, object]) -> list[str]:
 def table_of(figures: Mapping[str, object]) -> str:
     bars = {**{name: f"at most {bar:g}" for name, bar in MOST.items()}}
     bars |= {name: f"at least {bar:g}" for name, bar in LEAST.items()}
-    wrong = {sentence.split()[1] for sentence in missed(figures, allowed=1.0)}
+    wrong = {sentence.split()[1] for sentence in missed(figures, allowed=1.0, tail=1.0)}
     lines = [
         f"{name:34}{figure if figure is not None else 'not measured':>14}"
         + (f"   {bars[name]}: {'MISSED' if name in wrong else 'met'}" if name in bars and figure is not None else "")
