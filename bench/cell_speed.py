@@ -21,6 +21,7 @@ from collections import deque
 from random import Random
 from time import process_time_ns
 
+from bench.busy import ENDPOINTS, TENANTS, busy_endpoints, busy_policy, busy_ticket
 from bench.command import tell
 from headgate.cli.serve import calm_the_collector
 from headgate.core.commands import Command, Dispatch, End
@@ -41,31 +42,15 @@ from headgate.hosts.cell.endpoints import KnownEndpoints
 from headgate.hosts.cell.leader import Leader
 from headgate.hosts.cell.member import Member
 from headgate.hosts.cell.messages import Epoch, Share
-from headgate.model.endpoint import Endpoint
-from headgate.model.limits import Limits
-from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.prefix import pack
-from headgate.model.tenant import Tenant
-from headgate.model.ticket import Api, Ticket
 from headgate.model.units import (
     MILLISECOND,
-    MINUTE,
     SECOND,
-    ClassName,
     Duration,
-    EndpointId,
     Instant,
-    ModelName,
-    PoolName,
-    RequestId,
-    TenantId,
 )
 from headgate.model.usage import Usage, UsageSource
 
 MEMBERS = 8
-TENANTS = 1_000
-ENDPOINTS = 64
-HASHES = 16
 USUAL_IN_FLIGHT = 1_000
 CURVE = (100, 500, 1_000, 2_000, 5_000)
 RUNS = 25
@@ -83,11 +68,9 @@ class Rig:
         self.now = Instant(1_000_000 * SECOND)
         self.in_flight = in_flight
         places = -(-in_flight // ENDPOINTS)
-        pool = PoolName("main")
-        rules = PolicyChanged(_policy(pool), "h")
+        rules = PolicyChanged(busy_policy(TENANTS, kv_tokens=5_000_000), "h")
         endpoints = KnownEndpoints()
-        for number in range(ENDPOINTS):
-            endpoint = Endpoint(EndpointId(f"main/{number}"), pool, places)
+        for endpoint in busy_endpoints(ENDPOINTS, places):
             endpoints.note(EndpointJoined(endpoint))
             endpoints.note(EndpointReadied(endpoint.id))
         self.leader = Leader(Epoch(1, "one"), rules, endpoints, None, self.now)
@@ -118,21 +101,9 @@ class Rig:
         assert len(self.running) >= self.in_flight * 0.9, f"{len(self.running)} run, of {self.in_flight}"
 
     def _open(self) -> None:
-        ticket = self._ticket(self.opened)
+        ticket = busy_ticket(f"request-{self.opened:026d}", self.opened, TENANTS, self.chance)
         self.members[self.opened % len(self.members)].open(ticket, self.now)
         self.opened += 1
-
-    def _ticket(self, number: int) -> Ticket:
-        conversation = self.chance.randrange(2_000) << 8
-        return Ticket(
-            RequestId(f"request-{number:026d}"),
-            Api.CHAT,
-            ModelName("m"),
-            TenantId(f"org-{self.chance.randrange(TENANTS)}"),
-            stream=True,
-            prompt_bytes=self.chance.randrange(400, 2_400),
-            prefix=pack([conversation + each if each < HASHES // 2 else number << 8 | each for each in range(HASHES)]),
-        )
 
     # Lives
 
@@ -237,26 +208,6 @@ class Timed(Scheduler):
         wakeup = self._timed.next_wakeup()
         self._spent["core"] += process_time_ns() - start
         return wakeup
-
-
-def _policy(pool: PoolName) -> Policy:
-    limits = Limits(requests_per_minute=1_000_000, tokens_per_minute=1_000_000_000, concurrency=1_000_000)
-    return Policy(
-        classes=(
-            ServiceClass(
-                ClassName("interactive"),
-                0,
-                queue_wait_ns_max=Duration(60 * MINUTE),
-                queue_length_max=1_000_000,
-                queue_length_per_tenant_max=1_000_000,
-                ttft_ns=Duration(60 * MINUTE),
-                tpot_ns=Duration(100 * MILLISECOND),
-            ),
-        ),
-        tenants=tuple(Tenant(TenantId(f"org-{number}"), limits=limits) for number in range(TENANTS)),
-        pools=(Pool(pool, kv_tokens=5_000_000),),
-        models=(Model(ModelName("m"), (pool,)),),
-    )
 
 
 def measured(rig: Rig, at_once: int, requests: int) -> float:

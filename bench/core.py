@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from random import Random
 from time import process_time
 
+from bench.busy import ENDPOINTS, TENANTS, busy_endpoints, busy_policy, busy_ticket
 from bench.command import tell
 from headgate.cli.serve import calm_the_collector
 from headgate.core.commands import Command, Dispatch, End
@@ -34,24 +35,13 @@ from headgate.core.events import (
     RequestArrived,
 )
 from headgate.core.scheduler import Scheduler
-from headgate.model.endpoint import Endpoint
-from headgate.model.limits import Limits
-from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.prefix import pack
-from headgate.model.tenant import Tenant
-from headgate.model.ticket import Api, Ticket
+from headgate.model.ticket import Ticket
 from headgate.model.units import (
     MILLISECOND,
-    MINUTE,
     SECOND,
     ClassName,
     Duration,
-    EndpointId,
     Instant,
-    ModelName,
-    PoolName,
-    RequestId,
-    TenantId,
 )
 from headgate.model.usage import Usage, UsageSource
 
@@ -59,7 +49,6 @@ LIVES_MIN = 5_000
 LIVES_AIM = 10_000
 ENDPOINTS_RATIO_MAX = 3.0
 REPORTED_AT_ONCE = 64
-HASHES = 16
 RUNS = 16
 PLACES = 16
 """At each endpoint; all of them are taken all the time."""
@@ -68,8 +57,8 @@ STEP = Duration(1 * MILLISECOND)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    tenants: int = 1_000
-    endpoints: int = 64
+    tenants: int = TENANTS
+    endpoints: int = ENDPOINTS
     queued: int = 10_000
 
     def __str__(self) -> str:
@@ -100,27 +89,9 @@ class Bench:
 
     def _begin(self) -> None:
         size = self.size
-        pool, model = PoolName("main"), ModelName("m")
-        limits = Limits(requests_per_minute=1_000_000, tokens_per_minute=1_000_000_000, concurrency=1_000_000)
-        policy = Policy(
-            classes=(
-                ServiceClass(
-                    ClassName("interactive"),
-                    0,
-                    queue_wait_ns_max=Duration(60 * MINUTE),
-                    queue_length_max=1_000_000,
-                    queue_length_per_tenant_max=1_000_000,
-                    ttft_ns=Duration(60 * MINUTE),
-                    tpot_ns=Duration(100 * MILLISECOND),
-                ),
-            ),
-            tenants=tuple(Tenant(TenantId(f"org-{number}"), limits=limits) for number in range(size.tenants)),
-            pools=(Pool(pool, kv_tokens=500_000),),
-            models=(Model(model, (pool,)),),
-        )
+        policy = busy_policy(size.tenants, kv_tokens=500_000)
         self.scheduler.handle(PolicyChanged(policy, "h"), self.now)
-        for number in range(size.endpoints):
-            endpoint = Endpoint(EndpointId(f"main/{number}"), pool, PLACES)
+        for endpoint in busy_endpoints(size.endpoints, PLACES):
             self.scheduler.handle(EndpointJoined(endpoint), self.now)
             self.scheduler.handle(EndpointReadied(endpoint.id), self.now)
         while len(self.running) < size.endpoints * PLACES:
@@ -131,17 +102,7 @@ class Bench:
             self._arrive()
 
     def _ticket(self, number: int) -> Ticket:
-        conversation = self.chance.randrange(2_000) << 8
-        return Ticket(
-            RequestId(f"request-{number}"),
-            Api.CHAT,
-            ModelName("m"),
-            TenantId(f"org-{self.chance.randrange(self.size.tenants)}"),
-            stream=True,
-            prompt_bytes=self.chance.randrange(400, 2_400),
-            # Half of it is shared with the others of its conversation.
-            prefix=pack([conversation + each if each < HASHES // 2 else number << 8 | each for each in range(HASHES)]),
-        )
+        return busy_ticket(f"request-{number}", number, self.size.tenants, self.chance)
 
     def _arrive(self) -> list[Dispatch]:
         arrival = self.arrivals[self.arrived]

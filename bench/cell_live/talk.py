@@ -22,6 +22,7 @@ import msgspec
 import uvloop
 
 from bench.alarm import Alarm
+from bench.busy import ENDPOINTS, busy_endpoints, busy_policy, busy_ticket
 from bench.generator import arrivals
 from headgate.cli.serve import calm_the_collector
 from headgate.core.commands import Abort, Dispatch
@@ -39,30 +40,13 @@ from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.redis_store import RedisStore
 from headgate.hosts.cell.views import Mode
 from headgate.hosts.local.clock import SystemClock
-from headgate.model.endpoint import Endpoint
-from headgate.model.limits import Limits
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.prefix import pack
-from headgate.model.tenant import Tenant
-from headgate.model.ticket import Api, Ticket
-from headgate.model.units import (
-    MILLISECOND,
-    MINUTE,
-    ClassName,
-    Duration,
-    EndpointId,
-    ModelName,
-    PoolName,
-    RequestId,
-    TenantId,
-)
+from headgate.model.ticket import Ticket
 from headgate.model.usage import Usage, UsageSource
 
 CELL = "throughput"
-ENDPOINTS, PLACES = 64, 32
+PLACES = 32
 TENANTS = 100
-HASHES = 16
 HOLD_S = 0.05
 DRAIN_S_MAX = 4.0
 
@@ -101,31 +85,6 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """Of this process, inside the window."""
 
 
-def the_policy() -> Policy:
-    limits = Limits(requests_per_minute=10_000_000, tokens_per_minute=10_000_000_000, concurrency=1_000_000)
-    return Policy(
-        classes=(
-            ServiceClass(
-                ClassName("interactive"),
-                0,
-                queue_wait_ns_max=Duration(60 * MINUTE),
-                queue_length_max=1_000_000,
-                queue_length_per_tenant_max=1_000_000,
-                ttft_ns=Duration(60 * MINUTE),
-                tpot_ns=Duration(100 * MILLISECOND),
-            ),
-        ),
-        tenants=tuple(Tenant(TenantId(f"org-{number}"), limits=limits) for number in range(TENANTS)),
-        pools=(Pool(PoolName("main"), kv_tokens=500_000),),
-        models=(Model(ModelName("m"), (PoolName("main"),)),),
-    )
-
-
-def the_endpoints() -> Iterator[Endpoint]:
-    for number in range(ENDPOINTS):
-        yield Endpoint(EndpointId(f"main/{number}"), PoolName("main"), PLACES)
-
-
 def a_host(plan: Plan, number: int) -> CellHost:
     clock = SystemClock()
     name = plan.members[number]
@@ -150,7 +109,7 @@ def a_host(plan: Plan, number: int) -> CellHost:
 
 
 def _find_all_ready(host: CellHost) -> None:
-    for endpoint in the_endpoints():
+    for endpoint in busy_endpoints(ENDPOINTS, PLACES):
         host.tell(EndpointReadied(endpoint.id))
 
 
@@ -175,8 +134,8 @@ class Talk:
     async def run(self) -> None:
         for host in self._hosts:
             host.start()
-            host.tell(PolicyChanged(the_policy(), "bench"))
-            for endpoint in the_endpoints():
+            host.tell(PolicyChanged(busy_policy(TENANTS, kv_tokens=500_000, requests_per_minute=10_000_000), "bench"))
+            for endpoint in busy_endpoints(ENDPOINTS, PLACES):
                 host.tell(EndpointJoined(endpoint))
         while not all(self._is_ready(host) for host in self._hosts):  # noqa: ASYNC110  A host can only be looked at.
             await asyncio.sleep(0.05)
@@ -260,18 +219,7 @@ class Talk:
             self._refused[what] = self._refused.get(what, 0) + 1
 
     def _ticket(self) -> Ticket:
-        conversation = self._chance.randrange(2_000) << 8
-        number = self._number
-        return Ticket(
-            RequestId(f"{self._plan.members[0]}-{number}"),
-            Api.CHAT,
-            ModelName("m"),
-            TenantId(f"org-{self._chance.randrange(TENANTS)}"),
-            stream=True,
-            prompt_bytes=self._chance.randrange(400, 2_400),
-            # Half of it is shared with the others of its conversation.
-            prefix=pack([conversation + each if each < HASHES // 2 else number << 8 | each for each in range(HASHES)]),
-        )
+        return busy_ticket(f"{self._plan.members[0]}-{self._number}", self._number, TENANTS, self._chance)
 
 
 def _aside(order: Abort | Dispatch) -> None:

@@ -1,4 +1,4 @@
-"""What is measured of a cell's scheduler are whole lives of requests."""
+"""Are whole lives of requests what is measured of a cell's scheduler?"""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is written is read again as it was; what is not understood is not taken for something else."""
+"""Is what was written read again as it was, and what is not understood taken for nothing else?"""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""One scheduler at a time, though the store forgets."""
+"""Is there one scheduler at a time, though the store forgets?"""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""One scheduler for many gateways, and what it does when one of them dies, is silent or comes back."""
+"""What does one scheduler for many gateways do when one of them dies, is silent or comes back?"""
 
 from headgate.core.commands import Dispatch
 from headgate.core.events import Counted, EndpointMeasured, PolicyChanged

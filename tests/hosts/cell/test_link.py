@@ -1,4 +1,4 @@
-"""Each message arrives once and in order, whatever the way does."""
+"""Does each message arrive once and in order, whatever the way does?"""
 
 from headgate.hosts.cell.link import Inbound, Outbound, Stamps, age_at_most
 from headgate.hosts.cell.messages import Echo

@@ -1,4 +1,4 @@
-"""A gateway owns its requests, whoever decides about them."""
+"""Does a gateway own its requests, whoever decides about them?"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""One process: a gateway, a candidate, and the scheduler while it is elected."""
+"""Is one process a gateway, a candidate, and the scheduler while it is elected?"""
 
 from collections.abc import Sequence
 from itertools import count

@@ -1,4 +1,4 @@
-"""What is dealt out is all there is, and no more."""
+"""Is what is dealt out all there is, and no more?"""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A whole cell keeps its promises under faults of all kinds, and a simulation of one would show it if it did not."""
+"""Does a whole cell keep its promises under faults of all kinds, and would its simulation show it if it did not?"""
 
 import hashlib
 import os
