@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,8 @@ from headgate.cli.checkup.finding import Finding, Level
 from headgate.cli.checkup.store import look_at_store
 from tests.config.builders import settings_of, small_with
 from tests.hosts.cell.store_places import started
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import a_config, gateway_in_loop
 from tests.support.ports import free_port
 
 SECRET = "canary-of-the-store"
@@ -61,3 +64,12 @@ async def test_a_wrong_password_is_a_problem_and_is_not_repeated() -> None:
     assert found.level is Level.PROBLEM
     assert "refuses the user or password" in found.message
     assert SECRET not in f"{found}"
+
+
+async def test_a_gateway_of_a_cell_runs_with_the_configuration_that_its_file_has(tmp_path: Path) -> None:
+    """The doctor compares the two; where each of them listens is no part of it."""
+    cell = {"store": f"redis://127.0.0.1:{free_port()}", "members": 2}
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, cell=cell), tmp_path) as gateway:
+        told = (await gateway.status())["config_hash"]
+
+        assert told == settings_of(gateway.file.read_text()).hash

@@ -375,7 +375,6 @@ def test_every_setting_of_a_file_arrives() -> None:
             members=4,
             gateways_schedule=False,
         ),
-        shared_hash=settings.shared_hash,
         hash=settings.hash,
         warnings=settings.warnings,
     )

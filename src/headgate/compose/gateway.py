@@ -227,7 +227,7 @@ class Gateway:
                 self._reload_problems = tuple(str(problem) for problem in errors.problems)
                 for problem in self._reload_problems:
                     tell(logging.WARNING, "the new configuration is wrong", problem=problem)
-                tell(logging.WARNING, "the last good configuration stays in force", hash=_hash(self._settings))
+                tell(logging.WARNING, "the last good configuration stays in force", hash=self._settings.hash)
             else:
                 self._reload_problems = ()
                 # A gateway that leaves has nothing to gain from it, and may no longer have what it would change.
@@ -236,7 +236,7 @@ class Gateway:
                 if self._cell is not None:
                     # All of the cell go over to it together.
                     self._staged = settings
-                    self._cell.stage(_hash(settings))
+                    self._cell.stage(settings.hash)
                 else:
                     self._change_to(settings)
                     await self._fleets.start()
@@ -244,7 +244,7 @@ class Gateway:
     def _on_agreed(self, policy_hash: str) -> None:
         """The cell goes by this configuration from here on."""
         staged = self._staged
-        if staged is not None and _hash(staged) == policy_hash and not self._leave.is_set():
+        if staged is not None and staged.hash == policy_hash and not self._leave.is_set():
             self._staged = None
             self._change_to(staged)
             self._later(self._fleets.start())
@@ -284,7 +284,7 @@ class Gateway:
 
     def _take_over(self, settings: Settings) -> None:
         """Brings scheduler, fleets, engines and probes to what the settings say."""
-        self._host.tell(PolicyChanged(settings.policy, _hash(settings)))
+        self._host.tell(PolicyChanged(settings.policy, settings.hash))
         self._scaling.change_rules(_scaling_rules(settings))
         self._batchers.change(_batch_rules(settings), _first_token_ns(settings))
         self._fleets.change_to(settings.pools)
@@ -405,7 +405,7 @@ class Gateway:
         summary = self._host.summary()
         return {
             "version": __version__,
-            "config_hash": _hash(self._settings),
+            "config_hash": self._settings.hash,
             "reload_problems": self._reload_problems,
             "uptime_s": round(time.monotonic() - self._started_at, 1),
             "draining": self._door.draining,
@@ -426,7 +426,7 @@ class Gateway:
     def _cell_status(self) -> Mapping[str, object]:
         if self._cell is None or self._settings.cell is None:
             return {}
-        staged = None if self._staged is None else _hash(self._staged)
+        staged = None if self._staged is None else self._staged.hash
         return {"cell": cell_status(self._cell, self._settings.cell, staged)}
 
     def _explain(self, name: str) -> tuple[bool, Callable[[], Mapping[str, object]]]:
@@ -436,11 +436,6 @@ class Gateway:
         if picture is None:
             return False, partial(unknown, request_id, self._decisions.reach(), now)
         return True, partial(explained, picture, now)
-
-
-def _hash(settings: Settings) -> str:
-    """Names the configuration in force; all gateways of a cell name it alike."""
-    return settings.hash if settings.cell is None else settings.shared_hash
 
 
 def _listeners(settings: Settings) -> tuple[object, ...]:

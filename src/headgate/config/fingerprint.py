@@ -5,8 +5,8 @@ sections and spelled-out defaults do not change it. A changed secret does, yet t
 in metrics, where anyone who knows the rest of the file could try guesses of a weak secret
 against it. So secrets enter only as the key of an HMAC, stretched to make each guess dear.
 
-Gateways of one cell may listen at different places, so there is a second hash, which leaves out what each of them has
-for itself. What a member is called is in neither.
+Gateways of one cell may listen and stand at different places and are called differently: where there is a cell the hash
+leaves that out, so that all of them name their configuration alike.
 """
 
 import hashlib
@@ -25,16 +25,11 @@ _OF_ONE_PROCESS = ("listen", "admin_listen", "scaler_listen", "zone")
 """What gateways of one cell need not have alike."""
 
 
-def fingerprints(settings: Settings) -> tuple[str, str]:
-    """Of everything, and of what all gateways of a cell have alike."""
-    key, parts = _key(settings), _parts(settings)
-    shared = {name: part for name, part in parts.items() if name not in _OF_ONE_PROCESS}
-    return _digest(key, parts), _digest(key, shared)
-
-
-def _digest(key: bytes, parts: Mapping[str, object]) -> str:
+def fingerprint(settings: Settings) -> str:
+    own = () if settings.cell is None else _OF_ONE_PROCESS
+    parts = {name: part for name, part in _parts(settings).items() if name not in own}
     canonical = msgspec.json.encode(parts, order="deterministic")
-    return hmac.new(key, canonical, hashlib.sha256).hexdigest()[:_HEX_DIGITS]
+    return hmac.new(_key(settings), canonical, hashlib.sha256).hexdigest()[:_HEX_DIGITS]
 
 
 def _key(settings: Settings) -> bytes:

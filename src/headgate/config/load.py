@@ -15,7 +15,7 @@ from headgate.config.accounts import tenants
 from headgate.config.cell import cell_settings
 from headgate.config.classes import service_classes
 from headgate.config.error_docs import error_docs
-from headgate.config.fingerprint import fingerprints
+from headgate.config.fingerprint import fingerprint
 from headgate.config.fleets import check_starts
 from headgate.config.limits import limits
 from headgate.config.models import check_models, models
@@ -60,8 +60,7 @@ def parse(
     settings = _settings(file, engines, profiles, report)
     report.raise_if_wrong()
     settings = replace(settings, warnings=tuple(str(each) for each in report.warnings()))
-    whole, shared = fingerprints(settings)
-    return replace(settings, hash=whole, shared_hash=shared)
+    return replace(settings, hash=fingerprint(settings))
 
 
 def key_secret(path: Path, environ: Mapping[str, str]) -> bytes | None:
@@ -125,7 +124,6 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
         zone=file.zone or "",
         cell=cell_settings(file, report),
         hash="",
-        shared_hash="",
     )
 
 

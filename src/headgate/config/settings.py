@@ -166,8 +166,8 @@ class Settings:
     cell: CellSettings | None
     """None where this gateway has a scheduler of its own."""
     hash: str
-    """Names this configuration: the same in every process that runs it, different after any change."""
-    shared_hash: str
-    """Names what all gateways of a cell have alike: everything but where each of them listens and stands."""
+    """Names this configuration: the same in every process that runs it, different after any change.
+
+    In a cell that is all but where each of its gateways listens and stands."""
     warnings: tuple[str, ...] = ()
     """What is allowed but probably not meant, each with where it stands and the next step."""
