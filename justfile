@@ -31,6 +31,10 @@ fmt:
 test *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "{{ fast }}" {{ args }}
 
+# Those of them that failed last, one at a time.
+test-again:
+    {{ bin }}/pytest -m "{{ fast }}" --last-failed --last-failed-no-failures none -rA
+
 # Write what docs/errors takes from the table of outcomes.
 docs:
     {{ bin }}/python scripts/write_error_pages.py

@@ -50,12 +50,16 @@ async def test_what_is_past_rings_at_once(alarm: Alarm) -> None:
 
 
 async def test_it_rings_closer_to_the_moment_than_a_millisecond(alarm: Alarm) -> None:
-    start_ns = monotonic_ns()
+    async def closest_ns() -> int:
+        start_ns = monotonic_ns()
+        found = await rung(alarm, *(start_ns + number * MS // 3 for number in range(300)))
+        return min(rang_ns - due_ns for due_ns, rang_ns in found)
 
-    found = await rung(alarm, *(start_ns + number * MS // 3 for number in range(300)))
-
-    # The best of many, since the machine may be busy with something else at any one of them.
-    assert min(rang_ns - due_ns for due_ns, rang_ns in found) < MS / 2
+    # The best of many over seconds, since the machine may be busy with something else for a whole tenth of one.
+    for _ in range(30):
+        if (closest := await closest_ns()) < MS / 2:
+            break
+    assert closest < MS / 2
 
 
 async def test_a_call_may_ask_for_the_next(alarm: Alarm) -> None:
