@@ -160,6 +160,26 @@ sim-validate *args:
 sim-day *args:
     {{ bin }}/python -m bench.sim_day "$@"
 
+# The database and gateways killed under load, the database away: rows lost, doubled, and tokens against the engines' own word.
+[positional-arguments]
+ledger-faults *args:
+    {{ bin }}/python -m bench.ledger_faults "$@"
+
+# Whether bills, waste and idle time in the ledger explain what endpoints cost by the clock: what is left over, in a minute of trouble.
+[positional-arguments]
+ledger-adds-up *args:
+    {{ bin }}/python -m bench.ledger_adds_up "$@"
+
+# What the ledger costs a gateway, in CPU per request with it and without, and how fast a day of rows is written (docs/ledger.md).
+[positional-arguments]
+bench-ledger *args:
+    {{ bin }}/python -m bench.ledger_speed "$@"
+
+# How long each report takes on a day of a million rows and a month of such days (docs/ledger.md).
+[positional-arguments]
+bench-reports *args:
+    {{ bin }}/python -m bench.ledger_reports "$@"
+
 # Bytes that nobody would send on purpose: `just fuzz [SECONDS] [TARGET ...]`, each target for so long.
 fuzz *args:
     {{ bin }}/python -m fuzz.run {{ args }}

@@ -44,6 +44,8 @@ class Plan:
     chunks: int = 0
     """Token chunks of each answer, which is streamed; 0 for an answer that is not."""
     pace_ms: int = 0
+    metadata: dict[str, str] | None = None
+    """What each request brings along for the accounts."""
     warm_up_s: float = 1.0
     seconds: float
     """The window, which follows the warm-up."""
@@ -179,6 +181,8 @@ class Generator:
             "max_tokens": 256,
             "temperature": 0.7,
         }
+        if self._plan.metadata is not None:
+            body["metadata"] = self._plan.metadata
         if chunks:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return a_request(json.dumps(body).encode(), port=self._plan.port, key=self._plan.key)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,8 +131,12 @@ def gateway(
     command: Sequence[str] = GATEWAY,
     served_model: str = MODEL,
     in_flight_max: int = IN_FLIGHT_MAX,
+    settings: Mapping[str, Any] | None = None,
 ) -> Generator[Target]:
-    """As an operator runs it: a tenant with a key, classes, scheduling, metrics, an engine that is watched."""
+    """As an operator runs it: a tenant with a key, classes, scheduling, metrics, an engine that is watched.
+
+    `settings` go on top of its configuration.
+    """
     port, admin_port = free_port(), free_port()
     key, variables = secrets.token_urlsafe(24), {KEY_SECRET: secrets.token_urlsafe(24)}
     config = {
@@ -154,7 +158,7 @@ def gateway(
     }
     folder.mkdir()
     file = folder / "headgate.yaml"
-    file.write_text(yaml.safe_dump(config))
+    file.write_text(yaml.safe_dump(config | dict(settings or {})))
     with started_on(core):
         process = ChildProcess("gateway", [*command, "serve", str(file)], variables)
     with process:

@@ -132,16 +132,19 @@ class Talk:
         self._refused: dict[str, int] = {}
 
     async def run(self) -> None:
+        lines = await _stdin()
         for host in self._hosts:
             host.start()
             host.tell(PolicyChanged(busy_policy(TENANTS, kv_tokens=500_000, requests_per_minute=10_000_000), "bench"))
             for endpoint in busy_endpoints(ENDPOINTS, PLACES):
                 host.tell(EndpointJoined(endpoint))
-        while not all(self._is_ready(host) for host in self._hosts):  # noqa: ASYNC110  A host can only be looked at.
+        while not all(self._is_ready(host) for host in self._hosts):
+            # Whoever started it may have been interrupted before it knew of it.
+            if lines.at_eof():
+                return
             await asyncio.sleep(0.05)
         calm_the_collector()
         _say({"ready": True})
-        lines = await _stdin()
         while line := await lines.readline():
             _say(await self._step(msgspec.json.decode(line, type=Step)))
         for host in self._hosts:

@@ -7,9 +7,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from headgate import __version__
-from headgate.cli.gateway_status import EndpointState, EngineFound, GatewayStatus, Load
+from headgate.cli.gateway_status import (
+    DatabaseState,
+    EndpointState,
+    EngineFound,
+    GatewayStatus,
+    LedgerState,
+    Load,
+)
 from headgate.cli.status import lines
 from tests.cli.conftest import Headgate, Said
 from tests.support.fake_engine import Behaviour, FakeEngine
@@ -62,6 +70,20 @@ small/127.0.0.1:8081  ready             4 of 4     llamacpp b6000  4     0      
 small/gpu-2           ejected, leaving  0 of 64    -               -     -       -    -
 small/127.0.0.1:8081: /metrics lacks x; is this engine really llamacpp?"""
     )
+
+
+def test_the_accounts_are_told_with_what_waits_and_what_is_lost() -> None:
+    ledger = LedgerState(
+        rows_written=1_234, rows_waiting=56, rows_lost=7, oldest_s=90.2, problem="it cannot be reached"
+    )
+    status = replace(BUSY, database=DatabaseState(tenants=3, keys=2), ledger=ledger)
+
+    told = "\n".join(lines(status, "http://127.0.0.1:9090"))
+
+    assert "database: 3 tenants, 2 keys" in told
+    assert "ledger: 1,234 rows written, 56 waiting, the oldest for 90 s" in told
+    assert "the database is away: it cannot be reached; rows wait in the spool" in told
+    assert "7 rows are lost for good; the log says why" in told
 
 
 async def test_a_running_gateway_is_found_by_its_file(headgate: Headgate, tmp_path: Path) -> None:

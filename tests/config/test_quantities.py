@@ -11,6 +11,10 @@ from headgate.config.quantities import (
     Unreadable,
     address,
     address_text,
+    day,
+    day_text,
+    days,
+    days_text,
     decimal_number,
     duration,
     duration_text,
@@ -21,6 +25,8 @@ from headgate.config.quantities import (
     share,
     size,
     size_text,
+    usd,
+    usd_text,
     whole_number,
 )
 
@@ -173,3 +179,26 @@ def test_a_range_is_one_number_or_two(text: str, bounds: tuple[int, int]) -> Non
 def test_what_is_no_such_number_is_unreadable(reader: Callable[[str], object], text: str) -> None:
     with pytest.raises(Unreadable):
         reader(text)
+
+
+@given(st.integers(0, 10**18 - 1))
+def test_dollars_come_back_as_they_were_written_to_the_billionth(nano_usd: int) -> None:
+    assert usd(usd_text(nano_usd)) == nano_usd
+
+
+@given(st.integers(0, 80_000), st.integers(1, 36_500))
+def test_days_come_back_as_they_were_written(since_1970: int, number: int) -> None:
+    assert day(day_text(since_1970 * 86_400 * 10**9)) == since_1970 * 86_400 * 10**9
+    assert days(days_text(number)) == number
+
+
+@pytest.mark.parametrize("text", ["", "1,5", "$1", "1 USD", ".5", "5.", "1e3", "-1", "1.0000000001", "1__000", "_1"])
+def test_dollars_are_plain_numbers(text: str) -> None:
+    with pytest.raises(Unreadable, match="dollars as a plain number"):
+        usd(text)
+
+
+@pytest.mark.parametrize("text", ["2026-1-1", "2026-13-01", "20260101", "2026-01-01T00:00:00Z", "today"])
+def test_a_day_is_written_whole(text: str) -> None:
+    with pytest.raises(Unreadable, match="a day such as"):
+        day(text)

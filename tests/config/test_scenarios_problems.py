@@ -21,7 +21,7 @@ from headgate.config.scenarios.schema import (
     TrafficSection,
 )
 from headgate.simulation.engine.profile import PROFILES
-from tests.config.scenario_builders import SCHEDULERS, problems_of, scenario_of, small_with_traffic
+from tests.config.scenario_builders import SCHEDULERS, SMALL, problems_of, scenario_of, small_with_traffic
 
 POISSON = "{rate: 5, for: 60s, classes: batch, prompt: 100, output: 10}"
 
@@ -466,3 +466,10 @@ def test_any_tree_is_judged(tree: dict) -> None:
     problems = problems_of(json.dumps(tree), environ={"E": "value"})
 
     assert [problem for problem in problems if not problem[0].isdigit()] == []
+
+
+@pytest.mark.parametrize("money", ["budgets: {day: 1}", "max_cost_per_request: 1", "max_cost_per_unit: 1"])
+def test_money_means_nothing_where_nothing_costs_anything(money: str) -> None:
+    problems = problems_of(f"{SMALL}classes: {{batch: {{{money}}}}}\n")
+
+    assert [each for each in problems if "nothing costs anything here; remove it" in each] != []

@@ -8,9 +8,20 @@ import pytest
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import key_secret, load
 from headgate.config.problems import ConfigErrors
-from headgate.config.settings import Address, CellSettings, EndpointSettings, Limits, PoolSettings, Settings
+from headgate.config.settings import (
+    Address,
+    CellSettings,
+    DatabaseSettings,
+    EndpointSettings,
+    LedgerSettings,
+    Limits,
+    NoticeSettings,
+    PoolSettings,
+    Settings,
+)
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 from headgate.model.limits import Limits as TenantLimits
+from headgate.model.money import NANO_USD_PER_USD, Budget, Period, Price, PriceKind
 from headgate.model.policy import (
     AdmissionRules,
     HeadroomRules,
@@ -70,6 +81,7 @@ pools:
     prompt_tokens_max: 20
     output_tokens_min: 30
     output_tokens_max: 40
+    prices: [{{per_hour: 2.5, kind: reserved}}, {{from: 2026-01-01, input: 0.15, cached: 0.075, output: 0.6}}]
   spare: {{engine: openai_compatible, served_model: big, in_flight_max: 1, endpoints: "http://[fd00::1]:80"}}
 models:
   big:
@@ -106,7 +118,10 @@ classes:
     tpot: 100ms
     floor_percent: 20
     reserve_percent: 10
-    promise: quality
+    promise: cost
+    budgets: {{day: 100, month: {{usd: 2_000, kind: soft}}}}
+    max_cost_per_request: 0.02
+    max_cost_per_unit: 0.5
     hedges: true
     start_wait: 4s
     variants:
@@ -122,6 +137,7 @@ tenants:
     weight: 300
     plan: critical
     limits: {{requests_per_minute: 60, tokens_per_minute: 1_000_000, concurrency: 7}}
+    budgets: {{month: {{usd: 0.3, kind: hard}}}}
 retry:
   attempts_max: 2
   tenant_percent: 5
@@ -159,6 +175,15 @@ ladder:
 fairness_depth: 2
 zone: a
 cell: {{store: redis://cache, name: east, member: gw-1, members: 4, gateways_schedule: false}}
+database: postgresql://db/headgate
+ledger:
+  spool: /var/spool/headgate
+  spool_max: 2GiB
+  retention: 30d
+  metadata: [conversation, feature]
+  unit: conversation
+  idle: shared
+notices: {{webhook: https://hooks.example.com/T0/secret}}
 error_docs: https://docs.example.com/errors/
 quote_engine_errors: true
 """
@@ -247,7 +272,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                     tpot_ns=SECOND // 10,
                     floor_percent=20,
                     reserve_percent=10,
-                    promise=Promise.QUALITY,
+                    promise=Promise.COST,
                     variants=(
                         Variant(
                             2,
@@ -265,6 +290,12 @@ def test_every_setting_of_a_file_arrives() -> None:
                     ),
                     hedges=True,
                     start_wait_ns=4 * SECOND,
+                    budgets=(
+                        Budget(Period.DAY, 100 * NANO_USD_PER_USD),
+                        Budget(Period.MONTH, 2_000 * NANO_USD_PER_USD, hard=False),
+                    ),
+                    cost_max=20_000_000,
+                    unit_cost_max=500_000_000,
                 ),
                 ServiceClass(
                     "batch",
@@ -289,6 +320,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                     weight=300,
                     plan=Plan.CRITICAL,
                     limits=TenantLimits(requests_per_minute=60, tokens_per_minute=1_000_000, concurrency=7),
+                    budgets=(Budget(Period.MONTH, 300_000_000),),
                 ),
             ),
             pools=(
@@ -310,6 +342,15 @@ def test_every_setting_of_a_file_arrives() -> None:
                     output_tokens_max=40,
                     hold_max=7,
                     cold_start_ns=5 * SECOND,
+                    prices=(
+                        Price(hour=2_500_000_000, kind=PriceKind.RESERVED),
+                        Price(
+                            1_767_225_600 * SECOND,
+                            input_tokens=150_000_000,
+                            cached_tokens=75_000_000,
+                            output_tokens=600_000_000,
+                        ),
+                    ),
                 ),
                 Pool("spare"),
             ),
@@ -365,6 +406,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                 easy_tokens=4,
             ),
             fairness_depth=2,
+            unit="conversation",
         ),
         zone="a",
         cell=CellSettings(
@@ -375,6 +417,9 @@ def test_every_setting_of_a_file_arrives() -> None:
             members=4,
             gateways_schedule=False,
         ),
+        database=DatabaseSettings("postgresql://db/headgate", "postgresql://db/headgate", 5 * SECOND),
+        ledger=LedgerSettings("/var/spool/headgate", 2 * 2**30, 30, ("conversation", "feature"), shares_idle=True),
+        notices=NoticeSettings("https://hooks.example.com/T0/secret", "https://hooks.example.com/***"),
         hash=settings.hash,
         warnings=settings.warnings,
     )
@@ -469,8 +514,9 @@ def test_every_field_of_the_policy_can_be_set() -> None:
         for each in fields(ours)
         if getattr(ours, each.name) == getattr(theirs, each.name)
     }
-    # What is a part of a limit is no setting: gateways that do not hear each other make it (core/shares.py).
-    assert same == {"Limits.tokens_whole"}
+    # A part of a limit is no setting: gateways that do not hear each other make it (core/shares.py). The other two come
+    # from a database beside the file.
+    assert same == {"Limits.tokens_whole", "Policy.orders", "Policy.tenants_whole"}
 
 
 def test_a_speed_may_be_the_name_of_a_profile() -> None:

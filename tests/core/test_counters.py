@@ -11,6 +11,7 @@ from headgate.core.events import AttemptEnded, AttemptEnding, AttemptProgress, C
 from headgate.core.hedging import SEEN_MIN
 from headgate.core.scheduler import Scheduler
 from headgate.model.limits import Limits
+from headgate.model.money import Budget, NanoUsd, Period, Price
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, LadderRules, Policy, Promise, RetryRules, SheddingRules
 from headgate.model.tenant import Tenant
@@ -79,7 +80,9 @@ def test_what_a_new_policy_does_not_name_is_left_out() -> None:
     assert replace(told_again, endpoints=(), windows=()) == Counters()
 
 
-HEDGED = replace(INTERACTIVE, hedges=True, ttft_ns=lasting(2))
+DAILY = Budget(Period.DAY, NanoUsd(10**12))
+HEDGED = replace(INTERACTIVE, hedges=True, ttft_ns=lasting(2), budgets=(DAILY,))
+PRICED = replace(a_pool(), prices=(Price(hour=NanoUsd(10**9)),))
 FLOORED = replace(BATCH, floor_percent=10, promise=Promise.COST)
 
 
@@ -92,6 +95,7 @@ def everything() -> Policy:
             Tenant(TenantId("bolt"), limits=Limits(concurrency=500)),
             "coil",
         ),
+        pools=(PRICED,),
         health=HealthRules(failures_max=1),
     )
     ladder = LadderRules(climb_above=0, climb_after_ns=lasting(0.5))

@@ -4,12 +4,15 @@ from dataclasses import replace
 
 import pytest
 
+from headgate.core.alarms import Agenda
+from headgate.core.orders import Orders
 from headgate.core.shares import share_of
 from headgate.model.limits import Limits
+from headgate.model.orders import DrainEndpoint, Throttle
 from headgate.model.policy import RetryRules
 from headgate.model.tenant import Tenant
-from headgate.model.units import TenantId
-from tests.support.builders import a_policy, a_pool
+from headgate.model.units import EndpointId, TenantId
+from tests.support.builders import a_policy, a_pool, at
 
 POLICY = a_policy(
     tenants=(
@@ -28,6 +31,18 @@ def test_limits_memory_and_extra_attempts_are_divided_and_rounded_down() -> None
     assert [each.limits for each in part.tenants] == [Limits(25, 7_500, 2, tokens_whole=30_001), Limits(1), Limits()]
     assert [each.kv_tokens for each in part.pools] == [250, None]
     assert part.retry.pool_extra_min == 2
+
+
+def test_what_is_ordered_is_divided_as_what_is_declared() -> None:
+    until = at(60)
+    throttle, drain = Throttle(TenantId("acme"), Limits(12, 4_000, 4), until), DrainEndpoint(EndpointId("e1"), until)
+    part = share_of(replace(POLICY, orders=(throttle, drain)), 4)
+
+    assert part.orders == (replace(throttle, limits=Limits(3, 1_000, 1, tokens_whole=4_000)), drain)
+    orders = Orders(Agenda())
+    orders.change(part.orders, at(0))
+    [acme, *_] = orders.throttled(part.tenants)
+    assert acme.limits == Limits(3, 1_000, 1, tokens_whole=4_000)
 
 
 def test_nothing_becomes_less_than_one_but_what_is_nothing_stays_so() -> None:

@@ -11,11 +11,15 @@ from headgate.config.fleets import KINDS
 from headgate.config.load import parse
 from headgate.config.schema import (
     UNLIMITED,
+    AdminKeySection,
     AdmissionSection,
     BatchingSection,
+    BudgetSection,
+    BudgetsSection,
     CapsSection,
     CellSection,
     ClassSection,
+    DatabaseSection,
     EndpointSection,
     File,
     FleetSection,
@@ -23,9 +27,12 @@ from headgate.config.schema import (
     HealthSection,
     KnownEventSection,
     LadderSection,
+    LedgerSection,
     LimitsSection,
     ModelSection,
+    NoticesSection,
     PoolSection,
+    PriceSection,
     RetrySection,
     RoutingSection,
     RungSection,
@@ -51,6 +58,7 @@ SECTIONS: dict[str, type[Section]] = {
     "The file": File,
     "`limits`": LimitsSection,
     "`pools.NAME`": PoolSection,
+    "`pools.NAME.prices[]`": PriceSection,
     "`pools.NAME.speed`": SpeedSection,
     "`pools.NAME.endpoints[]`": EndpointSection,
     "`pools.NAME.batching`": BatchingSection,
@@ -64,6 +72,8 @@ SECTIONS: dict[str, type[Section]] = {
     "`classes.NAME.variants[]`": VariantSection,
     "`tenants.NAME`": TenantSection,
     "`tenants.NAME.limits`": TenantLimitsSection,
+    "`budgets`": BudgetsSection,
+    "`budgets.PERIOD`": BudgetSection,
     "`retry`": RetrySection,
     "`health`": HealthSection,
     "`headroom`": HeadroomSection,
@@ -72,6 +82,10 @@ SECTIONS: dict[str, type[Section]] = {
     "`shedding`": SheddingSection,
     "`ladder`": LadderSection,
     "`cell`": CellSection,
+    "`database`": DatabaseSection,
+    "`ledger`": LedgerSection,
+    "`notices`": NoticesSection,
+    "`admin_keys.NAME`": AdminKeySection,
 }
 ANY_CLASS = ServiceClass("any", band=0)
 
@@ -94,6 +108,8 @@ def shown(value: object, reads: object) -> str:
             return f"`{quantities.duration_text(value)}`"
         case int(), "size":
             return f"`{quantities.size_text(value)}`"
+        case int(), "days":
+            return f"`{quantities.days_text(value)}`"
         case (str(host), int(port)), "address":
             return f"`{quantities.address_text(host, port)}`"
         case bool(), _:
@@ -131,7 +147,8 @@ def shown_cap(caps: Caps, name: str) -> str:
 
 def of_class(service_class: ServiceClass, setting: str) -> object:
     """A setting of the file, as the model has it: what lasts carries its unit there."""
-    for name in (setting, setting.replace("_max", "_ns_max"), f"{setting}_ns"):
+    by_another_name = {"max_cost_per_request": "cost_max", "max_cost_per_unit": "unit_cost_max"}
+    for name in (by_another_name.get(setting, setting), setting.replace("_max", "_ns_max"), f"{setting}_ns"):
         if hasattr(service_class, name):
             return getattr(service_class, name)
     raise AssertionError(setting)
@@ -140,7 +157,7 @@ def of_class(service_class: ServiceClass, setting: str) -> object:
 def fields_of(section: type[Section]) -> dict[str, inspect.Field]:
     info = inspect.type_info(section)
     assert isinstance(info, inspect.StructType)
-    return {field.name: field for field in info.fields}
+    return {field.encode_name: field for field in info.fields}
 
 
 @pytest.mark.parametrize("heading", SECTIONS)

@@ -10,6 +10,8 @@ from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import Policy, Pool, ServiceClass
 from headgate.ports.fleet import Phase
 from headgate.telemetry.cell import CellFigures
+from headgate.telemetry.directory import DirectoryFigures
+from headgate.telemetry.ledger import LedgerFigures
 from headgate.telemetry.meters import Histogram, Meters
 from headgate.telemetry.prometheus import EngineSignals, render
 from headgate.telemetry.scaling import PoolScaling
@@ -43,7 +45,21 @@ def shown() -> dict[str, tuple[str, set[str]]]:
         unintelligible=0,
     )
     scaling = [PoolScaling("small", 1, 0, 1)]
-    page, _ = render(meters, Histogram(), summary, {"tasks": 1}, signals, scaling=scaling, cell=cell)
+    ledger = LedgerFigures(
+        database_up=True, written=1, waiting=0, spooled_bytes=0, oldest_s=0.0, lost=0, refused=0, open_requests=0
+    )
+    directory = DirectoryFigures(fresh=True, age_s=0.1, tenants=1, keys=1, reconnects=0)
+    page, _ = render(
+        meters,
+        Histogram(),
+        summary,
+        {"tasks": 1},
+        signals,
+        scaling=scaling,
+        cell=cell,
+        ledger=ledger,
+        directory=directory,
+    )
     return {
         family.name + ("_total" if family.type == "counter" else ""): (
             family.type,

@@ -310,6 +310,8 @@ class ReportCheck(Check):
             if not told.over and not told.let_go:
                 books.arrived += 1
                 books.asked[ticket.request_id] = request
+        # One that was let go was made for it all the same.
+        request.attempts = max(request.attempts, told.attempt)
         self.open_again(told, request, engine)
         if not told.over and not told.let_go:
             self.goes_on(told, request)
@@ -380,7 +382,6 @@ class ReportCheck(Check):
 
     def goes_on(self, told: AttemptReported, request: Asked) -> None:
         attempt = self.books.open[told.ticket.request_id, told.attempt]
-        request.attempts = max(request.attempts, told.attempt)
         if told.first_token and not request.first_token:
             self.speaks(request, attempt)
             request.first_token = True

@@ -112,7 +112,9 @@ def comparable(commands: list[list[Command]], by: int = 1) -> list[list[Command]
         stripped.append([])
         for each in answer:
             command = scaled(replace(each, reason=""), by)
-            stripped[-1].append(replace(command, retry_after_ns=None) if isinstance(command, End) else command)
+            # Bills are rounded to a nanosecond: a test of their own looks at them.
+            is_end = isinstance(command, End)
+            stripped[-1].append(replace(command, retry_after_ns=None, bills=()) if is_end else command)
     return stripped
 
 
@@ -124,6 +126,26 @@ def test_all_times_multiplied_multiply_the_answers(day: Callable[[], tuple[Log, 
     slower = replayed([(scaled(event, by), Instant(now * by)) for event, now in log])
 
     assert comparable(slower) == comparable(answers, by)
+
+
+@each_day
+def test_all_times_multiplied_multiply_what_is_billed(day: Callable[[], tuple[Log, list[list[Command]]]]) -> None:
+    def billed(answers: list[list[Command]]) -> list[tuple[str, int, str, int]]:
+        return [
+            (each.request_id, bill.attempt, bill.cause, bill.input_ns + bill.output_ns + bill.overhead_ns)
+            for answer in answers
+            for each in answer
+            if isinstance(each, End)
+            for bill in each.bills
+        ]
+
+    log, answers = day()
+    slower = billed(replayed([(scaled(event, 16), Instant(now * 16)) for event, now in log]))
+    usual = billed(answers)
+
+    assert [each[:3] for each in slower] == [each[:3] for each in usual]
+    # Each is rounded, and has what those before it lost by it.
+    assert all(abs(more[3] - 16 * less[3]) <= 64 for more, less in zip(slower, usual, strict=True))
 
 
 def test_a_slower_clock_alone_is_another_day() -> None:

@@ -9,7 +9,7 @@ import asyncio
 from itertools import count
 
 from headgate.core.commands import Command
-from headgate.core.events import FleetEvent, PolicyChanged, Progressed, RequestArrived, TimerFired
+from headgate.core.events import BudgetsTold, FleetEvent, PolicyChanged, Progressed, RequestArrived, TimerFired
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.timing import Timing
@@ -118,7 +118,7 @@ async def tell(log: Log) -> list[list[Command]]:
                 # It would go with the next thing that is said, or the next beat.
                 cell.gateway._node.member._urgent = True
                 cell.gateway.tell(event)
-            case PolicyChanged():
+            case PolicyChanged() | BudgetsTold():
                 cell.scheduler.tell(event)
                 cell.gateway.tell(event)
             case _:

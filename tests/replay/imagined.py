@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 from headgate.core.scheduler import Scheduler
+from headgate.model.money import Budget, NanoUsd, Period, Price
 from headgate.model.policy import HealthRules
 from headgate.model.units import (
     MILLISECOND,
@@ -25,6 +26,7 @@ from tests.replay.recorder import Recorder
 from tests.support.builders import a_class, a_model, a_policy, a_pool, lasting
 
 _SPAN = Duration(24 * SECOND)
+_SPENT_AT_ONCE = Budget(Period.DAY, NanoUsd(1_000), hard=False)
 _TENANTS = ("acme", "bolt", "corn")
 
 
@@ -52,10 +54,10 @@ def _scenario() -> Scenario:
         policy=a_policy(
             classes=(
                 replace(a_class("interactive", queue_wait=1), start_wait_ns=lasting(2)),
-                a_class("batch", band=1, queue_wait=20),
+                replace(a_class("batch", band=1, queue_wait=20), budgets=(_SPENT_AT_ONCE,)),
             ),
             tenants=_TENANTS,
-            pools=(replace(a_pool("p"), hold_max=8),),
+            pools=(replace(a_pool("p"), hold_max=8, prices=(Price(hour=NanoUsd(3_600_000_000_000)),)),),
             models=(a_model("m", "p"),),
             health=HealthRules(failures_max=2, stall_ns_max=lasting(2), eject_ns=lasting(1)),
         ),

@@ -46,6 +46,9 @@ def _config(*engines: FakeEngine) -> Config:
         {"name": f"e{number}", "url": engine.url} for number, engine in enumerate(engines)
     ]
     config["pools"]["small"]["scaling"] = {"endpoints_min": 0, "endpoints_max": 2, "period": "1h", "cold_start": "1s"}
+    # Spent at once, and refuses nobody.
+    config["pools"]["small"]["prices"] = {"per_hour": 3600}
+    config["classes"]["batch"]["budgets"] = {"day": {"usd": "0.000001", "kind": "soft"}}
     return config
 
 

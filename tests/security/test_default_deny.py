@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from headgate.edge.door import MODELS_ROUTE, ROUTES
+from headgate.edge.door import READ_ROUTES, ROUTES
 from tests.edge.test_the_door import config_with_keys
 from tests.security.raw import Answer, Closed, body_of, connected, request_of
 from tests.support.fake_engine import FakeEngine
@@ -28,6 +28,7 @@ NEEDS_A_KEY = {
     b"/v1/embeddings": b"POST",
     b"/v1/responses": b"POST",
     b"/v1/models": b"GET",
+    b"/v1/usage": b"GET",
 }
 # The admin listener: it only reads, and asks for no key.
 NEEDS_NO_KEY = (b"/health", b"/ready", b"/metrics", b"/status")
@@ -143,7 +144,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
 
 
 def test_every_route_of_the_data_listener_stands_in_the_table() -> None:
-    assert {*ROUTES, MODELS_ROUTE} == NEEDS_A_KEY.keys()
+    assert {*ROUTES, *READ_ROUTES} == NEEDS_A_KEY.keys()
 
 
 async def test_every_page_of_the_admin_listener_stands_in_the_table(tmp_path: Path) -> None:
@@ -152,6 +153,7 @@ async def test_every_page_of_the_admin_listener_stands_in_the_table(tmp_path: Pa
 
     assert set(admin.pages) == set(NEEDS_NO_KEY)
     assert set(admin.pages_below) == set(NEEDS_NO_KEY_BELOW)
+    assert admin.api is None, "without keys of operators there is nothing that writes"
 
 
 @pytest.mark.asyncio(loop_scope="module")

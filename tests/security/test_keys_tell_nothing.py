@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from headgate.edge import auth, intake
+from headgate.compose import directory
+from headgate.edge import admin_api, auth, intake
 from headgate.edge.auth import KeyRing
 from headgate.model.units import TenantId
 from headgate.wire import keys
@@ -65,7 +66,7 @@ def test_the_hash_depends_on_the_secret() -> None:
     assert len(digest(SECRET, "")) == len(digest(SECRET, "x" * 10_000)) == 32
 
 
-@pytest.mark.parametrize("module", [auth, keys, intake])
+@pytest.mark.parametrize("module", [auth, keys, intake, directory, admin_api])
 def test_no_key_is_compared_anywhere_on_the_way(module: object) -> None:
     """Equality is used for the scheme's name alone; `in`, `startswith` and their like not at all on what was sent."""
     tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]
@@ -76,6 +77,27 @@ def test_no_key_is_compared_anywhere_on_the_way(module: object) -> None:
     }
 
     assert {text for text in compared if "key" in text.lower() or "secret" in text.lower()} == set()
+
+
+def test_an_operators_key_is_compared_whole_with_every_known_one() -> None:
+    """There are few, so all are looked at: in constant time each, and none of them ends the search."""
+    [search] = [
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(admin_api)))
+        if isinstance(node, ast.FunctionDef) and node.name == "_operator"
+    ]
+    [loop] = [node for node in ast.walk(search) if isinstance(node, ast.For)]
+    [test] = [node.test for node in ast.walk(loop) if isinstance(node, ast.If)]
+
+    assert ast.unparse(test) == "hmac.compare_digest(known, shown)"
+    assert [node for node in ast.walk(loop) if isinstance(node, ast.Return | ast.Break | ast.Raise)] == []
+
+
+def test_a_key_of_the_database_is_looked_up_by_its_hash_and_never_walked_to() -> None:
+    source = inspect.getsource(directory.LiveDirectory.find)
+
+    assert "self._picture.keys.get(known)" in source
+    assert [node for node in ast.walk(ast.parse(source.strip())) if isinstance(node, ast.For | ast.While)] == []
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ Every builder has a default for what a test does not care about: one model "m", 
 interactive and batch, in that order of priority; the tenants acme, bolt and coil.
 """
 
+from unittest.mock import ANY
+
 from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Readmit
 from headgate.core.events import (
     AttemptEnded,
@@ -306,6 +308,8 @@ def end(
         lasting(waited),
         None if retry_after is None else lasting(retry_after),
         reason,
+        # What it cost is a question of its own.
+        bills=ANY if attempts else (),
     )
 
 

@@ -5,8 +5,9 @@ import logging
 
 import pytest
 
-from headgate.core.commands import Command, Eject, End
+from headgate.core.commands import BudgetCrossed, Command, Eject, End
 from headgate.core.events import TimerFired
+from headgate.model.money import BudgetLeft, NanoUsd, Period
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND
 from headgate.telemetry.log import ENDINGS_PER_S_MAX, JsonFormatter, LogObserver, TextFormatter
@@ -81,3 +82,19 @@ def test_a_mistake_brings_its_trace_in_both_forms() -> None:
 
     assert "ValueError: ours" in json.loads(JsonFormatter().format(record))["trace"]
     assert TextFormatter().format(record).endswith("ValueError: ours")
+
+
+def test_that_a_budget_is_spent_is_a_warning_and_that_half_of_it_is_information(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    left = BudgetLeft("tenant:acme", Period.DAY, True, NanoUsd(2_000_000_000), NanoUsd(2_100_000_000), NanoUsd(0), None)
+    half, whole = told(caplog, BudgetCrossed(left, 50), BudgetCrossed(left, 100))
+
+    assert (half["level"], whole["level"]) == ("info", "warning")
+    assert [whole[name] for name in ("scope", "period", "percent", "limit", "spent")] == [
+        "tenant:acme",
+        "day",
+        100,
+        "$2.00",
+        "$2.10",
+    ]

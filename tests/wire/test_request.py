@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.ticket import Api
-from headgate.wire.request import DEPTH_MAX, BadRequest, RequestBody, is_large
+from headgate.wire.request import DEPTH_MAX, METADATA_KEYS_MAX, BadRequest, RequestBody, is_large
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 100_000}}
@@ -348,3 +348,30 @@ def test_as_many_answers_are_counted_as_an_engine_makes(api: Api, fields: dict[s
     asked = {"model": "m", "messages": MESSAGES, "prompt": "hi", "input": "hi"} | fields
 
     assert parsed(api, **asked).n == n
+
+
+# For the accounts
+
+
+def test_of_metadata_the_wanted_keys_are_told_in_their_order() -> None:
+    body = chat(metadata={"feature": "search", "other": "x", "conversation": "c1"})
+
+    assert body.metadata(("conversation", "feature", "absent")) == (("conversation", "c1"), ("feature", "search"))
+    assert b'"other": "x"' in body.encode(served_model="e")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        *(None, "text", [], {}, 7, {"feature": 7}, {"feature": None}, {"feature": ["a"]}),
+        *({"feature": "x" * 129}, {"feature": "é" * 65}, {"feature": "a\0b"}),
+        {"feature": "a", "other": "x" * 20_000},
+    ],
+)
+def test_metadata_of_another_shape_is_nothing_and_no_error(metadata: object) -> None:
+    assert chat(metadata=metadata).metadata(("feature",)) == ()
+
+
+def test_so_many_keys_are_kept_and_no_more() -> None:
+    names = tuple(f"k{number}" for number in range(20))
+    assert len(chat(metadata=dict.fromkeys(names, "v")).metadata(names)) == METADATA_KEYS_MAX

@@ -53,11 +53,21 @@ def engine_said(prompt: int, output: int, cached: int = 0) -> Usage:
                 b'{"input_tokens":3,"input_tokens_details":{"cached_tokens":2,"input_tokens_per_turn":[]},"output_tokens":4,'
                 b'"output_tokens_details":{"reasoning_tokens":1}}'
             ),
-            engine_said(3, 4, 2),
+            Usage(3, 4, 2, UsageSource.ENGINE, 1),
         ),
         (b'{"input_tokens":-3,"output_tokens":4}', None),
         (b'{"output_tokens":4}', None),
         (b'{"prompt_tokens":-3,"completion_tokens":4}', None),
+        (
+            b'{"prompt_tokens":3,"completion_tokens":9,"completion_tokens_details":{"reasoning_tokens":5}}',
+            Usage(3, 9, 0, UsageSource.ENGINE, 5),
+        ),
+        (
+            b'{"input_tokens":3,"output_tokens":9,"output_tokens_details":{"reasoning_tokens":5}}',
+            Usage(3, 9, 0, UsageSource.ENGINE, 5),
+        ),
+        (b'{"prompt_tokens":3,"completion_tokens_details":null}', Usage(3, 0, 0, UsageSource.ENGINE)),
+        (b'{"prompt_tokens":3,"completion_tokens_details":{"reasoning_tokens":-5}}', None),
         (b'{"prompt_tokens":"3"}', None),
         (b'{"completion_tokens":4}', None),
         (b"{}", None),

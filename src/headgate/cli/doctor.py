@@ -69,6 +69,7 @@ async def _reality(settings: "Settings") -> "list[Finding]":
     import asyncio
 
     from headgate.cli.checkup.clock import clock_findings
+    from headgate.cli.checkup.database import look_at_database
     from headgate.cli.checkup.endpoints import look_at_all
     from headgate.cli.checkup.listeners import look_at_listeners
     from headgate.cli.checkup.machine import machine_findings
@@ -76,12 +77,15 @@ async def _reality(settings: "Settings") -> "list[Finding]":
     from headgate.engines.page import open_session
 
     async with open_session() as session:
-        looks, listeners, store = await asyncio.gather(
-            look_at_all(settings, session), look_at_listeners(settings, session), look_at_store(settings)
+        looks, listeners, store, database = await asyncio.gather(
+            look_at_all(settings, session),
+            look_at_listeners(settings, session),
+            look_at_store(settings),
+            look_at_database(settings),
         )
     findings = [finding for look in looks for finding in look.findings]
     heard = [*(look.heard for look in looks), listeners.heard]
-    return [*findings, *listeners.findings, *store, *clock_findings(heard), *machine_findings(settings)]
+    return [*findings, *listeners.findings, *store, *database, *clock_findings(heard), *machine_findings(settings)]
 
 
 def _lines(findings: "Sequence[Finding]") -> Iterator[str]:

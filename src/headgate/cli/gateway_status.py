@@ -46,6 +46,24 @@ class EndpointState(Struct, frozen=True):
     suspected: bool = False
 
 
+class DatabaseState(Struct, frozen=True):
+    tenants: int = 0
+    keys: int = 0
+    orders: int = 0
+    problem: str | None = None
+    shadowed_by_file: tuple[str, ...] = ()
+
+
+class LedgerState(Struct, frozen=True):
+    rows_written: int = 0
+    rows_waiting: int = 0
+    rows_lost: int = 0
+    rows_refused: int = 0
+    oldest_s: float = 0.0
+    problem: str | None = None
+    spool_problem: str | None = None
+
+
 class GatewayStatus(Struct, frozen=True):
     version: str
     config_hash: str
@@ -59,6 +77,8 @@ class GatewayStatus(Struct, frozen=True):
     reload_problems: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
     cell: CellState | None = None
+    database: DatabaseState | None = None
+    ledger: LedgerState | None = None
 
 
 def url_of(host: str, port: int) -> str:

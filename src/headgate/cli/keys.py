@@ -8,6 +8,7 @@ works; what to do with it goes to stderr.
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,16 +37,85 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             "--config", type=Path, metavar="FILE", help="configuration (headgate.yaml, where it is there)"
         )
     actions.add_parser("secret", help=f"print a new secret for {VARIABLE}")
+    _add_database_actions(actions.add_parser)
+
+
+def _add_database_actions(add: Callable[..., argparse.ArgumentParser]) -> None:
+    """What a running gateway does to the keys in its database."""
+    from headgate.cli.admin_request import add_place, length_s
+    from headgate.cli.arguments import key_path, listed, tenant_path
+    from headgate.cli.tenants import add_terms
+
+    create = add("create", help="make a key in the database and print it, this once")
+    rotate = add("rotate", help="make a new one for it; both work for a while")
+    revoke = add("revoke", help="end a key of the database")
+    listing = add("list", help="show the keys of the database, not what they are")
+    for each in (create, rotate, revoke):
+        each.add_argument("key", type=key_path, metavar="PATH", help="ORGANISATION/PROJECT/KEY")
+    for each in (create, rotate):
+        each.add_argument("--expires-in", type=length_s, metavar="TIME", help="such as 90d; never")
+    add_terms(create)
+    overlap = "how long those before it go on working (1h); such as 0 or 24h"
+    rotate.add_argument(
+        "--overlap", type=lambda text: 0 if text == "0" else length_s(text), default=3_600, help=overlap
+    )
+    listing.add_argument("--below", type=tenant_path, metavar="PATH", help="only of this tenant and what is below it")
+    listing.add_argument("--after", default="", metavar="PATH", help="go on after this one")
+    listing.add_argument("--limit", type=listed, default=100, help="so many at most (100)")
+    for each in (create, rotate, revoke, listing):
+        add_place(each)
 
 
 def run(args: argparse.Namespace) -> int:
     match args.action:
+        case "create" | "rotate" | "revoke" | "list":
+            return _in_database(args)
         case "secret":
             return _secret()
         case "hash":
             return _hash(args.config)
         case _:
             return _new(args.tenant, args.config, write=args.write)
+
+
+def _in_database(args: argparse.Namespace) -> int:
+    from headgate.cli.admin_request import NotDone, ask, failed, show_json, table
+    from headgate.cli.tenants import terms_of
+
+    body: dict[str, object]
+    match args.action:
+        case "create":
+            body = {"key": args.key, "expires_in_s": args.expires_in, **terms_of(args)}
+        case "rotate":
+            body = {"key": args.key, "expires_in_s": args.expires_in, "overlap_s": args.overlap}
+        case "revoke":
+            body = {"key": args.key}
+        case _:
+            body = {"below": args.below, "after": args.after, "limit": args.limit}
+    try:
+        answer = ask(args, f"keys/{args.action}", body)
+    except NotDone as problem:
+        return failed(problem)
+    if args.json:
+        show_json(answer)
+    elif args.action == "list":
+        columns = ("key", "state", "created_at", "expires_at", "revoked_at")
+        table(answer["data"], columns, empty="no key in the database; `headgate keys create ORG/PROJECT/KEY` makes one")
+        if answer["next"]:
+            _tell(f"there are more: --after {answer['next']}")
+    elif args.action == "revoke":
+        print(_revoked(args.key, answer["revoked"]))
+    else:
+        _tell(f"a key of {args.key}; it is shown this once and stored nowhere:")
+        print(answer["secret"])
+    return 0
+
+
+def _revoked(key: str, count: int) -> str:
+    if not count:
+        return f"{key}: nothing was revoked, since no key of it was working"
+    cut_off = "one that the database does not reach takes it until it hears of it"
+    return f"{key}: {count} revoked; gateways refuse it as soon as they hear of it, which is within moments; {cut_off}"
 
 
 def _secret() -> int:

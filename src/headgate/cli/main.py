@@ -3,10 +3,11 @@
 Each verb is a file of its own with `add_arguments(parser)` and `run(args) -> exit code`. Only the
 one that was asked for is imported, and it imports what it needs when it runs, so that `--help`
 answers at once. Exit codes: 0 all is well, 1 a problem was found, 2 the command line is wrong, 70 (from
-`serve`) we found a mistake of our own.
+`serve`) we found a mistake of our own, 141 whoever read the output left before its end, as `head` does.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -25,12 +26,20 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "status": "say what a running gateway is doing",
         "top": "watch a running gateway, second by second",
         "explain": "say why a request waited, went where it went, or was refused",
-        "keys": "make and hash the keys of callers",
+        "keys": "make, hash, rotate and revoke the keys of callers",
+        "tenants": "say who may call, beside those in the file",
+        "budgets": "say how much tenants may spend, and where they stand",
+        "cost": "say what requests, tenants and days cost, and what is to come",
+        "operate": "hold, throttle, drain or pin something for a while",
+        "ledger": "prepare the database that keeps tenants, keys and usage",
         "engine": "run a simulated engine, without a GPU",
         "simulate": "say what would become of traffic on engines, under virtual time",
         "loadtest": "send traffic that does not wait and say how the server held up",
     }
 )
+
+_READER_LEFT = 141
+"""What a shell says of a program that the same has ended."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -46,7 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if verb in parsers:
         import_module(f"headgate.cli.{verb}").add_arguments(parsers[verb])
     args = parser.parse_args(arguments)
-    return import_module(f"headgate.cli.{args.verb}").run(args)
+    try:
+        status = import_module(f"headgate.cli.{args.verb}").run(args)
+        # Whoever reads may have gone, and what is still held back would only be written when Python ends.
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _READER_LEFT
+    return status
 
 
 if __name__ == "__main__":

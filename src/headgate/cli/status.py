@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.cli.gateway_status import EndpointState, EngineFound, GatewayStatus
+    from headgate.cli.gateway_status import DatabaseState, EndpointState, EngineFound, GatewayStatus, LedgerState
 
 _TIMEOUT_S = 5.0
 _UNKNOWN = "-"
@@ -84,6 +84,10 @@ def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
         yield "draining: it takes nothing new and leaves when what is open has ended"
     if status.cell is not None:
         yield from cell_lines(status.cell)
+    if status.database is not None:
+        yield from _database(status.database)
+    if status.ledger is not None:
+        yield from _ledger(status.ledger)
     for problem in status.reload_problems:
         yield f"reload problem: {problem}"
     if status.reload_problems:
@@ -92,6 +96,25 @@ def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
     yield from _table([("CLASS", "WAITING"), *((name, str(count)) for name, count in status.queued.items())])
     yield ""
     yield from _endpoints(status)
+
+
+def _database(database: "DatabaseState") -> Iterator[str]:
+    yield f"database: {database.tenants} tenants, {database.keys} keys, {database.orders} orders in force"
+    if database.problem is not None:
+        yield f"  it is away: {database.problem}; known keys go on working, unknown ones are told to try again"
+    for name in database.shadowed_by_file:
+        yield f"  tenant {name} is in the file too, which counts; rename one of the two"
+
+
+def _ledger(ledger: "LedgerState") -> Iterator[str]:
+    waiting = f", the oldest for {ledger.oldest_s:.0f} s" if ledger.rows_waiting else ""
+    yield f"ledger: {ledger.rows_written:,} rows written, {ledger.rows_waiting:,} waiting{waiting}"
+    if ledger.problem is not None:
+        yield f"  the database is away: {ledger.problem}; rows wait in the spool and are written when it is back"
+    if ledger.spool_problem is not None:
+        yield f"  {ledger.spool_problem}"
+    if ledger.rows_lost or ledger.rows_refused:
+        yield f"  {ledger.rows_lost + ledger.rows_refused:,} rows are lost for good; the log says why"
 
 
 def _endpoints(status: "GatewayStatus") -> Iterator[str]:

@@ -30,6 +30,7 @@ def open_cell(
     on_agreed: Callable[[str], None],
     serves: bool,
     worker: int | None,
+    bookkeepers: Sequence[Observer] = (),
 ) -> CellHost:
     """Raises `OSError` where a part is not installed, with the next step."""
     try:
@@ -50,7 +51,9 @@ def open_cell(
         observers=(LeaderWatch(observers), *of_scheduler),
     )
     store = RedisStore(cell.store, cell=cell.name, member=name)
-    return CellHost(node, store, clock, observers, on_fault, on_duty=on_duty, on_agreed=on_agreed)
+    return CellHost(
+        node, store, clock, observers, on_fault, on_duty=on_duty, on_agreed=on_agreed, bookkeepers=bookkeepers
+    )
 
 
 def cell_status(host: CellHost, cell: CellSettings, staged: str | None) -> Mapping[str, object]:

@@ -14,20 +14,21 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate import __version__
+from headgate.compose.accounts import Accounts
 from headgate.compose.cell import cell_figures, cell_status, open_cell
 from headgate.compose.fleets import Fleets
 from headgate.compose.keda import start_scaler
 from headgate.compose.scaling import Scaling
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import PoolSettings, Settings
-from headgate.core.events import EndpointUnreadied, PolicyChanged
+from headgate.core.events import BudgetsTold, EndpointUnreadied, PolicyChanged
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary, held_by_pool
 from headgate.edge.admin import AdminApp
-from headgate.edge.auth import KeyRing
+from headgate.edge.admin_api import AdminApi
 from headgate.edge.batching import Batchers
 from headgate.edge.connection import Bounds
-from headgate.edge.door import Access, Door, DoorLimits
+from headgate.edge.door import Door, DoorLimits
 from headgate.edge.large_bodies import LargeBodies
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import Replies
@@ -41,10 +42,11 @@ from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint
+from headgate.model.limits import LimitsLeft
 from headgate.model.outcome import Outcome
 from headgate.model.policy import BatchRules
 from headgate.model.scaling import ScalingRules
-from headgate.model.units import SECOND, ClassName, Duration, EndpointId, ModelName, PoolName, RequestId, TenantId
+from headgate.model.units import SECOND, ClassName, Duration, EndpointId, PoolName, RequestId, TenantId
 from headgate.ports.fleet import FleetEndpoint, Phase
 from headgate.ports.observer import Observer
 from headgate.telemetry.decisions import Decisions
@@ -53,7 +55,6 @@ from headgate.telemetry.log import LogObserver, log, tell
 from headgate.telemetry.loop_lag import measure_for_ever
 from headgate.telemetry.meters import Histogram, Meters
 from headgate.telemetry.prometheus import EngineSignals, render
-from headgate.wire.salts import tenant_salt
 
 if TYPE_CHECKING:
     from headgate.fleets.keda.scaler import KedaScaler
@@ -86,7 +87,11 @@ class Gateway:
         self._started_at = time.monotonic()
         self._leave = asyncio.Event()
         self._fault: BaseException | None = None
+        self._clock = SystemClock()
+        # Before anything that would have to be closed, should a part of it not be fit.
+        self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._directory_changed)
         self._session = open_session()
+        self._accounts.open_notices(self._session)
         self._engines: dict[EndpointId, HttpEngine] = {}
         self._addresses: dict[EndpointId, _Address] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
@@ -94,7 +99,6 @@ class Gateway:
         self._batchers = Batchers(self._engines, self._meters.batched)
         self._decisions = Decisions()
         self._loop_lag = Histogram()
-        self._clock = SystemClock()
         self._scaling = Scaling(_scaling_rules(settings))
         self._cell: CellHost | None = None
         self._host = self._open_host((self._meters, self._decisions, LogObserver(), *observers), worker)
@@ -110,36 +114,40 @@ class Gateway:
             host=self._host,
             engines=self._batchers,
             attempts=self._attempts,
-            access=_access(settings),
+            access=self._accounts.access(settings, self._limits_left, self._host.budgets_left),
             limits=_door_limits(settings),
             replies=Replies(settings.error_docs, settings.quote_engine_errors),
             turned_away=self._meters.turned_away,
             read_large=self._large_bodies.read,
             cap_large=self._large_bodies.cap,
             zone=settings.zone,
+            metadata_names=_metadata_names(settings),
         )
         self._listeners: tuple[Listener, ...] = ()
         self._beside: set[asyncio.Future[None]] = set()
         self._shared = worker is not None
         self._keda: KedaScaler | None = None
         self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status, explain=self._explain)
+        self._admin.api = self._open_admin_api(settings)
         self._take_over(settings)
 
     def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
-        cell = self._settings.cell
+        cell, accounts = self._settings.cell, self._accounts
         if cell is None:
-            return LocalHost(Scheduler(), self._clock, (*observers, self._scaling), self._on_fault)
+            watching = (*observers, *accounts.of_requests, self._scaling, *accounts.of_scheduler)
+            return LocalHost(Scheduler(), self._clock, watching, self._on_fault)
         self._cell = open_cell(
             self._settings,
             cell,
             self._clock,
             observers,
             self._on_fault,
-            of_scheduler=(self._scaling,),
+            of_scheduler=(self._scaling, *accounts.of_scheduler),
             on_duty=self._on_duty,
             on_agreed=self._on_agreed,
             serves=self._serves,
             worker=worker,
+            bookkeepers=accounts.of_requests,
         )
         return self._cell
 
@@ -156,6 +164,7 @@ class Gateway:
             await self._fleets.stop()
             await self._watch.stop()
             self._host.stop()
+            await self._accounts.stop()
             if self._cell is not None:
                 await self._cell.store.stop()
             for engine in self._engines.values():
@@ -191,10 +200,13 @@ class Gateway:
         for task in beside:
             task.add_done_callback(self._ended_beside)
         try:
+            await self._accounts.begin(self._ended_beside)
             await asyncio.gather(*(listener.start() for listener in self._listeners))
             await self._fleets.start()
             if self._cell is not None:
                 self._cell.start()
+            # How endpoints spent their time is known where this process decides about them.
+            self._accounts.write(self._host.take_endpoint_times)
             if self._settings.scaler_listen is not None:
                 self._keda = await start_scaler(self._settings.scaler_listen, self._scaling, self._host.summary)
             started(doors[0].address if doors else None, admin.address)
@@ -236,18 +248,39 @@ class Gateway:
                 if self._cell is not None:
                     # All of the cell go over to it together.
                     self._staged = settings
-                    self._cell.stage(settings.hash)
+                    self._cell.stage(self._accounts.policy_hash(settings))
                 else:
                     self._change_to(settings)
                     await self._fleets.start()
 
     def _on_agreed(self, policy_hash: str) -> None:
         """The cell goes by this configuration from here on."""
-        staged = self._staged
-        if staged is not None and staged.hash == policy_hash and not self._leave.is_set():
+        staged = self._staged or self._settings
+        if self._accounts.policy_hash(staged) != policy_hash or self._leave.is_set():
+            return
+        if self._staged is None:
+            self._take_directory()
+        else:
             self._staged = None
             self._change_to(staged)
             self._later(self._fleets.start())
+
+    def _directory_changed(self) -> None:
+        """Tenants or orders of the database have changed: they count at once, or when all of the cell have them."""
+        if self._leave.is_set():
+            return
+        if self._cell is None:
+            self._take_directory()
+        else:
+            self._cell.stage(self._accounts.policy_hash(self._staged or self._settings))
+
+    def _take_directory(self) -> None:
+        self._take_policy(self._settings)
+
+    def _take_policy(self, settings: Settings) -> None:
+        policy = self._accounts.policy(settings)
+        self._door.access = self._accounts.access(settings, self._limits_left, self._host.budgets_left)
+        self._host.tell(PolicyChanged(policy, self._accounts.policy_hash(settings)))
 
     def _later(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -274,17 +307,19 @@ class Gateway:
             tell(logging.WARNING, "another listen address needs a restart")
         if before.cell != settings.cell:
             tell(logging.WARNING, "another cell needs a restart")
-        self._door.access = _access(settings)
+        self._accounts.change_to(settings)
+        self._admin.api = self._open_admin_api(settings)
         self._door.limits = _door_limits(settings)
         self._door.replies = Replies(settings.error_docs, settings.quote_engine_errors)
         self._door.zone = settings.zone
+        self._door.metadata_names = _metadata_names(settings)
         for listener in self._listeners:
             listener.connections.bounds = _bounds(settings)
         self._take_over(settings)
 
     def _take_over(self, settings: Settings) -> None:
-        """Brings scheduler, fleets, engines and probes to what the settings say."""
-        self._host.tell(PolicyChanged(settings.policy, settings.hash))
+        """Brings door, scheduler, fleets, engines and probes to what the settings say."""
+        self._take_policy(settings)
         self._scaling.change_rules(_scaling_rules(settings))
         self._batchers.change(_batch_rules(settings), _first_token_ns(settings))
         self._fleets.change_to(settings.pools)
@@ -370,10 +405,27 @@ class Gateway:
         if not task.cancelled() and (mistake := task.exception()) is not None:
             self._on_fault(mistake)
 
+    # Who may ask for what
+
+    def _tell_budgets(self, told: BudgetsTold) -> None:
+        self._host.tell(told)
+
+    def _limits_left(self, tenant_id: TenantId) -> LimitsLeft | None:
+        """What the scheduler would say; in a cell that is mostly another process, and is told with every answer."""
+        return self._host.limits_left(tenant_id) if isinstance(self._host, LocalHost) else None
+
+    def _open_admin_api(self, settings: Settings) -> AdminApi | None:
+        def endpoints() -> list[EndpointId]:
+            return [each.id for each in self._host.summary().endpoints]
+
+        return self._accounts.admin_api(settings, self._host.budgets_left, endpoints)
+
     # What the admin listener shows
 
     def _ready(self) -> tuple[bool, str]:
-        return (False, "leaving") if self._door.draining else (True, "ready")
+        if self._door.draining:
+            return False, "leaving"
+        return self._accounts.ready(serves=self._serves)
 
     def _metrics(self) -> Callable[[], tuple[bytes, str]]:
         """What makes the page, in whichever thread; the picture of this moment is taken here."""
@@ -381,7 +433,8 @@ class Gateway:
         held, scaling = self._held(), self._scaling.told()
         figures = None if self._cell is None else cell_figures(self._cell)
         summary = self._host.summary()
-        return partial(render, self._meters, self._loop_lag, summary, held, signals, scaling=scaling, cell=figures)
+        page = partial(render, self._meters, self._loop_lag, summary, held, signals, scaling=scaling, cell=figures)
+        return partial(page, ledger=self._accounts.ledger_figures(), directory=self._accounts.directory_figures())
 
     def _held(self) -> dict[str, int]:
         """How much of everything that could pile up there is at this moment. All of it falls when traffic does.
@@ -398,6 +451,7 @@ class Gateway:
             "batched_inputs": self._batchers.waiting,
             "engine_connections": sum(engine.connections for engine in self._engines.values()),
             "reader_processes": self._large_bodies.processes,
+            "notices": self._accounts.notices_waiting,
             "open_files": _open_files(),
         }
 
@@ -421,12 +475,13 @@ class Gateway:
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in self._watch.capabilities()],
             **self._cell_status(),
+            **self._accounts.status(),
         }
 
     def _cell_status(self) -> Mapping[str, object]:
         if self._cell is None or self._settings.cell is None:
             return {}
-        staged = None if self._staged is None else self._staged.hash
+        staged = None if self._staged is None else self._accounts.policy_hash(self._staged)
         return {"cell": cell_status(self._cell, self._settings.cell, staged)}
 
     def _explain(self, name: str) -> tuple[bool, Callable[[], Mapping[str, object]]]:
@@ -488,17 +543,8 @@ def _open_files() -> int:
         return 0
 
 
-def _access(settings: Settings) -> Access:
-    tenants = {tenant.id: tenant for tenant in settings.policy.tenants}
-    names = tuple(model.name for model in settings.policy.models)
-
-    def models(tenant_id: TenantId) -> tuple[ModelName, ...]:
-        allowed = tenants[tenant_id].models
-        return tuple(name for name in names if name in allowed) if allowed else names
-
-    secret = settings.key_secret or b""
-    salts = {tenant_id: tenant_salt(secret, tenant_id) for tenant_id in tenants}
-    return Access(KeyRing(secret, settings.keys, settings.anonymous_tenant), models, salts)
+def _metadata_names(settings: Settings) -> tuple[str, ...]:
+    return () if settings.ledger is None else settings.ledger.metadata
 
 
 def _door_limits(settings: Settings) -> DoorLimits:

@@ -6,6 +6,7 @@ stands above the limits of its parts; steps that the file does not name have non
 
 from collections.abc import Iterator, Mapping
 
+from headgate.config.money import budgets
 from headgate.config.problems import Place, Report
 from headgate.config.schema import TenantLimitsSection, TenantSection
 from headgate.config.words import one_of
@@ -24,6 +25,7 @@ def tenants(sections: Mapping[str, TenantSection], report: Report) -> tuple[Tena
             weight=section.weight,
             plan=plan(section.plan, ("tenants", name), report),
             limits=limits(section.limits),
+            budgets=budgets(section.budgets, ("tenants", name), report),
         )
         for name, section in sections.items()
     )

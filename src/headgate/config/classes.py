@@ -12,11 +12,13 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from headgate.config.caps import caps
+from headgate.config.money import budgets
 from headgate.config.problems import Report
 from headgate.config.schema import ClassSection
 from headgate.config.shape import suggestion
 from headgate.config.variants import variants
 from headgate.config.words import one_of
+from headgate.model.money import NanoUsd
 from headgate.model.policy import Promise, ServiceClass
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, PoolName
 
@@ -96,6 +98,9 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         variants=base.variants if section.variants is None else variants(section, ("classes", name), report),
         hedges=_given(section.hedges, base.hedges),
         start_wait_ns=_lasting(section.start_wait, base.start_wait_ns),
+        budgets=budgets(section.budgets, ("classes", name), report),
+        cost_max=None if section.max_cost_per_request is None else NanoUsd(section.max_cost_per_request),
+        unit_cost_max=None if section.max_cost_per_unit is None else NanoUsd(section.max_cost_per_unit),
     )
     _check_lengths(service_class, report)
     _check_variants(service_class, report)

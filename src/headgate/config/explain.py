@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sized
 from dataclasses import asdict
 
-from headgate.config.quantities import address_text, duration_text, fine_text
+from headgate.config.quantities import address_text, day_text, duration_text, fine_text, size_text, usd_text
 from headgate.config.schema import UNLIMITED
-from headgate.config.settings import CellSettings, DnsSettings, PoolSettings, ProcessSettings, Settings
+from headgate.config.settings import CellSettings, DnsSettings, LedgerSettings, PoolSettings, ProcessSettings, Settings
 from headgate.model.caps import Caps
 from headgate.model.limits import Limits
+from headgate.model.money import Budget, Price
 from headgate.model.policy import Model, Pool, Promise, ServiceClass
 from headgate.model.speed import EngineSpeed
 
@@ -23,6 +24,15 @@ def explain(settings: Settings) -> Iterator[str]:
         yield f"stands in zone {settings.zone}"
     if settings.cell is not None:
         yield _cell(settings.cell)
+    if settings.database is not None:
+        yield f"tenants and keys also from {settings.database.url_shown}; where both name one, the file's counts"
+    if settings.ledger is not None:
+        yield _ledger(settings.ledger, settings.policy.unit)
+    if settings.notices is not None:
+        yield f"notices of budgets go to {settings.notices.webhook_shown}"
+    if settings.admin_keys:
+        operators = ", ".join(f"{each.name} ({', '.join(each.permissions)})" for each in settings.admin_keys)
+        yield f"operators with a key: {operators}"
     known = {pool.name: pool for pool in settings.policy.pools}
     for pool in settings.pools:
         yield _pool(pool) + _known(known[pool.name])
@@ -33,6 +43,8 @@ def explain(settings: Settings) -> Iterator[str]:
     anonymous = f'; without a key: tenant "{settings.anonymous_tenant}"' if settings.anonymous_tenant else ""
     tenants, limited = settings.policy.tenants, [each for each in settings.policy.tenants if each.limits != Limits()]
     limits = f", {len(limited):,} with limits" if limited else ""
+    spending = [each for each in tenants if each.budgets]
+    limits += f", {len(spending):,} with budgets" if spending else ""
     yield f"callers: {_count(tenants, 'tenant')}{limits}, {_count(settings.keys, 'key')}{anonymous}"
 
 
@@ -71,6 +83,10 @@ def as_data(settings: Settings) -> dict[str, object]:
         "fairness_depth": settings.policy.fairness_depth,
         "zone": settings.zone,
         "cell": None if settings.cell is None else _cell_data(settings.cell),
+        "database": None if settings.database is None else settings.database.url_shown,
+        "ledger": None if settings.ledger is None else {**asdict(settings.ledger), "unit": settings.policy.unit},
+        "notices": None if settings.notices is None else settings.notices.webhook_shown,
+        "operators": {each.name: each.permissions for each in settings.admin_keys},
         "tenants": len(settings.policy.tenants),
         "keys": len(settings.keys),
         "anonymous_tenant": settings.anonymous_tenant,
@@ -145,7 +161,8 @@ def _known(pool: Pool) -> str:
     if pool.kv_tokens is not None:
         told += f", {pool.kv_tokens:,} KV tokens each"
     told += _range("prompts", pool.prompt_tokens_min, pool.prompt_tokens_max)
-    return told + _range("answers", pool.output_tokens_min, pool.output_tokens_max)
+    told += _range("answers", pool.output_tokens_min, pool.output_tokens_max)
+    return told + "".join(f", costs {_price(each)}" for each in pool.prices)
 
 
 def _range(what: str, least: int, most: int | None) -> str:
@@ -162,9 +179,10 @@ def _rungs(model: Model) -> str:
 
 
 def _service_class(each: ServiceClass) -> str:
+    waits = duration_text(each.queue_wait_ns_max)
     return (
-        f"class {each.name}: band {each.band}, takes {_taken(each)}, "
-        f"waits {duration_text(each.queue_wait_ns_max)} at most{_where(each)}{_promised(each)}{_capped(each.caps)}"
+        f"class {each.name}: band {each.band}, takes {_taken(each)}, waits {waits} at most"
+        f"{_where(each)}{_promised(each)}{_spent(each)}{_capped(each.caps)}"
     )
 
 
@@ -185,6 +203,38 @@ def _promised(each: ServiceClass) -> str:
     if each.hedges:
         said.append("hedges")
     return "".join(f", {part}" for part in said)
+
+
+def _spent(each: ServiceClass) -> str:
+    said = [_budget(budget) for budget in each.budgets]
+    if each.cost_max is not None:
+        said.append(f"${usd_text(each.cost_max)} a request at most")
+    if each.unit_cost_max is not None:
+        said.append(f"${usd_text(each.unit_cost_max)} a unit at most")
+    return "".join(f", {part}" for part in said)
+
+
+def _budget(each: Budget) -> str:
+    return f"${usd_text(each.limit)} a {each.period}" + ("" if each.hard else " and then gives up quality")
+
+
+def _price(each: Price) -> str:
+    since = f" from {day_text(each.since)}" if each.since else ""
+    if each.input_tokens or each.cached_tokens or each.output_tokens:
+        tokens = (each.input_tokens, each.cached_tokens, each.output_tokens)
+        return f"${' / $'.join(usd_text(price) for price in tokens)} a million input / cached / output tokens{since}"
+    return f"${usd_text(each.hour)} an hour of each endpoint ({each.kind}){since}"
+
+
+def _ledger(ledger: LedgerSettings, unit: str | None) -> str:
+    kept = f", with metadata {_names(ledger.metadata)}" if ledger.metadata else ""
+    units = f", units by {unit}" if unit else ""
+    idle = "shared among its tenants" if ledger.shares_idle else "the platform's"
+    waits = f"up to {size_text(ledger.spool_bytes_max)} wait in {ledger.spool}"
+    return (
+        f"every attempt is written down for {ledger.retention_days:,} days{kept}{units}; {waits} while the database is "
+        f"away; idle time is {idle}"
+    )
 
 
 def _taken(each: ServiceClass) -> str:

@@ -16,7 +16,15 @@ from dataclasses import replace
 
 import msgspec
 
-from headgate.config.settings import CellSettings, DnsSettings, PoolSettings, ProcessSettings, Settings
+from headgate.config.settings import (
+    CellSettings,
+    DatabaseSettings,
+    DnsSettings,
+    NoticeSettings,
+    PoolSettings,
+    ProcessSettings,
+    Settings,
+)
 from headgate.wire.keys import format_digest
 
 _STRETCH = 100_000
@@ -36,14 +44,19 @@ def _key(settings: Settings) -> bytes:
     """All secrets together; nothing where there are none."""
     api_keys = {pool.name: pool.api_key for pool in settings.pools if pool.api_key is not None}
     variables = {pool.name: _variables(pool) for pool in settings.pools if _variables(pool)}
-    store = _store_with_secret(settings.cell)
-    if settings.key_secret is None and not api_keys and not variables and store is None:
+    store, database = _store_with_secret(settings.cell), _database_with_secret(settings.database)
+    webhook = _webhook_with_secret(settings.notices)
+    if settings.key_secret is None and not (api_keys or variables or store or database or webhook):
         return b""
     known: tuple[object, ...] = (settings.key_secret, api_keys)
-    if variables or store is not None:
+    if variables or store or database or webhook:
         known = (*known, variables)
-    if store is not None:
+    if store or database or webhook:
         known = (*known, store)
+    if database or webhook:
+        known = (*known, database)
+    if webhook:
+        known = (*known, webhook)
     secrets = msgspec.json.encode(known, order="deterministic")
     return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _STRETCH)
 
@@ -59,6 +72,14 @@ def _without_variables(pool: PoolSettings) -> DnsSettings | ProcessSettings | No
 
 def _store_with_secret(cell: CellSettings | None) -> str | None:
     return None if cell is None or cell.store == cell.store_shown else cell.store
+
+
+def _database_with_secret(database: DatabaseSettings | None) -> str | None:
+    return None if database is None or database.url == database.url_shown else database.url
+
+
+def _webhook_with_secret(notices: NoticeSettings | None) -> str | None:
+    return None if notices is None or notices.webhook == notices.webhook_shown else notices.webhook
 
 
 def _parts(settings: Settings) -> dict[str, object]:
@@ -92,6 +113,17 @@ def _parts(settings: Settings) -> dict[str, object]:
             tenants=tuple(sorted(policy.tenants, key=lambda each: each.id)),
         ),
     }
+    if settings.database is not None:
+        parts["database"] = replace(settings.database, url="")
+    if settings.admin_keys:
+        parts["admin_keys"] = {
+            each.name: (format_digest(each.digest), sorted(each.permissions)) for each in settings.admin_keys
+        }
+    if settings.ledger is not None:
+        # Which folder is at hand differs from machine to machine.
+        parts["ledger"] = settings.ledger if settings.cell is None else replace(settings.ledger, spool="")
+    if settings.notices is not None:
+        parts["notices"] = replace(settings.notices, webhook="")
     if settings.cell is not None:
         parts["cell"] = replace(settings.cell, store="", member=None)
     return parts

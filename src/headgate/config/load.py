@@ -14,11 +14,14 @@ from headgate.config import document, shape
 from headgate.config.accounts import tenants
 from headgate.config.cell import cell_settings
 from headgate.config.classes import service_classes
+from headgate.config.database import admin_keys, database_settings
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
 from headgate.config.fleets import check_starts
+from headgate.config.ledger import ledger_settings, notice_settings, unit
 from headgate.config.limits import limits
 from headgate.config.models import check_models, models
+from headgate.config.money import check_money
 from headgate.config.pools import pool_settings, pools
 from headgate.config.problems import ConfigErrors, Problem, Report
 from headgate.config.references import check_names, check_references
@@ -74,6 +77,12 @@ def admin_listen(path: Path, environ: Mapping[str, str]) -> Address:
     return Address(*_alone("admin_listen", path, environ).admin_listen)
 
 
+def database_url(path: Path, environ: Mapping[str, str]) -> str | None:
+    """That address alone, whole; None where the file names none. As `key_secret`."""
+    database = _alone("database", path, environ).database
+    return None if database is None else database.url
+
+
 def _alone(setting: str, path: Path, environ: Mapping[str, str]) -> File:
     """The file as if only this setting stood in it."""
     report = Report(str(path))
@@ -105,6 +114,7 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
     check_models(file.models, file.pools, [each.name for each in classes], report)
     check_references(file, classes, report)
     check_starts(file.pools, classes, report)
+    check_money(file, classes, report)
     who = callers(file, report)
     engine_pools = pool_settings(file, engines, report)
     _check_numbers(file, report)
@@ -123,6 +133,10 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
         quote_engine_errors=file.quote_engine_errors,
         zone=file.zone or "",
         cell=cell_settings(file, report),
+        database=database_settings(file, report),
+        admin_keys=admin_keys(file, report),
+        ledger=ledger_settings(file, report),
+        notices=notice_settings(file, report),
         hash="",
     )
 
@@ -150,4 +164,5 @@ def _policy(
         shedding=shedding_rules(file.shedding),
         ladder=ladder_rules(file.ladder, report),
         fairness_depth=file.fairness_depth,
+        unit=unit(file),
     )

@@ -8,6 +8,7 @@ from urllib.parse import SplitResult, urlsplit
 
 from headgate.config.batching import batch_rules
 from headgate.config.fleets import STATIC, cold_start_ns, fleet_settings, hold_max, scaling_rules
+from headgate.config.money import prices
 from headgate.config.problems import Place, Report
 from headgate.config.schema import EndpointSection, File, PoolSection
 from headgate.config.settings import EndpointSettings, PoolSettings
@@ -45,6 +46,7 @@ def pools(
             output_tokens_max=section.output_tokens_max,
             hold_max=hold_max(section.scaling),
             cold_start_ns=cold_start_ns(section.scaling),
+            prices=prices(section, ("pools", name), report),
         )
         for name, section in sections.items()
     )

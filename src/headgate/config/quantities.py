@@ -6,10 +6,11 @@ Each reader takes the text of one value and gives it in the unit of the core, or
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from types import MappingProxyType
 
+from headgate.model.money import NANO_USD_PER_USD
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{1,9})?)"
@@ -20,6 +21,9 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+):([0-9]{1,5})")
 _DECIMAL = re.compile(r"[+-]?" + _NUMBER)
 _SHARE = re.compile(_NUMBER + r"( ?%)?")
 _RANGE = re.compile(r"([0-9]{1,9})(?::([0-9]{1,9}))?")
+_USD = re.compile(r"([0-9]{1,9}(?:_[0-9]{3})*(?:\.[0-9]{1,9})?)")
+_DAYS = re.compile(r"([0-9]{1,6}) ?d")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,3}(_?[0-9]{3})*|[+-]?[0-9]{1,18}")
 
 _NANOSECONDS = {"ms": MILLISECOND, "s": SECOND, "m": MINUTE, "h": 60 * MINUTE}
@@ -99,6 +103,29 @@ def moment(text: str) -> int:
     return (since.days * 86_400 + since.seconds) * SECOND + since.microseconds * 1_000
 
 
+def usd(text: str) -> int:
+    """Billionths of a dollar, exactly as many as are written."""
+    if _USD.fullmatch(text):
+        return int(Decimal(text) * NANO_USD_PER_USD)
+    raise Unreadable("dollars as a plain number of at most nine decimals, such as 100, 2.5 or 0.000075")
+
+
+def days(text: str) -> int:
+    if found := _DAYS.fullmatch(text):
+        return int(found[1])
+    raise Unreadable("a number of days with its unit, such as 90d")
+
+
+def day(text: str) -> int:
+    """UTC nanoseconds at which the day begins."""
+    if _DAY.fullmatch(text):
+        try:
+            return moment(f"{text}T00:00:00Z")
+        except Unreadable:
+            pass
+    raise Unreadable("a day such as 2026-11-27; it begins at midnight UTC")
+
+
 def flag(text: str) -> bool:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -108,12 +135,15 @@ def flag(text: str) -> bool:
 READERS: Mapping[str, Callable[[str], object]] = MappingProxyType(
     {
         "address": address,
+        "day": day,
+        "days": days,
         "duration": duration,
         "fine": fine_duration,
         "moment": moment,
         "range": number_range,
         "share": share,
         "size": size,
+        "usd": usd,
     }
 )
 """What a field of the schema names in `reads` -> how its text is read."""
@@ -141,6 +171,21 @@ def size_text(size_bytes: int) -> str:
         if size_bytes % _BYTES[unit] == 0:
             return f"{size_bytes // _BYTES[unit]}{unit}"
     return f"{size_bytes}B"
+
+
+def usd_text(nano_usd: int) -> str:
+    """Dollars as the file would write them."""
+    text = f"{Decimal(nano_usd) / NANO_USD_PER_USD:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def days_text(number: int) -> str:
+    return f"{number}d"
+
+
+def day_text(nanoseconds: int) -> str:
+    """The day, in UTC, at which it falls."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=nanoseconds // SECOND)).date().isoformat()
 
 
 def address_text(host: str, port: int) -> str:

@@ -35,6 +35,8 @@ LastingOrNone = Annotated[int, Meta(ge=0, extra={"reads": "duration"})]
 Fine = Annotated[int, Meta(ge=0, extra={"reads": "fine"})]
 FineStep = Annotated[int, Meta(ge=1_000_000, extra={"reads": "fine"})]
 Bytes = Annotated[int, Meta(ge=1024, extra={"reads": "size"})]
+SpoolBytes = Annotated[int, Meta(ge=16 * MIB, extra={"reads": "size"})]
+"""A few files of the spool, of which the oldest goes when it is full."""
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
@@ -47,6 +49,10 @@ Secret = Annotated[str, Meta(extra={"secret": True})]
 """Never shown, not even in a message about it."""
 PortRange = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
 Dollars = Annotated[float, Meta(ge=0.0)]
+Usd = Annotated[int, Meta(ge=0, le=10**18, extra={"reads": "usd"})]
+"""Written in dollars; billionths of one here."""
+Days = Annotated[int, Meta(ge=1, le=36_500, extra={"reads": "days"})]
+Day = Annotated[int, Meta(ge=0, extra={"reads": "day"})]
 Moment = Annotated[int, Meta(extra={"reads": "moment", "next": "write a moment such as 2026-11-27T08:00:00+01:00"})]
 
 # What must be there says in `next` what to write where it is missing.
@@ -55,6 +61,32 @@ Url = Annotated[str, Meta(extra={"next": "write where the engine listens, such a
 StoreUrl = Annotated[
     str, Meta(extra={"secret": True, "next": "write where the cell's Redis or Valkey is, such as redis://cache:6379"})
 ]
+DatabaseUrl = Annotated[
+    str, Meta(extra={"secret": True, "next": "write where the database is, such as postgresql://headgate@db/headgate"})
+]
+Webhook = Annotated[
+    str,
+    Meta(extra={"secret": True, "next": "write where notices are posted, such as https://hooks.example.com/budgets"}),
+]
+Spool = Annotated[
+    str,
+    Meta(
+        extra={
+            "next": "name a folder that outlives the process, such as /var/lib/headgate/spool; "
+            "rows wait there while the database is away"
+        }
+    ),
+]
+BudgetUsd = Annotated[
+    int,
+    Meta(
+        ge=1, le=10**18, extra={"reads": "usd", "next": "say how many dollars may be spent in the period, such as 100"}
+    ),
+]
+AdminKey = Annotated[
+    str, Meta(extra={"secret": True, "next": "write what `headgate keys hash` makes of the operator's key"})
+]
+Permissions = Annotated[list[str], Meta(extra={"next": "list what its holder may do: read, keys, operate"})]
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -164,6 +196,29 @@ class BatchingSection(Section, frozen=True):
     max_calls: Positive | None = _BATCHING.calls_max
 
 
+class PriceSection(Section, frozen=True, rename={"since": "from"}):
+    """By the hour of an endpoint or by the token, never both (money.py)."""
+
+    since: Day | None = None
+    per_hour: Usd | None = None
+    kind: str | None = None
+    input: Usd | None = None
+    cached: Usd | None = None
+    output: Usd | None = None
+
+
+class BudgetSection(Section, frozen=True):
+    SHORT: ClassVar[str | None] = "usd"
+
+    usd: BudgetUsd
+    kind: str = "hard"
+
+
+class BudgetsSection(Section, frozen=True):
+    day: BudgetSection | None = None
+    month: BudgetSection | None = None
+
+
 class PoolSection(Section, frozen=True):
     engine: EngineName
     endpoints: list[EndpointSection] = []
@@ -181,6 +236,7 @@ class PoolSection(Section, frozen=True):
     prompt_tokens_max: Positive | None = None
     output_tokens_min: Count = 0
     output_tokens_max: Positive | None = None
+    prices: Annotated[list[PriceSection], Meta(extra={"alone": True})] = []
 
 
 class RungSection(Section, frozen=True):
@@ -246,6 +302,9 @@ class ClassSection(Section, frozen=True):
     variants: list[VariantSection] | None = None
     hedges: bool | None = None
     start_wait: Lasting | None = None
+    budgets: BudgetsSection = BudgetsSection()
+    max_cost_per_request: Usd | None = None
+    max_cost_per_unit: Usd | None = None
 
 
 class TenantLimitsSection(Section, frozen=True):
@@ -261,6 +320,7 @@ class TenantSection(Section, frozen=True):
     weight: Positive = 100
     plan: str = "standard"
     limits: TenantLimitsSection = TenantLimitsSection()
+    budgets: BudgetsSection = BudgetsSection()
 
 
 class RetrySection(Section, frozen=True):
@@ -329,6 +389,35 @@ class CellSection(Section, frozen=True):
     gateways_schedule: bool = True
 
 
+class DatabaseSection(Section, frozen=True):
+    SHORT: ClassVar[str | None] = "url"
+
+    url: DatabaseUrl
+    poll: Lasting = 5 * SECOND
+
+
+class LedgerSection(Section, frozen=True):
+    SHORT: ClassVar[str | None] = "spool"
+
+    spool: Spool
+    spool_max: SpoolBytes = 1024 * MIB
+    retention: Days = 90
+    metadata: list[str] = []
+    unit: str | None = None
+    idle: str = "platform"
+
+
+class NoticesSection(Section, frozen=True):
+    SHORT: ClassVar[str | None] = "webhook"
+
+    webhook: Webhook
+
+
+class AdminKeySection(Section, frozen=True):
+    key: AdminKey
+    permissions: Permissions
+
+
 class File(Section, frozen=True):
     pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "name at least one pool of endpoints"})]
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
@@ -353,3 +442,7 @@ class File(Section, frozen=True):
     fairness_depth: Positive = 1
     zone: str | None = None
     cell: CellSection | None = None
+    database: DatabaseSection | None = None
+    admin_keys: dict[str, AdminKeySection] = {}
+    ledger: LedgerSection | None = None
+    notices: NoticesSection | None = None

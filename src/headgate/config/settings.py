@@ -142,6 +142,51 @@ class CellSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class DatabaseSettings:
+    """Where tenants and keys are kept beside the file."""
+
+    url: str = field(repr=False)
+    """The whole address, with the password where there is one."""
+    url_shown: str
+    """The same for everybody to see."""
+    poll_ns: Duration
+    """How often it is asked whether a change was missed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdminKey:
+    """An operator, and what they may do."""
+
+    name: str
+    digest: bytes = field(repr=False)
+    permissions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSettings:
+    """What is written down of requests and endpoints, and where it waits while the database is away."""
+
+    spool: str
+    """A folder of this machine, in which each process has files of its own."""
+    spool_bytes_max: int
+    retention_days: int
+    """So long single rows are kept; their sums by the day stay."""
+    metadata: tuple[str, ...]
+    """Of what callers send as metadata, these keys."""
+    shares_idle: bool
+    """Whether reports share the idle time of a pool among its tenants by their weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeSettings:
+    """Who is told that a budget is spent."""
+
+    webhook: str = field(repr=False)
+    """May hold a secret; never shown."""
+    webhook_shown: str
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     listen: Address
     admin_listen: Address
@@ -169,5 +214,12 @@ class Settings:
     """Names this configuration: the same in every process that runs it, different after any change.
 
     In a cell that is all but where each of its gateways listens and stands."""
+    database: DatabaseSettings | None = None
+    """None where the file alone says who may call."""
+    admin_keys: tuple[AdminKey, ...] = ()
+    """Who may change anything by the admin listener; nobody where there are none."""
+    ledger: LedgerSettings | None = None
+    """None where nothing is written down; needs a database."""
+    notices: NoticeSettings | None = None
     warnings: tuple[str, ...] = ()
     """What is allowed but probably not meant, each with where it stands and the next step."""

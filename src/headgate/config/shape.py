@@ -60,6 +60,8 @@ class _Shape:
                 alone = _extra(info).get("alone")
                 return self.value({tree: str(alone)} if alone and isinstance(tree, str) else tree, info.type, place)
             case inspect.Metadata(type=inspect.ListType()):
+                # One thing may stand for a list of one where the schema says so.
+                tree = [tree] if isinstance(tree, dict) and _extra(info).get("alone") else tree
                 return self.value(tree, info.type, place)
             case _:
                 return self._leaf(tree, info, place)
@@ -242,6 +244,12 @@ def _bound(limit: float, unit: object) -> str:
             return quantities.fine_text(int(limit))
         case "size":
             return quantities.size_text(int(limit))
+        case "usd":
+            return quantities.usd_text(int(limit))
+        case "days":
+            return quantities.days_text(int(limit))
+        case "day":
+            return quantities.day_text(int(limit))
         case _:
             return f"{limit:g}" if isinstance(limit, float) else str(limit)
 

@@ -56,6 +56,9 @@ def _check_secret(file: File, report: Report) -> None:
     if file.key_secret is None and with_keys is not None:
         problem = f'missing, but tenant "{with_keys}" has keys, which are hashed under it; '
         report.problem(place, problem + "write ${HEADGATE_KEY_SECRET} and export what `headgate keys secret` prints")
+    elif file.key_secret is None and (file.database is not None or file.admin_keys):
+        problem = "missing, but keys in the database and those of operators are hashed under it; "
+        report.problem(place, problem + "write ${HEADGATE_KEY_SECRET} and export what `headgate keys secret` prints")
     elif file.key_secret is not None and len(file.key_secret) < SECRET_LENGTH_MIN:
         report.warn(place, "is short enough to be guessed; `headgate keys secret` makes a better one")
 
@@ -75,6 +78,9 @@ def _check_anonymous(file: File, report: Report) -> None:
 
 
 def _check_reachable(file: File, report: Report) -> None:
+    if file.database is not None:
+        # Who may call stands there as well, and nobody knows here.
+        return
     if not file.tenants:
         report.warn(
             ("tenants",), "there is no tenant, so nobody can call; `headgate keys new --tenant NAME` makes a key"

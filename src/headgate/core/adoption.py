@@ -12,6 +12,7 @@ were told after it; what came later is counted with the report, and with that of
 from dataclasses import replace
 from typing import Final
 
+from headgate.core.admission.budgets import Budgets
 from headgate.core.admission.gate import Admitted, judge
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.cost import cost_ns
@@ -79,22 +80,32 @@ def _promise_anew(request: Request) -> None:
 class Arrears:
     """Counts what the counters do not have."""
 
-    __slots__ = ("_backlog", "_budget", "_limits", "_predictions", "_rules")
+    __slots__ = ("_backlog", "_budget", "_budgets", "_limits", "_predictions", "_rules")
 
     def __init__(
-        self, rules: Rules, limits: TenantLimits, budget: RetryBudget, backlog: Backlog, predictions: Predictions
+        self,
+        rules: Rules,
+        limits: TenantLimits,
+        budget: RetryBudget,
+        backlog: Backlog,
+        predictions: Predictions,
+        *,
+        budgets: Budgets,
     ) -> None:
         self._rules = rules
         self._limits = limits
         self._budget = budget
         self._backlog = backlog
         self._predictions = predictions
+        self._budgets = budgets
 
     def of_request(self, request: Request, told: RequestReported | AttemptReported, now: Instant) -> None:
         """It was let in."""
         ticket, known = request.ticket, told.counted is not Counted.NOTHING
         prompt_tokens, output_tokens = request.prompt_tokens, request.output_tokens
         self._limits.adopt(ticket, prompt_tokens, output_tokens, _arrived(told, now), now, counted=known)
+        if not (isinstance(told, AttemptReported) and told.over):
+            self._budgets.adopt(request, now)
         if not known and ticket.client_retries:
             self._budget.client_retry_before(ticket.tenant)
 
@@ -107,8 +118,11 @@ class Arrears:
             self._budget.extras_before(request.ticket.tenant, pool, request.attempt, now)
 
     def of_attempt(self, request: Request, attempt: Attempt, told: AttemptReported, now: Instant) -> None:
-        """It was sent."""
+        """It was sent, and maybe its request has ended."""
         ticket, pool = told.ticket, attempt.endpoint.pool
+        if told.over:
+            usage = Usage(request.prompt_tokens, told.tokens, 0, UsageSource.ESTIMATED)
+            self._budgets.settled_before(told, usage, now)
         if told.counted is Counted.SENT:
             return
         self._backlog.settle(attempt.band, pool, attempt.account, attempt.charged)
@@ -131,6 +145,9 @@ class Arrears:
         predicted = self._predicted(ticket, model, answers)
         # What is not told of an answer that was whole was as predicted; of any other, nothing.
         usage = told.usage or (predicted if told.completed else _NOTHING)
+        self._budgets.settled_before(told, usage, now)
+        if told.counted is Counted.ENDED:
+            return
         self._limits.adopt(ticket, predicted.prompt_tokens, predicted.output_tokens, arrived, now, counted=known)
         self._limits.attempt_ended(ticket.request_id, usage.prompt_tokens + usage.output_tokens, now)
         self._limits.request_ended(ticket.request_id, now, in_flight=False)

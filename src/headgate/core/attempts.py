@@ -2,13 +2,16 @@
 
 An attempt holds its place, and what it was promised, from `Dispatch` to `AttemptEnded`; it outlives its request where
 the request ends first. Its tenant is charged what it is predicted to take when it is sent, more as soon as its answer
-turns out to be much longer, and the truth when it has ended, from which predictions are learned.
+turns out to be much longer, and the truth when it has ended, from which predictions are learned. That is what turns are
+counted by; what it has had of its endpoint's time is measured beside it (`engine_time`).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.cost import cost_ns
+from headgate.core.engine_time import answer_ps, prompt_ps
 from headgate.core.events import AttemptEnded, AttemptEnding, AttemptReported, Counted, Progressed
 from headgate.core.prediction import Predictions
 from headgate.core.queues import fair
@@ -61,6 +64,8 @@ class Attempts:
         attempt.tokens_charged = request.output_tokens
         attempt.charged = self._price(attempt, promised.prompt_tokens, request.output_tokens, promised.cached_tokens)
         self.by_number[ticket.request_id, request.attempt] = attempt
+        adds_ps = prompt_ps(endpoint.terms.speed, promised.prompt_tokens, promised.cached_tokens)
+        attempt.stay = endpoint.time.begin(adds_ps, now)
         self._fleet.occupy(endpoint, promised, request.hashes)
         if not ticket.stream:
             self._watch_prefill(attempt, now)
@@ -70,7 +75,7 @@ class Attempts:
         """Sees to it that the prompt of an answer that comes whole is taken for computed; a short one at once."""
         computed_at = _computed_at(attempt, now)
         if computed_at <= now:
-            self._computed(attempt)
+            self._computed(attempt, now)
         else:
             self._await_prefill(attempt, computed_at)
 
@@ -81,6 +86,7 @@ class Attempts:
     def adopt(self, request: Request, endpoint: EndpointRecord, told: AttemptReported, now: Instant) -> Attempt:
         """Takes the place of an attempt that another scheduler sent; its tenant has been charged for it, or will be."""
         ticket, sent = told.ticket, Instant(now - told.age_ns)
+        request.attempt = max(request.attempt, told.attempt)
         promised = _grown(promise(request, endpoint, self._fleet), told.tokens)
         attempt = Attempt(endpoint, number=told.attempt, stream=ticket.stream, reservation=promised, now=sent)
         attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
@@ -94,6 +100,8 @@ class Attempts:
         self.by_number[ticket.request_id, told.attempt] = attempt
         # Who is leaving takes no more work, so what it holds of a prompt is of no use to anybody.
         self._fleet.occupy(endpoint, promised, () if endpoint.leaving else request.hashes)
+        adds_ps = prompt_ps(endpoint.terms.speed, promised.prompt_tokens, promised.cached_tokens)
+        attempt.stay = endpoint.time.begin(adds_ps, now)
         self._go_on(attempt, told, sent=sent, now=now)
         return attempt
 
@@ -102,11 +110,26 @@ class Attempts:
         attempt.began, computed_at = told.first_token, _computed_at(attempt, sent)
         attempt.computed = attempt.began or (not attempt.stream and computed_at <= now)
         self._fleet.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
+        self._reckon_age(attempt, told, now)
         if attempt.began:
             attempt.heard_at = now
             self.began(attempt, now)
         elif not attempt.stream and not attempt.computed:
             self._await_prefill(attempt, computed_at)
+
+    def _reckon_age(self, attempt: Attempt, told: AttemptReported, now: Instant) -> None:
+        """What it has had of its endpoint's time is not known here, but how old it is and how far."""
+        promised, time = attempt.reservation, attempt.endpoint.time
+        speed, output_ps = attempt.endpoint.terms.speed, 0
+        if attempt.computed:
+            adds_ps = _answer_ps(attempt)
+            time.compute(attempt.stay, adds_ps, now)
+            output_ps = adds_ps * (told.tokens or attempt.tokens_charged)
+        if told.over:
+            time.count_late(attempt.stay)
+        else:
+            input_ps = speed.prefill_ps(promised.prompt_tokens, cached=promised.cached_tokens)
+            time.adopt(attempt.stay, told.age_ns, input_ps=input_ps, output_ps=output_ps)
 
     # While it runs
 
@@ -115,20 +138,21 @@ class Attempts:
         if not attempt.began:
             attempt.began = True
             attempt.heard_at = now
-            self._computed(attempt)
+            self._computed(attempt, now)
         if attempt.stream and not attempt.streaming:
             attempt.streaming = True
             self._fleet.began_stream(attempt.endpoint, now)
 
-    def prefilled(self) -> None:
+    def prefilled(self, now: Instant) -> None:
         """Takes the prompts for computed whose answers come whole: their first byte comes with the last."""
         for request_id in self.prefills.take():
-            self._computed(self._whole[request_id])
+            self._computed(self._whole[request_id], now)
 
-    def _computed(self, attempt: Attempt) -> None:
+    def _computed(self, attempt: Attempt, now: Instant) -> None:
         """Its prompt keeps nobody waiting any more."""
         if not attempt.computed:
             attempt.computed = True
+            attempt.endpoint.time.compute(attempt.stay, _answer_ps(attempt), now)
             self._fleet.began(attempt.endpoint, attempt.reservation)
 
     def progressed(self, event: Progressed, now: Instant) -> None:
@@ -151,9 +175,12 @@ class Attempts:
 
     # The end
 
-    def ended(self, attempt: Attempt, event: AttemptEnded) -> int:
-        """Frees its place and settles its account; how many tokens it was."""
-        request_id = event.request_id
+    def ended(self, attempt: Attempt, request: Request | None, event: AttemptEnded, now: Instant) -> int:
+        """Frees its place and settles its account; how many tokens it was. Its request may have ended before."""
+        request_id, attempt.ending = event.request_id, event.ending
+        if request is not None:
+            request.spent = (*request.spent, attempt)
+        attempt.endpoint.time.end(attempt.stay, now)
         del self.by_number[request_id, attempt.number]
         if self._whole.get(request_id) is attempt:
             del self._whole[request_id]
@@ -182,7 +209,16 @@ class Attempts:
             prompt_tokens, cached_tokens = promised.prompt_tokens, promised.cached_tokens
             output_tokens = attempt.tokens or attempt.tokens_charged
         self._charge(attempt, prompt_tokens, output_tokens, cached_tokens)
+        attempt.used = (prompt_tokens, cached_tokens, output_tokens)
         return prompt_tokens + output_tokens
+
+    def of(self, request: Request) -> Sequence[Attempt]:
+        """All attempts of a request that are known here, in flight or not, in their order."""
+        if request.running is None and request.attempt == len(request.spent) == 1:
+            return request.spent
+        names = [(request.ticket.request_id, number) for number in range(1, request.attempt + 1)]
+        in_flight = [self.by_number[name] for name in names if name in self.by_number]
+        return sorted((*request.spent, *in_flight), key=_number)
 
     def _charge(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
         """Corrects what its tenant has been charged for an attempt."""
@@ -195,6 +231,16 @@ class Attempts:
         """What its tenant is to be charged for so much at its endpoint. What the engine held already is free."""
         cost = cost_ns(attempt.endpoint.terms.speed, prompt_tokens, output_tokens, cached=cached_tokens)
         return fair.charge(cost, self._rules.weight(attempt.account))
+
+
+def _number(attempt: Attempt) -> int:
+    return attempt.number
+
+
+def _answer_ps(attempt: Attempt) -> int:
+    """What it adds to a step once its prompt is computed."""
+    speed, prompt_tokens = attempt.endpoint.terms.speed, attempt.reservation.prompt_tokens
+    return answer_ps(speed, prompt_tokens, attempt.tokens_charged, answers=attempt.answers)
 
 
 def _computed_at(attempt: Attempt, sent: Instant) -> Instant:

@@ -7,6 +7,7 @@ explain every decision without asking the core.
 from headgate.model.caps import Caps
 from headgate.model.limits import LimitsLeft
 from headgate.model.message import message
+from headgate.model.money import Bill, BudgetLeft, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId
 
@@ -76,6 +77,21 @@ class End:
     """As in `Dispatch`; None also where the answer was whole."""
     held_ns: Duration = Duration(0)
     """As in `Dispatch`."""
+    bills: tuple[Bill, ...] = ()
+    """One for each attempt that was sent, in their order."""
+    reserved: NanoUsd = NanoUsd(0)
+    """What it was reckoned to cost at most when it was let in."""
+
+
+@message
+class BudgetCrossed:
+    """Half of a budget, four fifths or all of it is spent."""
+
+    budget: BudgetLeft
+    percent: int
+    """50, 80 or 100."""
+    began: Instant | None = None
+    """When the period began in which it is spent; None where nobody has told."""
 
 
 @message
@@ -95,4 +111,4 @@ class Readmit:
     reason: str
 
 
-Command = Dispatch | Hold | Abort | End | Eject | Readmit
+Command = Dispatch | Hold | Abort | End | Eject | Readmit | BudgetCrossed

@@ -5,6 +5,7 @@ new scheduler. What was charged, used up, learned and given up is known to the s
 unless it has been told before. This is all of that, as plain values: whole numbers, names, and rows of them.
 
 A successor lives in another process, whose clock is another one. So no moment is told: of each, how long ago it was.
+Only the days and months of the calendar begin at the same moments for all, however long nobody counted between.
 And since no fraction is told either, what was learned as one is told in millionths.
 
 What is known of prompts that engines hold is left out. It is large, only probable, and made anew by the traffic of a
@@ -14,8 +15,9 @@ minute.
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from headgate.model.money import NanoUsd, Period
 from headgate.model.policy import Policy
-from headgate.model.units import ClassName, Duration, EndpointId, ModelName, PoolName, TenantId
+from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, TenantId
 
 MILLION: Final = 1_000_000
 
@@ -115,6 +117,16 @@ class EndpointCounter(NamedTuple):
     ejections: int
 
 
+class BudgetCounter(NamedTuple):
+    """What is spent of a scope's budgets in one kind of period."""
+
+    scope: str
+    period: Period
+    spent: NanoUsd
+    began: Instant | None
+    """The moment of the calendar at which the period began; None where nobody had told."""
+
+
 class StartCounter(NamedTuple):
     """How long the first endpoint of a pool took to start."""
 
@@ -136,6 +148,7 @@ class Counters:
     routes: tuple[RouteCounter, ...] = ()
     endpoints: tuple[EndpointCounter, ...] = ()
     starts: tuple[StartCounter, ...] = ()
+    budgets: tuple[BudgetCounter, ...] = ()
 
     def known_to(self, policy: Policy) -> "Counters":
         """The same without what this policy does not name: it may be another one than that under which they came."""
@@ -156,4 +169,5 @@ class Counters:
             routes=tuple(each for each in self.routes if pools.issuperset(each.pools)),
             endpoints=self.endpoints,
             starts=tuple(each for each in self.starts if each.pool in pools),
+            budgets=self.budgets,
         )

@@ -36,11 +36,12 @@ _Word = TypeVar("_Word")
 class Ladder:
     """Of those who wait for the same pools."""
 
-    __slots__ = ("_above_since", "_below_since", "_rules", "_step", "holds_at_floor")
+    __slots__ = ("_above_since", "_below_since", "_pinned", "_rules", "_step", "holds_at_floor")
 
     def __init__(self, rules: LadderRules) -> None:
         self._rules = rules
         self._step = 0
+        self._pinned = False
         self._above_since: Instant | None = None
         self._below_since: Instant | None = None
         self.holds_at_floor = False
@@ -50,8 +51,20 @@ class Ladder:
     def level(self) -> int:
         return _STEPS[self._step][0]
 
+    def pin(self, level: int | None) -> None:
+        """Keeps it at a level, whatever is felt; None lets it go, and it comes down by itself."""
+        self._pinned = level is not None
+        if level is None:
+            self.change_rules(self._rules)
+            return
+        self._step = max(step for step, (each, _) in enumerate(_STEPS) if each <= level)
+        self._above_since = self._below_since = None
+        self.holds_at_floor = level >= _HELD_FROM
+
     def change_rules(self, rules: LadderRules) -> None:
         self._rules = rules
+        if self._pinned:
+            return
         while self._step and (not rules.enabled or self.level > rules.level_max):
             self._step -= 1
 
@@ -61,6 +74,8 @@ class Ladder:
     def tick(self, felt: list[int], now: Instant) -> None:
         """Looks at the pressure felt by those of each standing and of all below it."""
         rules = self._rules
+        if self._pinned:
+            return
         above = self._may_climb and felt[_STEPS[self._step + 1][1]] > rules.climb_above
         self._above_since = _since(self._above_since, now, holds=above)
         below = self._step > 0 and felt[_STEPS[self._step][1]] < rules.descend_below

@@ -9,9 +9,10 @@ from enum import StrEnum
 from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint
 from headgate.model.message import message
+from headgate.model.money import NanoUsd, Period
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import ClassName, Duration, EndpointId, ModelName, PoolName, RequestId
+from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId
 from headgate.model.usage import Usage
 
 
@@ -92,6 +93,8 @@ class Counted(StrEnum):
     """It was let in before they were told, and sent after."""
     SENT = "sent"
     """Its latest attempt, too, was sent before they were told."""
+    ENDED = "ended"
+    """They have all of it but what it cost."""
 
 
 @message
@@ -154,6 +157,8 @@ class AttemptReported:
     let_go: bool = False
     """Whether another attempt of its request answered first."""
     counted: Counted = Counted.SENT
+    cost: NanoUsd | None = NanoUsd(0)
+    """Of a request that has ended: as in `RequestSettled`."""
 
 
 @message
@@ -175,6 +180,8 @@ class RequestSettled:
     counted: Counted = Counted.NOTHING
     age_ns: Duration = Duration(0)
     """Since its arrival."""
+    cost: NanoUsd | None = None
+    """What its tenant pays for it, and no counters have; None where it pays and nobody has told the bills."""
 
 
 @message
@@ -223,6 +230,30 @@ class PolicyChanged:
 
 
 @message
+class Spent:
+    """What the ledger has of a budget's period."""
+
+    scope: str
+    """As in `BudgetLeft`."""
+    period: Period
+    spent: NanoUsd
+
+
+@message
+class BudgetsTold:
+    """Which day and month it is, and what the ledger has of them. It lags, so what is known here may be more.
+
+    Told at the start, when a period begins, and from time to time.
+    """
+
+    day_began: Instant
+    day_ends: Instant
+    month_began: Instant
+    month_ends: Instant
+    spent: tuple[Spent, ...] = ()
+
+
+@message
 class TimerFired:
     """The moment that `next_wakeup` named has come."""
 
@@ -238,5 +269,6 @@ Event = (
     | TimerFired
     | FleetEvent
     | PolicyChanged
+    | BudgetsTold
     | Report
 )

@@ -5,6 +5,7 @@ Each part tells what it alone knows, and takes it over again (`counters` says wh
 
 from typing import NamedTuple
 
+from headgate.core.admission.budgets import Budgets
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.counters import Counters
 from headgate.core.hedging import Hedging
@@ -25,6 +26,7 @@ class Memory(NamedTuple):
     hedging: Hedging
     overload: Overload
     fleet: Fleet
+    budgets: Budgets
 
     def counters(self, now: Instant) -> Counters:
         tenant_credits, windows = self.retry_budget.counters(now)
@@ -40,6 +42,7 @@ class Memory(NamedTuple):
             routes=self.overload.counters(now),
             endpoints=self.fleet.counters(),
             starts=self.queue.holds.counters(),
+            budgets=self.budgets.counters(),
         )
 
     def restore(self, counters: Counters, policy: Policy, *, then: Instant, now: Instant) -> None:
@@ -55,3 +58,4 @@ class Memory(NamedTuple):
         self.overload.restore(known.routes, self.fleet, self.queue.floors, then=then, now=now)
         self.fleet.restore(known.endpoints)
         self.queue.holds.restore(known.starts)
+        self.budgets.restore(known.budgets)

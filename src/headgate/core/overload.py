@@ -9,7 +9,7 @@ Pressure is measured every period, and only as long as anybody waits who has a t
 other times there is nothing to do and no wake-up is asked for.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from headgate.core.admission.feasibility import wait_ns
@@ -47,7 +47,7 @@ class _Band:
 class _Route:
     """What is known of those who may use the same pools."""
 
-    __slots__ = ("bands", "felt_from", "pools", "shedder", "waiting")
+    __slots__ = ("_pinned", "bands", "felt_from", "pools", "shedder", "waiting")
 
     def __init__(self, pools: tuple[PoolName, ...], rules: Rules) -> None:
         self.pools = pools
@@ -58,7 +58,16 @@ class _Route:
         """What those of a band are a part of: the pressure of their own band and of each one behind it."""
         self.waiting = 0
         """How many requests with a target wait."""
+        self._pinned: int | None = None
         self._take(rules)
+
+    def pin(self, levels: Mapping[PoolName, int]) -> None:
+        """An operator keeps these pools at these levels; who may use several of them gives up the most."""
+        level = max((levels[pool] for pool in self.pools if pool in levels), default=None)
+        if level != self._pinned:
+            self._pinned = level
+            for each in self.bands.values():
+                each.ladder.pin(level)
 
     def change_rules(self, rules: Rules) -> None:
         self.shedder.change_rules(rules.policy.shedding)
@@ -72,6 +81,8 @@ class _Route:
         }
         for each in self.bands.values():
             each.ladder.change_rules(rules.policy.ladder)
+            if self._pinned is not None:
+                each.ladder.pin(self._pinned)
         self.felt_from = {
             band: [self.bands[each].pressure for each in bands[place:]] for place, band in enumerate(bands)
         }
@@ -122,6 +133,7 @@ class Overload:
         "_cost_bands",
         "_given",
         "_giving_way",
+        "_pins",
         "_routes",
         "_rules",
         "_sheds",
@@ -132,6 +144,7 @@ class Overload:
     def __init__(self, rules: Rules) -> None:
         self._routes: dict[tuple[PoolName, ...], _Route] = {}
         self._chances = Chances()
+        self._pins: dict[PoolName, int] = {}
         self._tick_at: Instant | None = None
         self._waiting = 0
         """How many requests with a target wait."""
@@ -160,7 +173,18 @@ class Overload:
             if len(self._routes) >= _ROUTES_MAX:
                 self._routes = {name: each for name, each in self._routes.items() if each.matters}
             route = self._routes[pools] = _Route(pools, self._rules)
+            if self._pins:
+                route.pin(self._pins)
+                self._giving_way = self._giving_way or route.gives_way
         return route
+
+    def pin(self, levels: dict[PoolName, int], fleet: Fleet, floors: Floors) -> None:
+        """What operators have ordered, in place of what they had."""
+        if levels != self._pins:
+            self._pins = levels
+            for route in self._routes.values():
+                route.pin(levels)
+            self._give_way(fleet, floors)
 
     # For those who look
 
@@ -178,11 +202,16 @@ class Overload:
 
     # Arrival
 
-    def degrade(self, request: Request, fleet: Fleet) -> None:
-        """Takes from a request what its class gives up at the present level of the pools that it may use."""
+    def degrade(self, request: Request, fleet: Fleet, *, level_min: int = 0) -> None:
+        """Takes from a request what its class gives up at the present level of the pools that it may use.
+
+        Or at a higher one, because of who asks.
+        """
         request.level = 0
+        if self._pins:
+            self._route(request.pools)
         route = self._routes.get(request.pools) if self._giving_way else None
-        level = 0 if route is None else route.level(request.service_class.band)
+        level = max(level_min, 0 if route is None else route.level(request.service_class.band))
         if not level:
             return
         key = (request.service_class.name, level)

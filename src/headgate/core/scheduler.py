@@ -30,6 +30,7 @@ The methods stand in the order of a request's life; the policy comes last.
 
 from typing import assert_never
 
+from headgate.core.admission.budgets import Budgets
 from headgate.core.admission.feasibility import unreachable
 from headgate.core.admission.gate import (
     Admitted,
@@ -44,6 +45,7 @@ from headgate.core.admission.gate import (
     no_hold,
     no_place,
     no_retry,
+    over_budget,
     over_limit,
     servable,
     startable,
@@ -53,12 +55,14 @@ from headgate.core.admission.retry_after import bounded
 from headgate.core.adoption import Arrears, running_again, waiting_again
 from headgate.core.alarms import Agenda
 from headgate.core.attempts import Attempts
+from headgate.core.bills import bills_of
 from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.counters import Counters
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptReported,
+    BudgetsTold,
     Event,
     FirstToken,
     FleetEvent,
@@ -76,6 +80,7 @@ from headgate.core.hedging import Hedging, second_endpoint
 from headgate.core.measure import measure
 from headgate.core.memory import Memory
 from headgate.core.open_requests import OpenRequests
+from headgate.core.orders import Orders
 from headgate.core.overload import Overload
 from headgate.core.prediction import Predictions
 from headgate.core.queues.queue import Queue, why_expired
@@ -87,21 +92,24 @@ from headgate.core.routing.reserves import closed_bands
 from headgate.core.rules import Rules
 from headgate.core.state import Attempt, Request
 from headgate.core.summary import Summary, Waiting
+from headgate.model.limits import LimitsLeft
+from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Duration, Instant, PoolName, RequestId, seconds
+from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName, RequestId, TenantId, seconds
 
 _LOST = (Outcome.QUEUE_FULL, Outcome.UNREACHABLE)
 """How those are refused who could not be served in time."""
 
 
 class Scheduler:
-    def __init__(self) -> None:
+    def __init__(self, *, counted_by: int = 1) -> None:
+        """`counted_by` is how many schedulers share the endpoints, and so the time of each."""
         self._rules = Rules(Policy(), policy_hash="")
         self._agenda = Agenda()
         self._requests = OpenRequests(self._agenda)
-        self._fleet = Fleet(self._rules)
+        self._fleet = Fleet(self._rules, counted_by=counted_by)
         self._overload = Overload(self._rules)
         self._queue = Queue(self._rules, self._fleet, self._overload, self._agenda)
         self._predictions = Predictions()
@@ -109,6 +117,10 @@ class Scheduler:
         self._retry_budget = RetryBudget(self._rules.policy.retry)
         self._hedging = Hedging(self._agenda)
         self._limits = TenantLimits()
+        self._budgets = Budgets(self._rules)
+        self._orders = Orders(self._agenda)
+        self._held: tuple[ClassName, ...] = ()
+        """Classes of which operators have ordered that nothing is sent."""
         self._sequence = 0
         self._now = Instant(0)
 
@@ -119,7 +131,9 @@ class Scheduler:
         if due := self._agenda.ring(now):
             self._expire(now, out)
             self._miss_deadlines(event, now, out)
-            self._attempts.prefilled()
+            self._attempts.prefilled(now)
+            if self._orders.end_due(now):
+                self._follow_orders(now)
         self._overload.tick(self._fleet, self._queue.floors, now)
         match event:
             case RequestArrived(ticket):
@@ -143,9 +157,11 @@ class Scheduler:
         if due:
             self._hedge_silent(now, out)
         self._overload.watch(now)
+        if self._budgets.news:
+            out += self._budgets.take_news(now)
         return out
 
-    def _told(self, event: FleetEvent | PolicyChanged | Report, now: Instant, out: list[Command]) -> None:
+    def _told(self, event: FleetEvent | PolicyChanged | BudgetsTold | Report, now: Instant, out: list[Command]) -> None:
         """What is not about one request of ours."""
         match event:
             case PolicyChanged(policy, policy_hash):
@@ -156,6 +172,8 @@ class Scheduler:
                 self._request_reported(event, now, out)
             case RequestSettled():
                 self._arrears().of_settled(event, now)
+            case BudgetsTold():
+                self._budgets.told(event)
             case _:
                 _note(self._fleet.told(event, now), out)
 
@@ -180,6 +198,7 @@ class Scheduler:
             if refusal is None:
                 self._requests.add(request)
                 self._limits.take(ticket, request.prompt_tokens, request.output_tokens, now)
+                self._budgets.reserve(request)
                 self._queue.enter(request, now, out)
                 return
             if refusal.outcome in _LOST:
@@ -206,10 +225,13 @@ class Scheduler:
         request.service_class, request.pools, request.model = admitted.service_class, admitted.pools, admitted.model
         request.fell_back = admitted.model != request.ticket.model
         measure(request, self._predictions, self._fleet, self._rules)
-        self._overload.degrade(request, self._fleet)
+        self._overload.degrade(request, self._fleet, level_min=self._budgets.level(request))
         if request.level:
             measure(request, self._predictions, self._fleet, self._rules)
+        if self._budgets.economise(request, self._fleet, self._now):
+            measure(request, self._predictions, self._fleet, self._rules)
         request.kind = (request.pools, request.service_class.band, request.long)
+        self._budgets.move(request, self._now)
 
     def _refusal(self, request: Request, now: Instant) -> Refusal | None:
         """Why a request that the policy allows does not come in at this moment."""
@@ -220,6 +242,7 @@ class Scheduler:
             or over_limit(request, self._limits, now)
             or self._overload.refusal(request, self._queue.backlog, self._fleet, self._retry_budget, now)
             or (self._no_time_or_place(request, now) if request.hold is None else None)
+            or over_budget(request, self._budgets, now)
             or no_retry(request, self._queue.backlog, self._retry_budget, now)
         )
 
@@ -255,10 +278,21 @@ class Scheduler:
             self._queue.remove(request, now)
             if self._fleet.live(request.pools):
                 self._give_up(request, now, out)
-            else:
+            elif not self._goes_elsewhere(request, now, out):
                 reason = f"no endpoint of pool {', '.join(request.pools)} became ready in {seconds(request.waited_ns)}"
                 wait = expected_wait(request.pools, self._fleet, self._rules, self._queue.holds, now)
                 self._end(request, Outcome.NO_ENDPOINTS, reason, out, wait)
+
+    def _goes_elsewhere(self, request: Request, now: Instant, out: list[Command]) -> bool:
+        """Whether others take work than the cheap pools it has waited for. It goes there at once, or not at all."""
+        verdict = judge(self._rules.without_gone_names(request.ticket), self._rules)
+        if isinstance(verdict, Refusal) or request.fell_back or not self._budgets.thrifty(request):
+            return False
+        self._move(request, verdict)
+        if live := self._fleet.live(request.pools) > 0:
+            request.hold = None
+            self._queue.enter(request, now, out)
+        return live
 
     def _give_up(self, request: Request, now: Instant, out: list[Command]) -> None:
         """It has waited for as long as its class allows, or is worth."""
@@ -277,7 +311,7 @@ class Scheduler:
             if request.running is None:
                 self._queue.remove(request, now)
                 self._too_late(request, f'while it waited in class "{request.service_class.name}"', out)
-            elif not (isinstance(event, AttemptEnded) and _is_about(event, request)):
+            elif not (isinstance(event, AttemptEnded) and request.goes_by(event.request_id, event.attempt)):
                 self._abort_all(request, "the caller's deadline has passed", out)
                 self._too_late(request, f"while attempt {request.attempt} was running", out)
 
@@ -303,6 +337,8 @@ class Scheduler:
 
     def _give_place(self, pool: PoolName, now: Instant, out: list[Command]) -> bool:
         def start(request: Request) -> int | None:
+            if request.service_class.name in self._held:
+                return None
             endpoint = choose(request, (pool,), self._fleet)
             return None if endpoint is None else self._start(request, endpoint, now, out)
 
@@ -449,10 +485,10 @@ class Scheduler:
             return
         if not attempt.let_go:
             out += self._fleet.attempt_ended(attempt.endpoint, event, now)
-        tokens = self._attempts.ended(attempt, event)
+        request = self._requests.by_id.get(event.request_id)
+        tokens = self._attempts.ended(attempt, request, event, now)
         if not attempt.let_go:
             self._limits.attempt_ended(event.request_id, tokens, now)
-        request = self._requests.by_id.get(event.request_id)
         if request is None or attempt.let_go or self._goes_on(request, attempt, event, now, out):
             return
         request.running = None
@@ -508,7 +544,9 @@ class Scheduler:
         # With an answer that is whole they have been told already.
         left = None if outcome is Outcome.COMPLETED else self._limits.left(request.ticket.tenant, self._now)
         attempts, waited_ns, held_ns = request.attempt, request.waited_ns, request.held_ns
-        out.append(End(request_id, outcome, name, attempts, waited_ns, wait, reason, left, held_ns))
+        bills = bills_of(request, outcome, self._attempts, self._rules, self._now)
+        reserved = self._budgets.settle(request, bills)
+        out.append(End(request_id, outcome, name, attempts, waited_ns, wait, reason, left, held_ns, bills, reserved))
 
     # Policy
 
@@ -524,12 +562,14 @@ class Scheduler:
         self._rules = Rules(policy, policy_hash)
         self._retry_budget.change_rules(policy)
         self._hedging.change_policy(policy)
-        self._limits.change_rules(policy.tenants, (each.ticket for each in self._requests.by_id.values()), now)
-        self._fleet.change_rules(self._rules)
+        self._orders.change(policy.orders, now)
+        self._fleet.change_rules(self._rules, now)
         self._queue.change_rules(self._rules)
         self._attempts.change_rules(self._rules, self._queue.backlog)
         waiting = [request for request in self._requests.by_id.values() if request.running is None]
         self._overload.change_rules(self._rules, waiting)
+        self._budgets.change_rules(self._rules)
+        self._follow_orders(now)
         for request in sorted(waiting, key=lambda each: each.sequence):
             if request.fell_back:
                 verdict = again(request, self._fleet, self._rules, holds=self._queue.holds, now=now)
@@ -546,6 +586,17 @@ class Scheduler:
                 self._move(request, verdict)
                 self._queue.hold_anew(request, now, held=held)
                 self._queue.push(request)
+
+    def _follow_orders(self, now: Instant) -> None:
+        """Goes by the orders that are in force from here on, and by the limits of the policy beside them."""
+        orders, tenants = self._orders, self._rules.policy.tenants
+        open_requests = (each.ticket for each in self._requests.by_id.values())
+        self._limits.change_rules(orders.throttled(tenants), open_requests, now)
+        self._fleet.drain(orders.drained())
+        self._overload.pin(orders.pinned(), self._fleet, self._queue.floors)
+        self._held = self._queue.backlog.apart = orders.held()
+        # Who was held may go where there is room already.
+        self._fleet.changed.update(dict.fromkeys(self._fleet.pools))
 
     # From one scheduler to the next
 
@@ -567,7 +618,7 @@ class Scheduler:
 
     def _memory(self) -> Memory:
         learned = (self._limits, self._retry_budget, self._predictions, self._hedging, self._overload)
-        return Memory(self._queue, *learned, self._fleet)
+        return Memory(self._queue, *learned, self._fleet, self._budgets)
 
     def _request_reported(self, event: RequestReported, now: Instant, out: list[Command]) -> None:
         """Lets a request wait on that another scheduler let in."""
@@ -634,20 +685,13 @@ class Scheduler:
         if event.over:
             self._limits.request_ended(ticket.request_id, now, in_flight=True)
         else:
-            self._run_on(request, attempt, event, now, out, known=known)
+            self._run_on(request, attempt, event, now, out)
 
     def _run_on(
-        self,
-        request: Request,
-        attempt: Attempt,
-        event: AttemptReported,
-        now: Instant,
-        out: list[Command],
-        *,
-        known: bool,
+        self, request: Request, attempt: Attempt, event: AttemptReported, now: Instant, out: list[Command]
     ) -> None:
         """The request runs where this attempt is, or as well where it is."""
-        request.attempt, attempts_max = max(request.attempt, attempt.number), self._rules.policy.retry.attempts_max
+        known, attempts_max = request.running is not None, self._rules.policy.retry.attempts_max
         if not known:
             self._requests.add(request)
             request.running = attempt
@@ -666,9 +710,22 @@ class Scheduler:
             self._hedging.watch(request, attempt.endpoint.pool, Instant(now - event.age_ns))
 
     def _arrears(self) -> Arrears:
-        return Arrears(self._rules, self._limits, self._retry_budget, self._queue.backlog, self._predictions)
+        backlog, predictions = self._queue.backlog, self._predictions
+        return Arrears(self._rules, self._limits, self._retry_budget, backlog, predictions, budgets=self._budgets)
 
     # For those who look
+
+    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """How each endpoint has spent its time since this was last asked; no decision goes by it."""
+        return self._fleet.take_times(now)
+
+    def limits_left(self, tenant: TenantId, now: Instant) -> LimitsLeft | None:
+        """What a tenant has left of its rates; None where it has none."""
+        return self._limits.left(tenant, now)
+
+    def budgets_left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...]:
+        """Where every budget stands; of a tenant, those of its path."""
+        return self._budgets.left(now, tenant)
 
     def summary(self) -> Summary:
         backlog = self._queue.backlog
@@ -684,12 +741,6 @@ class Scheduler:
             waiting=tuple(Waiting(*where, work) for where, work in backlog.work.by_pools_and_band().items()),
             held=dict(backlog.held),
         )
-
-
-def _is_about(event: AttemptEnded, request: Request) -> bool:
-    """Whether it tells of the end of an attempt that the request goes by."""
-    numbers = [each.number for each in request.in_flight()]
-    return event.request_id == request.ticket.request_id and event.attempt in numbers
 
 
 def _note(command: Command | None, out: list[Command]) -> None:

@@ -4,10 +4,13 @@ These records are mutable and slotted for speed; they never leave the core.
 """
 
 from headgate.core.deadlines import Deadline, deadlines
+from headgate.core.engine_time import Stay
+from headgate.core.events import AttemptEnding
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
+from headgate.model.money import NanoUsd
 from headgate.model.policy import ServiceClass
 from headgate.model.ticket import Ticket
-from headgate.model.units import Duration, Instant, ModelName, PoolName, TenantId, after
+from headgate.model.units import Duration, Instant, ModelName, PoolName, RequestId, TenantId, after
 
 Kind = tuple[tuple[PoolName, ...], int, bool]
 """Where a request may go, its band, and whether its prompt is long."""
@@ -30,17 +33,20 @@ class Attempt:
         "began",
         "charged",
         "computed",
+        "ending",
         "endpoint",
         "heard_at",
         "let_go",
         "model",
         "number",
         "reservation",
+        "stay",
         "stream",
         "streaming",
         "ticket",
         "tokens",
         "tokens_charged",
+        "used",
     )
 
     def __init__(
@@ -71,6 +77,17 @@ class Attempt:
         self.model = ModelName("")
         self.answers = 1
         """How many it gives to one prompt."""
+        self.stay: Stay
+        """Its part of its endpoint's time."""
+        self.ending: AttemptEnding | None = None
+        """None while it is in flight."""
+        self.used: tuple[int, int, int] = (0, 0, 0)
+        """Tokens of the prompt, of these the cached ones, and of the answer, once it has ended."""
+
+    def so_far(self) -> tuple[int, int, int]:
+        """As `used`, of one that is in flight. Of a prompt that is being computed nothing is known to have been."""
+        promised = self.reservation
+        return (promised.prompt_tokens, promised.cached_tokens, self.tokens) if self.began else (0, 0, self.tokens)
 
     def produced(self, tokens: int, now: Instant) -> int:
         """Notes what has come. Answers with how much more KV cache it must be promised."""
@@ -114,10 +131,12 @@ class Request:
         "pressing",
         "prompt_tokens",
         "queued_since",
+        "reserved",
         "running",
         "sequence",
         "service_class",
         "soonest_ns",
+        "spent",
         "standing",
         "target",
         "ticket",
@@ -144,10 +163,14 @@ class Request:
         self.attempt = 0
         """How many attempts have been made."""
         self.first_token = False
+        self.reserved = NanoUsd(0)
+        """What it was reckoned to cost at most when it was let in."""
         self.running: Attempt | None = None
         """None while it is queued."""
         self.hedge: Attempt | None = None
         """A second attempt, made while the other is silent. Whichever speaks first is the one that runs."""
+        self.spent: tuple[Attempt, ...] = ()
+        """Those of its attempts that have ended."""
         self.avoid: EndpointRecord | None = None
         """Where its last attempt failed."""
         self.deadline: Deadline | None
@@ -198,6 +221,10 @@ class Request:
     def in_flight(self) -> tuple[Attempt, ...]:
         """Its attempts under way, less those that were let go."""
         return tuple(each for each in (self.running, self.hedge) if each is not None)
+
+    def goes_by(self, request_id: RequestId, number: int) -> bool:
+        """Whether this is one of its attempts under way."""
+        return request_id == self.ticket.request_id and number in [each.number for each in self.in_flight()]
 
     def beside(self, attempt: Attempt) -> Attempt | None:
         """The other one of two attempts under way."""

@@ -25,6 +25,8 @@ class EndpointSummary:
     decode_percent: int = 100
     prefill_percent: int = 100
     """How long answers and prompts take there, beside what was said of it: above a hundred it is slower."""
+    drained: bool = False
+    """Whether an operator has ordered that nothing new goes there."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """What may an operator ask of this process?
 
 A listener of its own, with a closed list of pages that only read. It shares nothing with the
-data listener but the process, so that a flood at the door leaves it reachable.
+data listener but the process, so that a flood at the door leaves it reachable. What changes anything has paths and
+credentials of its own (`admin_api.py`), and is not there where nobody has such credentials.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
+from headgate.edge.admin_api import ADMIN_API, AdminApi
 from headgate.edge.client import Client
 from headgate.edge.replies import JSON
 
@@ -44,8 +46,13 @@ class AdminApp:
             b"/explain/": self._explain_page,
         }
         """One for each name that may follow the path."""
+        self.api: AdminApi | None = None
+        """What changes anything; None where nobody may."""
 
     async def __call__(self, client: Client) -> None:
+        if self.api is not None and client.path.startswith(ADMIN_API):
+            await self.api(client)
+            return
         found = self._find(client.path) if client.method in ("GET", "HEAD") else None
         if found is None:
             known = [*self.pages, *(path + b"REQUEST_ID" for path in self.pages_below)]

@@ -34,6 +34,11 @@ class Wire(Protocol):
         """Whether more is waiting to be read by the caller than should be."""
         ...
 
+    @property
+    def peer(self) -> str:
+        """The address that the caller connects from."""
+        ...
+
     def ask_for_body(self) -> None:
         """Somebody waits for the body, so a caller who asked whether to send it should do so."""
         ...
@@ -109,6 +114,11 @@ class Client:
         return self._wire.blocked
 
     # The request
+
+    @property
+    def peer(self) -> str:
+        """The address of whoever connected, be it the caller or a proxy before it."""
+        return self._wire.peer
 
     @property
     def received(self) -> bool:

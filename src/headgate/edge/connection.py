@@ -291,6 +291,11 @@ class Connection(asyncio.Protocol):
 
     # An exchange
 
+    @property
+    def peer(self) -> str:
+        name: object = self._transport.get_extra_info("peername")
+        return str(name[0]) if isinstance(name, tuple) and name else ""  # pyright: ignore[reportUnknownArgumentType]
+
     def ask_for_body(self) -> None:
         if self._expects_continue and self._one_one:
             self._expects_continue = False

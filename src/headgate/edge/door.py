@@ -26,7 +26,7 @@ from headgate.model.ticket import Api
 from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
 from headgate.ports.host import Host
-from headgate.wire.replies import models_body
+from headgate.wire.replies import json_body, models_body
 
 ROUTES: Mapping[bytes, Api] = {
     b"/v1/chat/completions": Api.CHAT,
@@ -35,6 +35,8 @@ ROUTES: Mapping[bytes, Api] = {
     b"/v1/responses": Api.RESPONSES,
 }
 MODELS_ROUTE = b"/v1/models"
+USAGE_ROUTE = b"/v1/usage"
+READ_ROUTES = (MODELS_ROUTE, USAGE_ROUTE)
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class Access:
     """The models that a tenant may use."""
     salts: Mapping[TenantId, str]
     """What keeps each tenant's cached prefixes apart from those of others."""
+    usage: Callable[[TenantId], Mapping[str, object]]
+    """What a tenant is told of what it may do and has done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,8 @@ class Door:
     cap_large: CapLarge = cap_in_thread
     zone: str = ""
     """Where this gateway stands; empty where nobody says."""
+    metadata_names: tuple[str, ...] = ()
+    """What of callers' metadata is kept for the accounts."""
     draining: bool = False
     bodies_bytes: int = 0
     """What the bodies of open requests take."""
@@ -92,7 +98,8 @@ class Door:
         except Turned as turned:
             self.turned_away(turned.outcome)
             replies = self._replies_for(client)
-            client.reply(*replies.error(turned.outcome, turned.message, param=turned.param))
+            wait = turned.retry_after_ns
+            client.reply(*replies.error(turned.outcome, turned.message, param=turned.param, retry_after_ns=wait))
         except ClientLeft:
             self.turned_away(Outcome.CANCELLED)
 
@@ -103,6 +110,9 @@ class Door:
         elif client.path == MODELS_ROUTE and client.method == "GET":
             tenant = identify(client, self.access.keys)
             client.reply(200, [JSON], models_body(self.access.models(tenant)))
+        elif client.path == USAGE_ROUTE and client.method == "GET":
+            tenant = identify(client, self.access.keys)
+            client.reply(200, [JSON, (b"cache-control", b"no-store")], json_body(self.access.usage(tenant)))
         elif is_kserve(client.path):
             await self._route_kserve(client, request_id)
         else:
@@ -182,6 +192,7 @@ class Door:
             read_large=self.read_large,
             zone=self.zone,
             asked=asked,
+            metadata_names=self.metadata_names,
         )
         if client.received:
             return await self._held(taken)
@@ -208,7 +219,7 @@ class Door:
         return Turned(Outcome.INVALID, f"the request did not come in whole within {limit}; send it faster")
 
     def _no_route(self, client: Client) -> None:
-        allowed = "POST" if client.path in ROUTES else "GET" if client.path == MODELS_ROUTE else None
+        allowed = "POST" if client.path in ROUTES else "GET" if client.path in READ_ROUTES else None
         if (route := find_route(client.path)) is not None:
             allowed = route.method
         message = f"{client.method} is not allowed here; use {allowed}" if allowed else "there is nothing at this path"

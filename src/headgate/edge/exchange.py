@@ -14,7 +14,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from headgate.core.commands import Abort, Dispatch, End
-from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken, RequestWithdrawn, WithdrawalCause
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    AttemptProgress,
+    FirstToken,
+    Progressed,
+    RequestWithdrawn,
+    WithdrawalCause,
+)
 from headgate.edge.batching import BATCHED
 from headgate.edge.client import Client
 from headgate.edge.intake import Intake
@@ -130,6 +138,10 @@ class Exchange:
                 # Given up before the place is, or the scheduler would send the request elsewhere.
                 self._give_up()
                 result = Result(AttemptEnding.ABORTED, "the door was closed")
+            if result.usage is None and attempt.events > attempt.reported:
+                # Nobody else will say how much there was of it.
+                last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.reported)
+                self._host.tell(Progressed((last,)))
             self._attempt_ended(dispatch, result)
 
     async def _relay(self, dispatch: Dispatch, attempt: OpenAttempt) -> Result:

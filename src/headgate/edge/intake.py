@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from headgate.edge.auth import KeyRing
+from headgate.edge.auth import KeyRing, Unverified
 from headgate.edge.client import BodyTooLarge, Client
 from headgate.edge.large_bodies import ReadLarge, read_in_thread
 from headgate.model.outcome import Outcome
@@ -19,6 +19,8 @@ from headgate.wire.prefix import salted
 from headgate.wire.request import BadRequest, RequestBody, is_large
 
 _RETRIES_TOLD_MAX = 1_000
+_UNVERIFIED_AGAIN = Duration(5 * SECOND)
+"""A database that is away is asked again about as often."""
 _PASSED_ON = (b"traceparent", b"tracestate")
 
 DEADLINE = b"x-headgate-deadline-ms"
@@ -33,11 +35,14 @@ IDEMPOTENCY_KEY_CHARS_MAX = 255
 class Turned(Exception):
     """The request is refused at the door, before it becomes a ticket."""
 
-    def __init__(self, outcome: Outcome, message: str, param: str | None = None) -> None:
+    def __init__(
+        self, outcome: Outcome, message: str, param: str | None = None, *, retry_after_ns: Duration | None = None
+    ) -> None:
         super().__init__(message)
         self.outcome = outcome
         self.message = message
         self.param = param
+        self.retry_after_ns = retry_after_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +67,10 @@ class Intake:
 
 
 def identify(client: Client, keys: KeyRing) -> TenantId:
-    tenant = keys.tenant(client.headers.get(b"authorization"))
+    try:
+        tenant = keys.tenant(client.headers.get(b"authorization"))
+    except Unverified as why:
+        raise Turned(Outcome.UNVERIFIED, str(why), retry_after_ns=_UNVERIFIED_AGAIN) from None
     if tenant is None:
         message = "no known API key was given; send it as `Authorization: Bearer KEY`"
         raise Turned(Outcome.UNAUTHORIZED, message)
@@ -79,8 +87,12 @@ async def take_in(
     read_large: ReadLarge = read_in_thread,
     zone: str = "",
     asked: ModelAsked | None = None,
+    metadata_names: tuple[str, ...] = (),
 ) -> Intake:
-    """`zone` is where this gateway stands; `asked` is what the path has said already, in KServe's protocol."""
+    """`zone` is where this gateway stands; `asked` is what the path has said already, in KServe's protocol.
+
+    Of the caller's metadata the `metadata_names` are kept.
+    """
     headers = client.headers
     deadline_ns = _deadline(headers.get(DEADLINE))
     idempotency_key = _idempotency_key(headers.get(IDEMPOTENCY_KEY))
@@ -108,6 +120,7 @@ async def take_in(
         prefix=salted(body.prefix, tenant),
         rung=_text(headers.get(b"x-headgate-rung")),
         zone=zone,
+        metadata=body.metadata(metadata_names) if metadata_names else (),
     )
     passed_on = {name.decode(): headers[name].decode("latin-1") for name in _PASSED_ON if name in headers}
     return Intake(ticket, body, passed_on)

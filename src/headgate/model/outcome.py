@@ -33,6 +33,7 @@ class Outcome(StrEnum):
     ENGINE_FAILED = "engine_failed"
     ENGINE_SILENT = "engine_silent"
     ENGINE_REFUSED = "engine_refused"
+    UNVERIFIED = "unverified"
 
 
 class RetryAfter(StrEnum):
@@ -87,6 +88,7 @@ FACES: Mapping[Outcome, Face] = MappingProxyType(
         Outcome.ENGINE_FAILED: Face(502, "engine_error", _SERVER, RetryAfter.ONE_SECOND),
         Outcome.ENGINE_SILENT: Face(504, "engine_timeout", _SERVER, RetryAfter.ONE_SECOND),
         Outcome.ENGINE_REFUSED: Face(400, "engine_refused", _INVALID, should_retry=False),
+        Outcome.UNVERIFIED: Face(503, "key_unverified", _SERVER, RetryAfter.COMPUTED, should_retry=True),
     }
 )
 

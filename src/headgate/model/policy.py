@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headgate.model.caps import Caps
+from headgate.model.money import Budget, NanoUsd, Price
+from headgate.model.orders import OperatorOrder
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName
@@ -81,6 +83,12 @@ class ServiceClass:
     """Whether a second attempt may be made elsewhere while the first is silent for unusually long."""
     start_wait_ns: Duration | None = None
     """How long a request may be held for the first endpoint of a pool that has none; None refuses it at once."""
+    budgets: tuple[Budget, ...] = ()
+    """For all of its requests together."""
+    cost_max: NanoUsd | None = None
+    """What one request may cost; for the promise of cost."""
+    unit_cost_max: NanoUsd | None = None
+    """What all requests of one unit of business may cost together within a day; for the promise of cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +111,8 @@ class Pool:
     """So many requests may be held for its first endpoint while it has none; 0 where it is meant to have one always."""
     cold_start_ns: Duration = Duration(120 * SECOND)
     """From when its first endpoint is asked for to when it serves, as long as that was not measured."""
+    prices: tuple[Price, ...] = ()
+    """In the order of their beginnings; empty where it costs nothing that anybody counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,3 +280,9 @@ class Policy:
     ladder: LadderRules = LadderRules()
     fairness_depth: int = 1
     """Of a tenant's path, how many steps name the one whom turns are counted for."""
+    orders: tuple[OperatorOrder, ...] = ()
+    """What operators have ordered, in the order of their orders."""
+    tenants_whole: bool = True
+    """Whether all tenants are here. While they have yet to be read, one that is not may exist all the same."""
+    unit: str | None = None
+    """Which key of a request's metadata names its unit of business."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headgate.model.limits import Limits
+from headgate.model.money import Budget
 from headgate.model.units import ClassName, ModelName, TenantId
 
 _NO_LIMITS = Limits()
@@ -32,3 +33,5 @@ class Tenant:
     """Its share of what tenants of a band compete for, beside the weights of the others."""
     plan: Plan = Plan.STANDARD
     limits: Limits = _NO_LIMITS
+    budgets: tuple[Budget, ...] = ()
+    """Like limits they hold at every level of the path."""

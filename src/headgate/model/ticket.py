@@ -58,3 +58,5 @@ class Ticket:
     """What the caller named in `x-headgate-rung`."""
     zone: str = ""
     """Where the gateway stands that holds it."""
+    metadata: tuple[tuple[str, str], ...] = ()
+    """Of what the caller sent as metadata, the keys that the configuration keeps, in their order."""

@@ -15,3 +15,5 @@ class Usage:
     output_tokens: int
     cached_tokens: int
     source: UsageSource
+    reasoning_tokens: int = 0
+    """Of the output, what the caller does not see."""

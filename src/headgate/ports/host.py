@@ -12,6 +12,7 @@ from typing import Protocol
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import Event
 from headgate.core.summary import Summary
+from headgate.model.money import EndpointTime
 from headgate.model.ticket import Ticket
 
 Aside = Callable[[Abort | Dispatch], None]
@@ -42,4 +43,8 @@ class Host(Protocol):
 
     def summary(self) -> Summary:
         """The state of things as last known."""
+        ...
+
+    def take_endpoint_times(self) -> tuple[EndpointTime, ...]:
+        """How endpoints have spent their time since this was last asked, as far as it is decided in this process."""
         ...

@@ -16,7 +16,8 @@ from typing import cast
 
 import msgspec
 
-from headgate.core.commands import Command, Eject, End, Readmit
+from headgate.core.admission.budgets import dollars
+from headgate.core.commands import BudgetCrossed, Command, Eject, End, Readmit
 from headgate.core.events import EndpointJoined, EndpointLeaving, EndpointUnreadied, Event, PolicyChanged
 from headgate.model.outcome import Outcome
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, seconds
@@ -53,6 +54,11 @@ class LogObserver:
             case Eject(endpoint_id, until, reason):
                 wait = seconds(Duration(until - now))
                 tell(logging.WARNING, "endpoint ejected", endpoint=endpoint_id, wait=wait, reason=reason)
+            case BudgetCrossed(budget, percent):
+                level = logging.WARNING if percent >= 100 else logging.INFO
+                limit, spent = dollars(budget.limit), dollars(budget.spent)
+                scope, period = budget.scope, budget.period
+                tell(level, "budget spent", scope=scope, period=period, percent=percent, limit=limit, spent=spent)
             case Readmit(endpoint_id, reason):
                 tell(logging.INFO, "endpoint may serve", endpoint=endpoint_id, reason=reason)
             case End():

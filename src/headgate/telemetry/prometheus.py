@@ -9,6 +9,7 @@ never changes its size.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -20,6 +21,8 @@ from headgate.model.endpoint import EndpointState
 from headgate.model.units import SECOND, ClassName, EndpointId, PoolName
 from headgate.ports.fleet import Phase
 from headgate.telemetry.cell import CellFigures, cell_metrics
+from headgate.telemetry.directory import DirectoryFigures, directory_metrics
+from headgate.telemetry.ledger import LedgerFigures, ledger_metrics
 from headgate.telemetry.meters import LATENCY_BOUNDS_S, OTHER, SIZE_BOUNDS, ClassMeter, Histogram, Meters, PoolMeter
 from headgate.telemetry.scaling import PoolScaling, scaling_metrics
 
@@ -48,11 +51,23 @@ def render(
     *,
     scaling: Sequence[PoolScaling] = (),
     cell: CellFigures | None = None,
+    ledger: LedgerFigures | None = None,
+    directory: DirectoryFigures | None = None,
 ) -> tuple[bytes, str]:
     """The page, and its content type."""
     registry = CollectorRegistry()
-    registry.register(_Scrape(meters, loop_lag, summary, held, signals, scaling=scaling, cell=cell))
+    beside = _Beside(scaling, cell, ledger, directory)
+    registry.register(_Scrape(meters, loop_lag, summary, held, signals, beside=beside))
     return generate_latest(registry), CONTENT_TYPE_LATEST
+
+
+class _Beside(NamedTuple):
+    """What only some gateways have."""
+
+    scaling: Sequence[PoolScaling]
+    cell: CellFigures | None
+    ledger: LedgerFigures | None
+    directory: DirectoryFigures | None
 
 
 class _Scrape(Collector):
@@ -66,16 +81,17 @@ class _Scrape(Collector):
         held: Mapping[str, int],
         signals: EngineSignals,
         *,
-        scaling: Sequence[PoolScaling],
-        cell: CellFigures | None,
+        beside: _Beside,
     ) -> None:
         self._meters = meters
         self._loop_lag = loop_lag
         self._summary = summary
         self._held = held
         self._signals = signals
-        self._scaling = scaling
-        self._cell = cell
+        self._scaling = beside.scaling
+        self._cell = beside.cell
+        self._ledger = beside.ledger
+        self._directory = beside.directory
 
     def collect(self) -> Iterable[Metric]:
         classes, pools = tuple(self._meters.classes.items()), tuple(self._meters.pools.items())
@@ -89,6 +105,10 @@ class _Scrape(Collector):
         yield from _signal_metrics(self._signals)
         if self._cell is not None:
             yield from cell_metrics(self._cell)
+        if self._ledger is not None:
+            yield from ledger_metrics(self._ledger)
+        if self._directory is not None:
+            yield from directory_metrics(self._directory)
         yield _loop_lag(self._loop_lag)
         yield _held(self._held)
         yield _info("headgate_config_info", "The configuration in force, by its hash.", hash=self._summary.policy_hash)

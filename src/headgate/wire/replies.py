@@ -3,7 +3,7 @@
 Errors and lists of models, in the OpenAI shapes. An error carries all four of its fields, since clients read them.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, cast
 
 import msgspec
@@ -27,6 +27,10 @@ _REPORT: Final = msgspec.json.Decoder(_Report)
 
 def error_body(*, message: str, type: str, code: str, param: str | None = None) -> bytes:  # noqa: A002 The wire's word.
     return _ENCODER.encode({"error": {"message": message, "type": type, "param": param, "code": code}})
+
+
+def json_body(data: Mapping[str, object]) -> bytes:
+    return _ENCODER.encode(data)
 
 
 def models_body(names: Iterable[str]) -> bytes:

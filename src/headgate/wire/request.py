@@ -42,6 +42,13 @@ LARGE_BYTES: Final = 256 * 1024
 LARGE_OBJECTS: Final = 4096
 """Work on the whole of a body beyond this takes milliseconds, for which every other stream would have to wait."""
 
+METADATA_BYTES_MAX: Final = 16 * 1024
+"""OpenAI's own limit is 16 keys of 64 characters with values of 512."""
+METADATA_KEYS_MAX: Final = 16
+METADATA_VALUE_BYTES_MAX: Final = 128
+"""Of what is kept."""
+
+_METADATA: Final = msgspec.json.Decoder(dict[str, object])
 _PIECE_BYTES_MIN: Final = 64 * 1024
 _ENCODER: Final = msgspec.json.Encoder()
 _TRUE: Final = msgspec.Raw(b"true")
@@ -159,6 +166,24 @@ class RequestBody:
     def output_tokens_max(self) -> int | None:
         """What it asks for at most, of each answer."""
         return asked_output(self._fields, self.api)
+
+    # For the accounts
+
+    def metadata(self, names: Iterable[str]) -> tuple[tuple[str, str], ...]:
+        """Of what the caller sent as metadata, these keys, where their values are strings of no great length.
+
+        What has another shape is for the engine to judge, and is nothing here.
+        """
+        raw = self._fields.get("metadata", _NULL)
+        if not 2 < len(memoryview(raw)) <= METADATA_BYTES_MAX:
+            return ()
+        try:
+            said = _METADATA.decode(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return ()
+        values = ((name, said.get(name)) for name in names)
+        kept = [(name, value) for name, value in values if isinstance(value, str) and "\0" not in value]
+        return tuple(each for each in kept if len(each[1].encode()) <= METADATA_VALUE_BYTES_MAX)[:METADATA_KEYS_MAX]
 
     # Asked of an engine
 

@@ -22,6 +22,7 @@ _BRACE: Final = re.compile(rb"[{}]")
 
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class _UsageObject(msgspec.Struct):
@@ -30,9 +31,11 @@ class _UsageObject(msgspec.Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
     input_tokens: int | None = None
     output_tokens: int | None = None
     input_tokens_details: _Details | None = None
+    output_tokens_details: _Details | None = None
     usage_source: str | None = None
     """Ours, where no engine has told it: an answer that was put into the OpenAI shape here says so."""
 
@@ -52,10 +55,12 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
     output = said.completion_tokens or said.output_tokens or 0
     details = said.prompt_tokens_details or said.input_tokens_details
     cached = (details.cached_tokens if details else None) or 0
-    if min(prompt, output, cached) < 0:
+    of_output = said.completion_tokens_details or said.output_tokens_details
+    reasoning = (of_output.reasoning_tokens if of_output else None) or 0
+    if min(prompt, output, cached, reasoning) < 0:
         return None
-    estimated = said.usage_source == UsageSource.ESTIMATED
-    return Usage(prompt, output, cached, UsageSource.ESTIMATED if estimated else UsageSource.ENGINE)
+    source = UsageSource.ESTIMATED if said.usage_source == UsageSource.ESTIMATED else UsageSource.ENGINE
+    return Usage(prompt, output, cached, source, reasoning)
 
 
 class UsageFinder:

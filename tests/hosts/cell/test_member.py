@@ -710,3 +710,18 @@ def test_how_long_the_scheduler_has_left_a_message_without_an_answer_is_known() 
     scheduler.listen(at(1))
     scheduler.say(at(1))
     assert (member.unacknowledged, member.unacknowledged_ns(at(1))) == (0, 0)
+
+
+def test_a_whole_answer_is_known_to_have_ended_before_the_attempt_beside_it() -> None:
+    member, scheduler = with_one_running()
+    scheduler.say(at(0.1), granted("r1", attempt=2, hedge=True))
+    member.tell(completed("r1", attempt=2), at(1))
+    scheduler.listen(at(1))
+    ended = scheduler.taken
+    member.tell(aborted("r1", attempt=1), at(1.2))
+    scheduler.listen(at(1.2))
+    assert scheduler.taken > ended
+
+    scheduler.say(at(1.3), epoch=SECOND_EPOCH)
+    [settled] = [each for each in scheduler.listen(at(1.4)) if isinstance(each, Settled)]
+    assert (settled.ended, settled.serial) == (ended, ended + 1)

@@ -7,10 +7,11 @@ import pytest
 from headgate.hosts.cell.messages import Share
 from headgate.hosts.cell.shares import own_endpoint, own_policy, places_of, rest_policy
 from headgate.model.limits import Limits
+from headgate.model.orders import DrainEndpoint, Throttle
 from headgate.model.policy import Pool
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, PoolName, TenantId
-from tests.support.builders import a_policy, an_endpoint
+from tests.support.builders import a_policy, an_endpoint, at
 
 
 @pytest.mark.parametrize("places", [0, 1, 3, 4, 7, 64])
@@ -40,12 +41,17 @@ def test_what_the_absent_may_take_and_what_is_left_is_the_whole() -> None:
         a_policy(),
         tenants=(Tenant(TenantId("acme"), limits=Limits(requests_per_minute=10, concurrency=4)),),
         pools=(Pool(PoolName("p"), kv_tokens=1_000),),
+        orders=(
+            Throttle(TenantId("acme"), Limits(requests_per_minute=6), at(9)),
+            DrainEndpoint(EndpointId("e1"), at(9)),
+        ),
     )
     own, rest = own_policy(Share(0, 4), limited), rest_policy(limited, taken=3, of=4)
 
     assert 3 * (own.pools[0].kv_tokens or 0) + (rest.pools[0].kv_tokens or 0) == 1_000
     assert 3 * (own.tenants[0].limits.requests_per_minute or 0) + 4 == 10
     assert rest.tenants[0].limits == Limits(requests_per_minute=4, concurrency=1)
+    assert rest.orders == (replace(limited.orders[0], limits=Limits(requests_per_minute=3)), limited.orders[1])
 
 
 def test_with_nobody_absent_all_is_left() -> None:

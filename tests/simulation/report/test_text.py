@@ -62,60 +62,60 @@ unheard-of is good with any complete answer
 
 What became of the requests
 class        arrivals  good  late  refused  given up  left  failed  goodput/s  attained  retries
-interactive       758   144   136      297        74    32      75        1.2     19.0%      463
-batch             241    79     0      111        24     7      20      0.658     32.8%      133
-whole             276    81     6      131        25    11      22      0.675     29.3%      165
-unheard-of        225    93     0       88        21     7      16      0.775     41.3%      151
-all              1500   397   142      627       144    57     133       3.31     26.5%      912
+interactive       756   136   119      335        61    34      71       1.13     18.0%      464
+batch             239    82     0      107        21     7      22      0.683     34.3%      131
+whole             269    72     5      137        21     9      25        0.6     26.8%      152
+unheard-of        236    90     0      100        21    12      13       0.75     38.1%      148
+all              1500   380   124      679       124    62     131       3.17     25.3%      895
 
 How long it took
 latency                     p50     p90     p95     p99    mean     max
-interactive        TTFT  928 ms  4.39 s  6.76 s  13.4 s  1.93 s  45.8 s
-                   TPOT  109 ms  231 ms  254 ms  263 ms  119 ms  264 ms
-                    E2E  1.83 s  19.4 s  29.3 s    46 s  6.09 s  53.8 s
-             queue wait  1.48 s  2.68 s  2.84 s  2.96 s  1.47 s  2.99 s
-batch              TTFT  1.01 s   6.8 s  8.68 s  14.5 s  2.21 s  21.4 s
-                   TPOT  103 ms  209 ms  251 ms  277 ms  123 ms  277 ms
-                    E2E  2.01 s  31.8 s  37.6 s  45.9 s  8.12 s  45.9 s
-             queue wait  1.65 s   2.7 s  2.92 s  2.98 s  1.58 s  2.99 s
-whole               E2E  1.84 s  17.9 s    32 s  40.8 s  5.53 s  40.8 s
-             queue wait  1.35 s   2.7 s   2.8 s  2.88 s  1.41 s  2.93 s
-unheard-of         TTFT  1.26 s   4.2 s  7.25 s  16.6 s  2.14 s  27.3 s
-                   TPOT  117 ms  237 ms  261 ms  275 ms  130 ms  275 ms
-                    E2E  1.47 s  22.3 s  29.4 s  43.1 s  5.24 s  43.1 s
-             queue wait  1.46 s   2.7 s  2.84 s  2.98 s  1.45 s  2.98 s
-all                TTFT  982 ms   4.8 s  7.37 s  16.6 s  2.02 s  45.8 s
-                   TPOT  109 ms  235 ms  255 ms  264 ms  122 ms  277 ms
-                    E2E  1.78 s  20.7 s  31.8 s  44.7 s  6.15 s  53.8 s
-             queue wait  1.49 s  2.69 s  2.84 s  2.96 s  1.47 s  2.99 s
+interactive        TTFT  922 ms  4.39 s  7.42 s  13.4 s  1.98 s  45.8 s
+                   TPOT  104 ms  231 ms  248 ms  264 ms  119 ms  265 ms
+                    E2E  1.78 s  19.6 s  29.3 s  45.4 s  6.24 s  46.3 s
+             queue wait  1.48 s  2.71 s  2.86 s  2.97 s  1.46 s  2.99 s
+batch              TTFT  845 ms   4.8 s   8.3 s  21.4 s  2.59 s  66.2 s
+                   TPOT  106 ms  209 ms  251 ms  277 ms  123 ms  277 ms
+                    E2E  1.78 s  24.9 s  35.8 s    55 s  7.78 s    55 s
+             queue wait  1.71 s  2.71 s  2.92 s  2.98 s  1.64 s  2.99 s
+whole               E2E  1.65 s  12.6 s  38.3 s  43.9 s  5.51 s  43.9 s
+             queue wait  1.37 s  2.72 s   2.8 s  2.93 s  1.42 s  2.98 s
+unheard-of         TTFT  1.28 s  5.88 s  8.35 s  27.3 s  2.54 s  28.1 s
+                   TPOT  109 ms  237 ms  262 ms  275 ms  126 ms  275 ms
+                    E2E  1.83 s  25.6 s  32.1 s    43 s  7.01 s    43 s
+             queue wait  1.51 s  2.68 s  2.82 s  2.97 s  1.49 s  2.98 s
+all                TTFT  974 ms  4.95 s  7.91 s  19.5 s  2.21 s  66.2 s
+                   TPOT  108 ms  234 ms  256 ms  269 ms  121 ms  277 ms
+                    E2E  1.78 s  21.4 s  32.1 s  43.9 s  6.52 s    55 s
+             queue wait  1.52 s  2.71 s  2.85 s  2.97 s  1.48 s  2.99 s
 
 What it cost
 class        tokens  tokens wasted  engine-s  engine-s wasted  sent  attempts each
-interactive   1.55M          72.7%      38.2            73.2%   507          1.568
-batch        474839          42.6%      12.1            45.0%   155          1.523
-whole        623540          54.1%      14.4            52.7%   182          1.555
-unheard-of   539038          38.7%      11.9            39.1%   158          1.589
-all           3.19M          58.8%      76.6            59.6%  1002          1.562
+interactive   1.53M          73.8%      36.6            74.7%   494          1.573
+batch        474313          39.6%      11.7            41.7%   153          1.549
+whole        611029          56.6%      13.6            56.2%   177          1.571
+unheard-of   547108          41.6%      12.8            40.8%   164          1.628
+all           3.17M          59.8%      74.7            60.4%   988          1.578
 
 How evenly tenants were served
 class        tenants  Jain of attainment  Jain of engine-s  worst tenant  attained
-interactive        9               0.821             0.746            t4     11.2%
-batch              9               0.864             0.698            t0     28.9%
-whole              9               0.927             0.798            t2     18.4%
-unheard-of         8               0.971             0.870            t0     37.5%
-all                9               0.909             0.764            t8      5.0%
+interactive        9               0.936             0.749            t4     13.6%
+batch              9               0.955             0.710            t0     27.3%
+whole              9               0.851             0.808            t2     16.7%
+unheard-of         9               0.787             0.668            t3     34.5%
+all                9               0.978             0.752            t8     15.0%
 Jain of engine-s measures how even the amounts are, and so follows what tenants ask for
 
 The worst-off tenants with at least 20 requests of a class
 tenant        class  arrivals  good  attained  p50 TTFT  p99 TTFT  engine-s
-t4      interactive        89    10     11.2%    1.31 s    12.2 s      4.64
-t2      interactive       136    23     16.9%    928 ms    19.3 s      6.04
-t6      interactive        44     8     18.2%    546 ms    5.85 s      2.84
-t2            whole        38     7     18.4%         -         -      1.85
-t1      interactive       152    29     19.1%    1.22 s    45.8 s       8.1
-t5      interactive        69    14     20.3%    1.04 s    19.5 s      3.15
-t0            whole        63    13     20.6%         -         -      2.86
-t3      interactive       104    23     22.1%    928 ms    7.95 s      4.89
+t4      interactive        88    12     13.6%    1.12 s    12.2 s      4.52
+t2      interactive       143    22     15.4%    928 ms    16.7 s      6.29
+t2            whole        42     7     16.7%         -         -      1.87
+t6      interactive        40     7     17.5%    712 ms    5.85 s      2.55
+t5      interactive        68    12     17.6%    877 ms    19.5 s      3.02
+t3      interactive       101    19     18.8%    713 ms    7.95 s      4.71
+t1      interactive       156    30     19.2%    1.22 s    45.8 s       7.6
+t0      interactive       132    28     21.2%    602 ms    12.7 s      6.45
 
 Engines
 engine     up   busy  generated  prefix hits  preempted  in flight  max  KV mean  KV max
@@ -123,14 +123,14 @@ main/0  130 s  75.0%       4000        25.0%          3       4.98   10      43%
 main/1  130 s  75.0%       4000        25.0%          3       4.57   10      55%     99%
 main/0 and 1 more held more than in_flight_max: callers that left count until their step ends
 
-refused: unauthorized 62, forbidden 50, model_not_found 49, no_endpoints 49, draining 46, duplicate
-  46, over_budget 46, rate_limited 45, invalid 44, too_large 43, retry_refused 42, shed 36,
-  unreachable 36, queue_full 33
-given up: expired 52, too_late 50, evicted 42
-failed: engine_failed 46, engine_refused 46, engine_silent 41; 21 of them after the first token,
+refused: unauthorized 58, forbidden 54, unverified 54, rate_limited 50, retry_refused 49,
+  model_not_found 48, no_endpoints 45, too_large 45, duplicate 43, invalid 43, draining 42,
+  over_budget 41, shed 40, queue_full 37, unreachable 30
+given up: expired 44, too_late 44, evicted 36
+failed: engine_silent 46, engine_failed 43, engine_refused 42; 19 of them after the first token,
   and so not retried
-engine-seconds: 260 up, of which good 11.9%, late 4.3%, refused 8.6%, given up 1.9%, left 0.7%,
-  failed 2.1%, unassigned 45.5%, idle 25.0%
+engine-seconds: 260 up, of which good 11.4%, late 3.8%, refused 9.3%, given up 1.4%, left 0.6%,
+  failed 2.2%, unassigned 46.3%, idle 25.0%
 the fullest engine held 1.04 times the mean of those up with it\
 """)
 

@@ -13,6 +13,7 @@ from headgate.config.accounts import check_limits, limits, plan
 from headgate.config.classes import service_classes
 from headgate.config.load import read_text
 from headgate.config.models import check_models, models
+from headgate.config.money import check_nothing_spent
 from headgate.config.problems import ConfigErrors, Problem, Report
 from headgate.config.quantities import duration_text
 from headgate.config.references import A_NAME, check_classes, check_paths, is_name
@@ -76,6 +77,7 @@ def parse(
     classes = _as_callers_want(service_classes(file.classes, report), file)
     names = [each.name for each in classes]
     _check_names(file, names, schedulers, report)
+    check_nothing_spent(file.classes or {}, report)
     _warn_of_late_promises(file, report)
     engines = engine_settings(file, profiles, report)
     settings = ScenarioSettings(

@@ -7,6 +7,7 @@ wrong with the request, then what its key may not do, then what we cannot do at 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headgate.core.admission.budgets import Budgets
 from headgate.core.admission.limits import TenantLimits
 from headgate.core.admission.retry_after import drain_time
 from headgate.core.classify import classify
@@ -44,6 +45,9 @@ class Admitted(NamedTuple):
 def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
     """What the policy alone says: who asks, for which class and model, and which pools serve it."""
     tenant = rules.tenants.get(ticket.tenant)
+    if tenant is None and not rules.policy.tenants_whole:
+        reason = f'tenant "{ticket.tenant}" is not known yet; try again when all tenants have been read'
+        return Refusal(Outcome.UNVERIFIED, reason, retry_after_ns=SECOND)
     if tenant is None:
         return Refusal(Outcome.UNAUTHORIZED, f'tenant "{ticket.tenant}" is not known; check the API key')
     service_class = classify(ticket, rules)
@@ -155,6 +159,12 @@ def again(request: Request, fleet: Fleet, rules: Rules, *, holds: Holds, now: In
 def over_limit(request: Request, limits: TenantLimits, now: Instant) -> Refusal | None:
     """Whether it does not fit a limit of its tenant, at any level of the tenant's path."""
     short = limits.shortage(request.ticket, request.prompt_tokens, request.output_tokens, now)
+    return None if short is None else Refusal(short.outcome, short.reason, request.service_class, short.wait_ns)
+
+
+def over_budget(request: Request, budgets: Budgets, now: Instant) -> Refusal | None:
+    """Whether what it may cost at most is more than what is left, of any budget that it touches."""
+    short = budgets.shortage(request, now)
     return None if short is None else Refusal(short.outcome, short.reason, request.service_class, short.wait_ns)
 
 

@@ -17,7 +17,7 @@ with long requests and much too high predictions gets back less than it could, n
 All numbers are integers, and every operation looks at the levels of one path only.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -33,6 +33,9 @@ _LONG_AGO: Final = -(2**63)
 _PARTED: Final = Duration(10 * SECOND)
 """Who does not fit a part of a limit asks again after this: gateways that do not hear each other usually soon do."""
 _LIFE_GUESS: Final = SECOND
+_NO_LIMITS: Final = Limits()
+_SCANNED_MAX: Final = 64
+"""Where more than so many levels change, all paths are looked at anew."""
 _LIFE_PARTS: Final = 8
 """A request that ends moves what is known of how long they stay by an eighth of the difference."""
 
@@ -125,7 +128,6 @@ class _Level:
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now)
         self.tokens_whole = limits.tokens_whole or 0
         self.concurrency = limits.concurrency
-        self.open = 0
 
     def shortages(self, prompt_tokens: int, tokens: int, now: Instant) -> Iterator[Shortage]:
         """Each limit for which there is no room, in words."""
@@ -207,9 +209,11 @@ class _Claim:
 
 
 class TenantLimits:
-    __slots__ = ("_claims", "_levels", "_paths")
+    __slots__ = ("_claims", "_levels", "_paths", "_told")
 
     def __init__(self) -> None:
+        self._told: dict[TenantId, Limits] = {}
+        """Of every tenant, whether limited or not, as the policy has them."""
         self._levels: dict[TenantId, _Level] = {}
         self._paths: dict[TenantId, _Path] = {}
         """Of each tenant that is limited at any level."""
@@ -217,17 +221,57 @@ class TenantLimits:
         """Of each request of theirs that is open or whose attempt is."""
 
     def change_rules(self, tenants: Iterable[Tenant], open_requests: Iterable[Ticket], now: Instant) -> None:
-        """Takes new limits. What is known of those that stay is kept, and what is open is counted anew."""
-        known, everybody = self._levels, list(tenants)
-        self._levels = {}
-        for tenant in everybody:
-            if tenant.limits != Limits():
-                level = self._levels[tenant.id] = known.get(tenant.id) or _Level(tenant.id)
-                level.change(tenant.limits, now)
-        self._paths = {each.id: _Path(levels) for each in everybody if (levels := self._levels_of(each.id))}
+        """Takes new limits. What is known of those that stay is kept, and what is open is counted anew.
+
+        Tenants may be many and a change is mostly of few: only what differs is worked on.
+        """
+        known, self._told = self._told, {tenant.id: tenant.limits for tenant in tenants}
+        # Most are the very same value, and comparing two is dear.
+        differing = [
+            name for name, limits in self._told.items() if (was := known.get(name)) is not limits and was != limits
+        ]
+        differing += [name for name in known if name not in self._told]
+        for name in differing:
+            self._change_level(name, self._told.get(name, _NO_LIMITS), now)
+        affected = self._below(differing, known)
+        for name in affected:
+            if levels := self._levels_of(name):
+                self._paths[name] = _Path(levels)
+            else:
+                self._paths.pop(name, None)
         for ticket in open_requests:
             if ticket.request_id not in self._claims and ticket.tenant in self._paths:
-                self._claims[ticket.request_id] = _Claim(ticket.tenant, [], now)
+                self._claims[ticket.request_id] = _Claim(ticket.tenant, self._levels_of(ticket.tenant), now)
+        if differing:
+            self._count_anew()
+
+    def _change_level(self, name: TenantId, limits: Limits, now: Instant) -> None:
+        if limits == _NO_LIMITS:
+            self._levels.pop(name, None)
+            return
+        if (level := self._levels.get(name)) is None:
+            level = self._levels[name] = _Level(name)
+        level.change(limits, now)
+
+    def _below(self, differing: list[TenantId], known: Mapping[TenantId, Limits]) -> Iterable[TenantId]:
+        """Whose path may have other levels than it had: those that differ, and all below one that is limited or was."""
+        limited = [
+            name
+            for name in differing
+            if known.get(name, _NO_LIMITS) != _NO_LIMITS or self._told.get(name, _NO_LIMITS) != _NO_LIMITS
+        ]
+        if len(limited) > _SCANNED_MAX:
+            self._paths.clear()
+            return self._told
+        for name in differing:
+            self._paths.pop(name, None)
+        above = tuple(f"{name}/" for name in limited)
+        affected = [name for name in self._told if name.startswith(above)] if above else []
+        return [*(name for name in differing if name in self._told), *affected]
+
+    def _count_anew(self) -> None:
+        for level in self._levels.values():
+            level.open = 0
         for claim in self._claims.values():
             claim.levels = self._levels_of(claim.tenant)
             if not claim.ended:

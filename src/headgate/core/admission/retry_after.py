@@ -11,7 +11,7 @@ from headgate.model.units import MINUTE, SECOND, Duration, Instant, PoolName
 SHORTEST = SECOND
 LONGEST = MINUTE
 LONGEST_COUNTED = Duration(60 * MINUTE)
-"""Of a wait that is not predicted: rates drain evenly, so it is known when a request will fit."""
+"""Of a wait that is not predicted: rates drain evenly and periods end, so it is known when a request may fit."""
 
 
 def drain_time(waiting: int, pools: tuple[PoolName, ...], budget: RetryBudget, now: Instant) -> Duration:
@@ -25,4 +25,4 @@ def bounded(wait: Duration | None, outcome: Outcome) -> Duration | None:
 
 
 def longest(outcome: Outcome) -> Duration:
-    return LONGEST_COUNTED if outcome is Outcome.RATE_LIMITED else LONGEST
+    return LONGEST_COUNTED if outcome in (Outcome.RATE_LIMITED, Outcome.OVER_BUDGET) else LONGEST

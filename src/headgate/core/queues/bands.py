@@ -33,13 +33,13 @@ class Places(NamedTuple):
     avoid: EndpointRecord | None
     long: bool
     reserved_for: ClassName
-    """The class that has places kept for it; empty for all others."""
+    """The class that has places kept for it, or is held by an operator; empty for all others."""
 
 
 class Backlog:
     """Every request that waits."""
 
-    __slots__ = ("_bands", "_floors", "_per_class", "_per_tenant", "held", "length", "work")
+    __slots__ = ("_bands", "_floors", "_per_class", "_per_tenant", "apart", "held", "length", "work")
 
     def __init__(self, floors: Floors) -> None:
         self._bands: dict[int, _Band] = {}
@@ -51,6 +51,8 @@ class Backlog:
         """Of those who came while a pool had no endpoint, by class: they have a bound of their own."""
         self.work = Work()
         self.length = 0
+        self.apart: tuple[ClassName, ...] = ()
+        """Classes that stand in lines of their own, because an operator holds them: nobody waits behind them."""
 
     def in_class(self, name: ClassName) -> int:
         """Those who take places of the class's queue."""
@@ -70,7 +72,7 @@ class Backlog:
         return self._per_tenant.get((name, tenant), 0)
 
     def push(self, request: Request) -> None:
-        self._band(request.service_class.band).push(request)
+        self._band(request.service_class.band).push(request, self.apart)
         self._tally(request, 1)
         self.work.add(request)
 
@@ -159,10 +161,10 @@ class _Band:
         turns = self._turns[counter.pool] = Turns()
         turns.restore(counter)
 
-    def push(self, request: Request) -> None:
+    def push(self, request: Request, apart: tuple[ClassName, ...]) -> None:
         account = request.account
         lines = self._waiting.setdefault(account, {})
-        places = _places(request)
+        places = _places(request, apart)
         if (line := lines.get(places)) is None:
             line = lines[places] = _Line(places)
         line.push(request)
@@ -248,9 +250,10 @@ class _Line:
         return heap[0][2]
 
 
-def _places(request: Request) -> Places:
+def _places(request: Request, apart: tuple[ClassName, ...]) -> Places:
     service_class = request.service_class
-    reserved_for = service_class.name if service_class.reserve_percent else _NO_CLASS
+    own = service_class.reserve_percent or service_class.name in apart
+    reserved_for = service_class.name if own else _NO_CLASS
     return Places(request.pools, request.avoid, request.long, reserved_for)
 
 

@@ -14,6 +14,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
 from headgate.core.cost import first_token_ns
+from headgate.core.engine_time import EngineTime
 from headgate.core.routing.devices import Held
 from headgate.core.routing.learning import Learned
 from headgate.core.routing.prefix_index import PrefixIndex
@@ -68,6 +69,7 @@ class EndpointRecord(Held):
     __slots__ = (
         "counted_long",
         "device",
+        "drained",
         "ejections",
         "failures",
         "grown_percent",
@@ -92,10 +94,11 @@ class EndpointRecord(Held):
         "streams",
         "talks",
         "terms",
+        "time",
         "zone",
     )
 
-    def __init__(self, endpoint: Endpoint, terms: Terms, now: Instant) -> None:
+    def __init__(self, endpoint: Endpoint, terms: Terms, now: Instant, *, counted_by: int = 1) -> None:
         super().__init__()
         self.id = endpoint.id
         self.pool = endpoint.pool
@@ -107,6 +110,8 @@ class EndpointRecord(Held):
         self.terms = terms
         self.state = EndpointState.WARMING
         self.leaving = False
+        self.drained = False
+        """Whether an operator has ordered that nothing new goes there."""
         self.streams = 0
         """How many of those in flight have begun to stream, and so must show signs of life."""
         self.last_heard = now
@@ -119,6 +124,7 @@ class EndpointRecord(Held):
         """How far its slow start is."""
         self.ready_at = now
         """When it could serve last after it could not."""
+        self.time = EngineTime(endpoint.id, endpoint.pool, terms.speed, now, of=counted_by)
         self.learned = Learned()
         self.prefilled_ps = 0
         """What the prompts should have taken that were computed since the last report of progress."""
@@ -149,6 +155,7 @@ class EndpointRecord(Held):
             suspected=self.suspected,
             decode_percent=self.learned.decode_percent,
             prefill_percent=self.learned.prefill_percent,
+            drained=self.drained,
         )
 
     @property
@@ -285,7 +292,8 @@ class PoolRecord:
     def place(self, endpoint: EndpointRecord) -> None:
         """Puts the endpoint where it belongs after any change of it."""
         state = endpoint.state
-        live = (state is EndpointState.READY or state is EndpointState.TRIAL) and not endpoint.leaving
+        serving = state is EndpointState.READY or state is EndpointState.TRIAL
+        live = serving and not endpoint.leaving and not endpoint.drained
         if live is not endpoint.live:
             self.live += live - endpoint.live
             endpoint.live = live
@@ -355,13 +363,16 @@ class PoolRecord:
     @property
     def warming(self) -> bool:
         """Whether an endpoint is expected of which nobody knows how long it has been starting."""
-        return any(each.state is EndpointState.WARMING and not each.leaving for each in self.endpoints.values())
+        return any(
+            each.state is EndpointState.WARMING and not each.leaving and not each.drained
+            for each in self.endpoints.values()
+        )
 
     def soonest(self, now: Instant, warm_up: Duration) -> Duration | None:
         """How long until an endpoint that does not take work at the moment may do so; None if none can."""
         waits = [
             warm_up if endpoint.state is EndpointState.WARMING else Duration(max(0, endpoint.returns_at - now))
             for endpoint in self.endpoints.values()
-            if not endpoint.leaving
+            if not endpoint.leaving and not endpoint.drained
         ]
         return min(waits, default=None)

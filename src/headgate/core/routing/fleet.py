@@ -12,6 +12,7 @@ from headgate.core import health
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.commands import Eject, Readmit
 from headgate.core.counters import EndpointCounter
+from headgate.core.engine_time import LeftTimes
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
@@ -27,6 +28,7 @@ from headgate.core.routing.devices import DeviceRecord, Devices, Held
 from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Reservation
 from headgate.core.rules import Rules
 from headgate.model.endpoint import Endpoint, EndpointState
+from headgate.model.money import EndpointTime
 from headgate.model.policy import HealthRules
 from headgate.model.units import Duration, EndpointId, Instant, PoolName, after, seconds
 
@@ -44,8 +46,11 @@ class Heard:
 
 class Fleet:
     __slots__ = (
+        "_counted_by",
         "_devices",
+        "_drained",
         "_growths",
+        "_left",
         "_lost",
         "_recalled",
         "_returns",
@@ -58,14 +63,18 @@ class Fleet:
         "pools",
     )
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, *, counted_by: int = 1) -> None:
         self._rules = rules
+        self._counted_by = counted_by
+        """How many schedulers share its endpoints: so small is the part of their time that is counted here."""
+        self._left = LeftTimes()
         self.agenda = agenda = Agenda()
         """When endpoints must be looked at again."""
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
         self.pools: dict[PoolName, PoolRecord] = {}
         self.changed: dict[PoolName, None] = {}
         """Pools where someone may have become dispatchable: an ordered set."""
+        self._drained: tuple[EndpointId, ...] = ()
         self._devices = Devices()
         self._lost: dict[PoolName, None] = {}
         """Pools that have lost an endpoint that took work: an ordered set."""
@@ -128,11 +137,11 @@ class Fleet:
             case EndpointReadied(endpoint_id):
                 return self.ready(endpoint_id, now)
             case EndpointUnreadied(endpoint_id):
-                self.unready(endpoint_id)
+                self.unready(endpoint_id, now)
             case EndpointMeasured():
                 self.measured(event, now)
             case EndpointLeaving(endpoint_id):
-                self.leave(endpoint_id)
+                self.leave(endpoint_id, now)
             case _:
                 assert_never(event)
         return None
@@ -142,7 +151,10 @@ class Fleet:
         if record is None:
             if (pool := self.pools.get(endpoint.pool)) is None:
                 pool = self.pools[endpoint.pool] = PoolRecord(self._rules.terms(endpoint.pool))
-            record = self.endpoints[endpoint.id] = EndpointRecord(endpoint, pool.terms, now)
+            record = self.endpoints[endpoint.id] = EndpointRecord(
+                endpoint, pool.terms, now, counted_by=self._counted_by
+            )
+            record.drained = endpoint.id in self._drained
             pool.add(record)
             self._recall(record)
         assert record.pool == endpoint.pool, f"endpoint {endpoint.id} changed its pool; it needs a name of its own"
@@ -158,13 +170,15 @@ class Fleet:
             return None
         trusted = health.readied(record)
         record.ready_at = now
+        record.time.turn_ready(now)
         record.grown_percent = 0 if self._starts_slowly(record, now) else 100
         self._grow(record, now)
         return Readmit(endpoint_id, "the engine says it is ready") if trusted else None
 
-    def unready(self, endpoint_id: EndpointId) -> None:
+    def unready(self, endpoint_id: EndpointId, now: Instant) -> None:
         record = self.endpoints.get(endpoint_id)
         if record is not None:
+            record.time.turn_unready(now)
             record.state = EndpointState.WARMING
             self._forget_prefixes(record)
             self._returns.clear(endpoint_id)
@@ -185,13 +199,29 @@ class Fleet:
             if before != (record.foreign, record.kv_foreign):
                 self._place(record)
 
-    def leave(self, endpoint_id: EndpointId) -> None:
+    def drain(self, endpoint_ids: tuple[EndpointId, ...]) -> None:
+        """Operators have ordered that nothing new goes to these, and to no others."""
+        if endpoint_ids == self._drained:
+            return
+        self._drained = endpoint_ids
+        for endpoint in self.endpoints.values():
+            drained = endpoint.id in endpoint_ids
+            if drained is not endpoint.drained:
+                endpoint.drained = drained
+                self._place(endpoint)
+
+    def leave(self, endpoint_id: EndpointId, now: Instant) -> None:
         record = self.endpoints.get(endpoint_id)
         if record is not None:
+            record.time.advance(now)
             record.leaving = True
             self._forget_prefixes(record)
             self._place(record)
             self._forget_if_gone(record)
+
+    def take_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """How each endpoint has spent its time since this was last asked."""
+        return self._left.take((each.time for each in self.endpoints.values()), now)
 
     # From one scheduler to the next
 
@@ -287,12 +317,13 @@ class Fleet:
 
     # Health
 
-    def change_rules(self, rules: Rules) -> None:
+    def change_rules(self, rules: Rules, now: Instant) -> None:
         self._rules = rules
         for name, pool in self.pools.items():
             pool.terms = rules.terms(name)
         for endpoint in self.endpoints.values():
             endpoint.terms = self.pools[endpoint.pool].terms
+            endpoint.time.change_speed(endpoint.terms.speed, now)
             self._place(endpoint)
             if endpoint.streams:
                 self._stalls.set(endpoint.id, after(endpoint.last_heard, self.rules.stall_ns_max))
@@ -336,6 +367,7 @@ class Fleet:
         for endpoint_id in self._returns.take():
             endpoint = self.endpoints[endpoint_id]
             endpoint.state = EndpointState.TRIAL
+            endpoint.time.turn_ready(now)
             self._place(endpoint)
 
     def _starts_slowly(self, endpoint: EndpointRecord, now: Instant) -> bool:
@@ -390,6 +422,7 @@ class Fleet:
 
     def _eject_one(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
         health.eject(endpoint, now, self.rules)
+        endpoint.time.turn_unready(now)
         self._forget_prefixes(endpoint)
         self._returns.set(endpoint.id, endpoint.returns_at)
         self._place(endpoint)
@@ -468,6 +501,7 @@ class Fleet:
         self._stalls.clear(endpoint.id)
         self._silences.clear(endpoint.id)
         del self.endpoints[endpoint.id]
+        self._left.keep(endpoint.time)
         self._devices.leave(endpoint.device, endpoint.id)
         # What its engine said it had counts no more for those that share its device.
         self._place_sharers(endpoint.shared)

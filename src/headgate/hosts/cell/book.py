@@ -7,7 +7,7 @@ member and nothing of it is under way.
 
 from collections.abc import Iterator
 
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
+from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
@@ -38,6 +38,8 @@ class Book:
         self.to_tell: dict[str, Peer] = {}
         """Those to whom something is to be said before the next beat."""
         self._start_within_ns = start_within_ns
+        self.unsaid: list[tuple[Peer, End]] = []
+        """What members that have yet to be taken in are to hear as soon as they are."""
         self._undone: list[AttemptEnded] = []
         """Grants that nobody is there to begin."""
 
@@ -69,11 +71,16 @@ class Book:
             passed_ns = Duration(said.waited_ns + max(0, now - at))
             self.handle(RequestArrived(with_less_time(ticket, passed_ns)), now)
 
-    def withdraw(self, booked: Booked, now: Instant) -> None:
+    def withdraw(self, booked: Booked, now: Instant, cause: WithdrawalCause = WithdrawalCause.GRACE_OVER) -> None:
         """Takes a request from the scheduler whose member goes on with it by itself, or has ended it."""
         booked.over = True
-        self.handle(RequestWithdrawn(booked.ticket.request_id, WithdrawalCause.GRACE_OVER), now)
+        self.handle(RequestWithdrawn(booked.ticket.request_id, cause), now)
         self.strike_if_done(booked)
+
+    def say_the_unsaid(self, now: Instant) -> None:
+        for peer, end in self.unsaid:
+            self.say(peer, end, now)
+        self.unsaid.clear()
 
     def strike_if_done(self, booked: Booked) -> None:
         request_id = booked.ticket.request_id
@@ -105,11 +112,13 @@ class Book:
             case End():
                 booked = self.requests.get(command.request_id)
                 if booked is not None:
-                    if not booked.over:
+                    if booked.ended_there and not booked.peer.talks:
+                        self.unsaid.append((booked.peer, command))
+                    elif booked.ended_there or not booked.over:
                         self.say(booked.peer, command, now)
-                    booked.over = True
+                    booked.over, booked.ended_there = True, False
                     self.strike_if_done(booked)
-            case Hold() | Eject() | Readmit():
+            case Hold() | Eject() | Readmit() | BudgetCrossed():
                 pass
 
     def _grant(self, order: Dispatch, now: Instant) -> None:

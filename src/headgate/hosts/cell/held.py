@@ -10,6 +10,7 @@ from dataclasses import replace
 from headgate.core.commands import Dispatch
 from headgate.core.events import AttemptReported, Counted, RequestReported, RequestSettled
 from headgate.hosts.cell.messages import Runs, Settled, Snapshots, Waits
+from headgate.model.money import NanoUsd
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
 from headgate.model.usage import Usage
@@ -52,11 +53,14 @@ class HeldRequest:
         "arrived",
         "attempts",
         "completed",
+        "cost",
+        "ended",
         "failed_at",
         "held_ns",
         "last",
         "opened_at",
         "over",
+        "pays",
         "queued_at",
         "running",
         "spoken",
@@ -84,7 +88,13 @@ class HeldRequest:
         self.last: OpenAttempt | None = None
         self.usage: Usage | None = None
         self.completed = False
+        self.cost: NanoUsd | None = None
+        """What its tenant pays, once somebody has told."""
+        self.ended = 0
+        """The serial that told of its end; 0 as long as it has not ended, or no scheduler was told."""
         self.over = False
+        self.pays = False
+        """Whether its tenant pays for it, by how it ended here."""
 
     @property
     def id(self) -> RequestId:
@@ -140,7 +150,12 @@ class HeldRequest:
             over=self.over,
             let_go=self.spoken is not None and self.spoken != order.attempt,
         )
-        return Runs(report, self.arrived, attempt.sent, attempt.told)
+        cost = self._cost() if self.over else NanoUsd(0)
+        return Runs(report, self.arrived, attempt.sent, attempt.told, self.ended, cost)
+
+    def _cost(self) -> NanoUsd | None:
+        """What its tenant pays; None where it does and nobody has told how much."""
+        return NanoUsd(0) if self.cost is None and not self.pays else self.cost
 
     def settled(self, serial: int, now: Instant) -> Settled:
         order = self.last.order if self.last is not None else None
@@ -154,5 +169,7 @@ class HeldRequest:
             model=order.model if order is not None else None,
             age_ns=Duration(now - self.opened_at),
             counted=Counted.NOTHING,
+            cost=self._cost(),
         )
-        return Settled(report, serial, self.arrived, self.last.sent if self.last is not None else None)
+        sent = self.last.sent if self.last is not None else None
+        return Settled(report, serial, self.arrived, sent, self.ended)

@@ -15,9 +15,10 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from headgate.core.commands import Command, Eject, Hold, Readmit
+from headgate.core.commands import BudgetCrossed, Command, Eject, Hold, Readmit
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.summary import Summary
+from headgate.hosts.cell.billed_ends import BilledEnds
 from headgate.hosts.cell.codec import (
     Unintelligible,
     decoded_snapshot,
@@ -27,13 +28,14 @@ from headgate.hosts.cell.codec import (
     scheduler_entry,
 )
 from headgate.hosts.cell.election import Claim
-from headgate.hosts.cell.member import MemberEvent, Mode, ModeChanged, Order, PolicyAgreed
+from headgate.hosts.cell.member import Billed, MemberEvent, Mode, ModeChanged, Order, PolicyAgreed
 from headgate.hosts.cell.messages import Lease, Snapshots
 from headgate.hosts.cell.node import Node, Outgoing, View
 from headgate.hosts.cell.store import Parcel, Store
 from headgate.hosts.line import Line, Lines
+from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.ticket import Ticket
-from headgate.model.units import MILLISECOND, SECOND, Duration, EndpointId, Instant
+from headgate.model.units import MILLISECOND, SECOND, Duration, EndpointId, Instant, TenantId
 from headgate.ports.clock import Clock
 from headgate.ports.host import Aside
 from headgate.ports.observer import Observer
@@ -58,12 +60,17 @@ class CellHost:
         *,
         on_duty: Callable[[bool], None],
         on_agreed: Callable[[str], None],
+        bookkeepers: Sequence[Observer] = (),
     ) -> None:
-        """`on_duty` is told whether this process is to look at the engines; `on_agreed` which policy to go by."""
+        """`on_duty` is told whether this process is to look at the engines; `on_agreed` which policy to go by.
+
+        `bookkeepers` see what the other observers see, but the end of a request only with its bills.
+        """
         self._node = node
         self._store = store
         self._clock = clock
         self._observers = tuple(observers)
+        self._billed = BilledEnds(bookkeepers)
         self._on_fault = on_fault
         self._on_duty = on_duty
         self._on_agreed = on_agreed
@@ -126,6 +133,7 @@ class CellHost:
     def stop(self) -> None:
         """Says and does nothing more. The store is its owner's to stop."""
         self._stopped = True
+        self._billed.close()
         for handle in (self._timer, self._sending):
             if handle is not None:
                 handle.cancel()
@@ -133,8 +141,14 @@ class CellHost:
     def summary(self) -> Summary:
         return self._node.summary()
 
+    def budgets_left(self, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...] | None:
+        return self._node.budgets_left(self._clock.now(), tenant)
+
     def view(self) -> View:
         return self._node.view(self._clock.now())
+
+    def take_endpoint_times(self) -> tuple[EndpointTime, ...]:
+        return self._node.take_endpoint_times(self._clock.now())
 
     def open_lines(self) -> int:
         return len(self._lines)
@@ -258,6 +272,8 @@ class CellHost:
                         log.log(_level(order.mode), "this gateway is %s: %s", order.mode.value, order.reason)
                     case PolicyAgreed():
                         agreed.append(order.hash)
+                    case Billed():
+                        pass
                     case _:
                         self._lines.carry(order)
         except Exception as mistake:
@@ -272,10 +288,11 @@ class CellHost:
             self._look()
 
     def _observe(self, event: Event | None, orders: Sequence[Order], now: Instant) -> None:
-        commands = [order for order in orders if not isinstance(order, ModeChanged | PolicyAgreed)]
+        commands = [order for order in orders if not isinstance(order, ModeChanged | PolicyAgreed | Billed)]
         if event is not None or commands:
             for observer in self._observers:
                 observer.saw(event or TimerFired(), commands, now)
+        self._billed.saw(event, commands, [order for order in orders if isinstance(order, Billed)], now)
 
     def _look(self) -> None:
         """Sees to it that what is due is sent, that the node is woken, and that everybody knows their part."""
@@ -334,7 +351,7 @@ class LeaderWatch:
         self._observers = tuple(observers)
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        concerning = [command for command in commands if isinstance(command, Eject | Readmit | Hold)]
+        concerning = [command for command in commands if isinstance(command, Eject | Readmit | Hold | BudgetCrossed)]
         if concerning:
             for observer in self._observers:
                 observer.saw(TimerFired(), concerning, now)

@@ -25,6 +25,7 @@ from headgate.hosts.cell.endpoints import KnownEndpoints
 from headgate.hosts.cell.held import HeldRequest
 from headgate.hosts.cell.messages import Share
 from headgate.hosts.cell.shares import own_endpoint, own_policy
+from headgate.model.money import EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.units import EndpointId, Instant
 
@@ -36,7 +37,7 @@ class Island:
 
     def __init__(self, share: Share) -> None:
         self.share = share
-        self._scheduler = Scheduler()
+        self._scheduler = Scheduler(counted_by=share.of)
         self._joined: dict[EndpointId, None] = {}
         """Those of which a part is ours: an ordered set."""
 
@@ -91,6 +92,10 @@ class Island:
 
     def next_wakeup(self) -> Instant | None:
         return self._scheduler.next_wakeup()
+
+    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """Of the endpoints' time our part, as of all else."""
+        return self._scheduler.take_endpoint_times(now)
 
     def summary(self) -> Summary:
         return self._scheduler.summary()

@@ -18,9 +18,11 @@ grant, counts once more against its tenant's requests per minute.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from headgate.core.events import (
     AttemptEnded,
+    BudgetsTold,
     Counted,
     EndpointJoined,
     EndpointMeasured,
@@ -60,7 +62,8 @@ from headgate.hosts.cell.reserve import Reserve
 from headgate.hosts.cell.roster import Roster
 from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
 from headgate.hosts.cell.views import MemberView, Standing
-from headgate.model.units import Duration, EndpointId, Instant, RequestId, after
+from headgate.model.money import BudgetLeft, EndpointTime
+from headgate.model.units import Duration, EndpointId, Instant, RequestId, TenantId, after
 from headgate.ports.observer import Observer
 
 
@@ -77,8 +80,10 @@ class Leader:
         timing: Timing = USUAL_TIMING,
         bounds: Bounds = USUAL_BOUNDS,
         observers: Sequence[Observer] = (),
+        budgets: BudgetsTold | None = None,
     ) -> None:
         self.epoch = epoch
+        self._budgets = budgets
         self.gathering = True
         self._endpoints = endpoints
         self._snapshot, self._snapshot_age_ns = snapshot, snapshot_age_ns
@@ -178,7 +183,7 @@ class Leader:
                 self._ended(event, now, over=over)
             case RequestWithdrawn(request_id):
                 if (booked := self._book.requests.get(request_id)) is not None:
-                    booked.over = True
+                    booked.over = booked.ended_there = True
                     self._book.handle(what, now)
                     self._book.strike_if_done(booked)
             case Declined():
@@ -200,7 +205,8 @@ class Leader:
         booked = self._book.requests.get(event.request_id)
         if booked is None or booked.attempts.pop(event.attempt, None) is None:
             return
-        booked.over = booked.over or over
+        if over and not booked.over:
+            booked.over = booked.ended_there = True
         self._book.handle(event, now)
         if booked.over and self._book.requests.get(event.request_id) is booked:
             self._book.withdraw(booked, now)
@@ -229,12 +235,15 @@ class Leader:
 
     # What the fleet and the operator say
 
-    def tell(self, event: FleetEvent | PolicyChanged, now: Instant) -> None:
-        """What this process has seen of an endpoint, or new rules."""
-        if isinstance(event, PolicyChanged):
-            self._reserve.rules = event
-        else:
-            self._tell_members(event, now)
+    def tell(self, event: FleetEvent | PolicyChanged | BudgetsTold, now: Instant) -> None:
+        """What this process has seen of an endpoint, new rules, or what is spent."""
+        match event:
+            case PolicyChanged():
+                self._reserve.rules = event
+            case BudgetsTold():
+                self._budgets = event
+            case _:
+                self._tell_members(event, now)
         if self.gathering:
             return
         self._absence.watch(now)
@@ -292,9 +301,15 @@ class Leader:
         if self._snapshot is not None:
             since_ns = Duration(self._snapshot_age_ns + now - self._began_at)
             self._book.scheduler.restore(self._snapshot.counters, now, told_ns_ago=since_ns)
+        if self._budgets is not None:
+            # What has ended since the snapshot is in the ledger, maybe, and in the reports: it is counted with these,
+            # and the ledger is heard after them.
+            self._book.handle(replace(self._budgets, spent=()), now)
         for endpoint_id in self._endpoints.by_id:
             self._reserve.join(endpoint_id, now)
         self._adopt(here, now, ready=True)
+        if self._budgets is not None:
+            self._book.handle(self._budgets, now)
 
     def _adopt(self, peers: list[Peer], now: Instant, *, ready: bool = False) -> None:
         self._adoption.adopt(peers, now, ready=ready)
@@ -406,6 +421,12 @@ class Leader:
 
     def summary(self) -> Summary:
         return self._book.scheduler.summary()
+
+    def budgets_left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...]:
+        return self._book.scheduler.budgets_left(now, tenant)
+
+    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        return self._book.scheduler.take_endpoint_times(now)
 
     def standings(self) -> dict[str, Standing]:
         return {name: peer.standing for name, peer in self._roster.peers.items()}

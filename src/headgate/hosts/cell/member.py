@@ -16,7 +16,8 @@ not older than `answer_ns_max`. From the stamp, and from how long it lay at the 
 most. One that may be older than it allows, or is for a request that has ended, is declined and never begun.
 
 What needs no decision is not waited for: a whole answer, a refusal by the engine, a failure after the first token and a
-caller who leaves end a request at once. The scheduler hears of it; orders for what has ended are passed over.
+caller who leaves end a request at once. The scheduler hears of it, and answers with what it cost (`Billed`); other
+orders for what has ended are passed over.
 
 What is not ideal: a request whose acceptance was not acknowledged before its scheduler died is told to the next one as
 an arrival, and may be refused by the policy.
@@ -24,12 +25,16 @@ an arrival, and may be refused by the policy.
 
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import replace
 
+from headgate.core.admission.budgets import paid_by_tenant
 from headgate.core.commands import Abort, Dispatch, End
+from headgate.core.engine_time import together
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptProgress,
+    BudgetsTold,
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
@@ -74,6 +79,7 @@ from headgate.hosts.cell.messages import (
 from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
 from headgate.hosts.cell.views import Mode, summary_of
 from headgate.model.message import message
+from headgate.model.money import Bill, EndpointTime, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
@@ -81,6 +87,8 @@ from headgate.model.units import SECOND, Duration, Instant, RequestId, after, se
 
 _SILENT = (AttemptEnding.SILENT, AttemptEnding.ABORTED)
 _DECIDED_BY_ENGINE = (AttemptEnding.COMPLETED, AttemptEnding.REFUSED)
+_PAID = (Outcome.COMPLETED, Outcome.ENGINE_REFUSED, Outcome.CANCELLED)
+"""What the tenant pays, of all ends that are ours to decide."""
 _ALONE = Share(0, 1)
 _GONE_NS = Duration(3_600 * SECOND)
 """One that has left has nothing to do."""
@@ -101,10 +109,19 @@ class PolicyAgreed:
     hash: str
 
 
-Order = Dispatch | Abort | End | ModeChanged | PolicyAgreed
+@message
+class Billed:
+    """What a request has cost that this member had ended by itself."""
+
+    request_id: RequestId
+    bills: tuple[Bill, ...]
+    reserved: NanoUsd
+
+
+Order = Dispatch | Abort | End | Billed | ModeChanged | PolicyAgreed
 """What is to be done here: by the line of a request, or by the host."""
 
-MemberEvent = FirstToken | Progressed | AttemptEnded | RequestWithdrawn | FleetEvent | PolicyChanged
+MemberEvent = FirstToken | Progressed | AttemptEnded | RequestWithdrawn | FleetEvent | PolicyChanged | BudgetsTold
 
 
 class Member:
@@ -134,6 +151,8 @@ class Member:
         self._bounds = bounds
         self._policy = Policy()
         self._policy_hash = ""
+        self._budgets: BudgetsTold | None = None
+        """What was said last of what is spent."""
         self.staged = ""
         """Rules that this process has read and does not go by."""
         self._staged_at = now
@@ -148,6 +167,8 @@ class Member:
         self._progress: dict[tuple[RequestId, int], int] = {}
         """Tokens that the scheduler has yet to be told of."""
         self._island: Island | None = None
+        self._untaken: tuple[EndpointTime, ...] = ()
+        """Of the last island, what nobody has asked for."""
         self._island_since = now
         self._session = 0
         self._outbound: Outbound[FromMember] = Outbound(1, resend_ns=timing.resend_ns)
@@ -198,6 +219,10 @@ class Member:
                     self.staged = ""
                 if self._island is not None:
                     out += self._carry_out(self._island.change_policy(policy, policy_hash, now), now)
+            case BudgetsTold():
+                self._budgets = event
+                if self._island is not None:
+                    out += self._carry_out(self._island.handle(event, now), now)
             case EndpointJoined() | EndpointReadied() | EndpointUnreadied() | EndpointMeasured() | EndpointLeaving():
                 self.endpoints.note(event)
                 if self._island is not None:
@@ -328,10 +353,13 @@ class Member:
         if request is None or attempt is None:
             return
         self._progress.pop((event.request_id, event.attempt), None)
-        if not request.over:
+        ended_before = request.over
+        if not ended_before:
             request.usage = event.usage
             self._judge_end(request, attempt, event, now, out)
         self._decide(Ended(event, over=request.over), now, out)
+        if request.over and not ended_before:
+            request.ended = self._told_with()
         self._forget_if_over(request, now)
 
     def _judge_end(
@@ -364,7 +392,12 @@ class Member:
         wait = None if left else SECOND
         self._end(request, request.last, outcome, reason, out, retry_after_ns=wait, waited=waited)
         self._decide(event, now, out)
+        request.ended = self._told_with()
         self._forget_if_over(request, now)
+
+    def _told_with(self) -> int:
+        """The serial with which a scheduler was told of what has just happened; 0 where none was."""
+        return 0 if self._island is not None else self._outbound.next - 1
 
     def _end(
         self,
@@ -378,7 +411,7 @@ class Member:
         waited: Duration | None = None,
     ) -> None:
         """Ends a request by our own word, and stops what of it is under way."""
-        request.over = True
+        request.over, request.pays = True, outcome in _PAID
         why = reason or "another attempt has answered"
         running = [attempt.order for attempt in request.running.values()]
         out += [Abort(request.id, order.attempt, order.endpoint_id, why) for order in running]
@@ -393,8 +426,7 @@ class Member:
         if not request.over or request.running or self._requests.pop(request.id, None) is None:
             return
         if request.accepted and request.arrived:
-            serial = 0 if self._island is not None else self._outbound.next - 1
-            self._unsettled[request.id] = request.settled(serial, now)
+            self._unsettled[request.id] = request.settled(self._told_with(), now)
             if len(self._unsettled) > self._bounds.unsettled:
                 del self._unsettled[next(iter(self._unsettled))]
 
@@ -422,6 +454,11 @@ class Member:
 
     def _obey(self, order: Dispatch | Abort | End, sent: Snapshots | None, now: Instant, out: list[Order]) -> None:
         request = self._requests.get(order.request_id)
+        if isinstance(order, End) and order.bills:
+            self._note_cost(order, request)
+            if request is None or request.over:
+                out.append(Billed(order.request_id, order.bills, order.reserved))
+                return
         if request is None:
             return
         match order:
@@ -440,6 +477,14 @@ class Member:
                     elif not request.running:
                         # It has taken nothing that would have to be settled.
                         del self._requests[request.id]
+
+    def _note_cost(self, end: End, request: HeldRequest | None) -> None:
+        """Keeps what a request has cost, for a scheduler that does not know."""
+        cost, settled = paid_by_tenant(end.bills), self._unsettled.get(end.request_id)
+        if request is not None:
+            request.cost = cost
+        elif settled is not None:
+            self._unsettled[end.request_id] = replace(settled, report=replace(settled.report, cost=cost))
 
     def _why_not(self, order: Dispatch) -> str | None:
         """Why an attempt cannot begin; None where it can."""
@@ -560,12 +605,14 @@ class Member:
             if settled.serial:
                 push(settled, now)
             else:
-                self._unsettled[name] = Settled(settled.report, self._outbound.next, settled.arrived, settled.sent)
+                self._unsettled[name] = replace(settled, serial=self._outbound.next)
                 push(self._unsettled[name], now)
         for request in self._requests.values():
             for attempt in request.running.values():
                 attempt.told, runs = self._outbound.next, request.runs(attempt, now)
                 push(runs, now)
+                if request.over and not request.ended:
+                    request.ended = attempt.told
             if request.running or request.over:
                 continue
             if request.accepted:
@@ -589,11 +636,14 @@ class Member:
         silence, share = seconds(Duration(now - self._heard_at)), self.share
         out: list[Order] = [ModeChanged(self.mode, f"no scheduler for {silence}; share {share.rank + 1} of {share.of}")]
         held = tuple(self._requests.values())
+        if self._budgets is not None:
+            self._island.handle(self._budgets, now)
         orders = self._island.begin(self._policy, self._policy_hash, self.endpoints, held, now)
         return out + self._carry_out(orders, now) + self.agree()
 
     def _return(self, now: Instant, out: list[Order]) -> None:
         """A scheduler answers again: it decides from here on about all that is held here."""
+        self._untaken = together(self.take_endpoint_times(now))
         self._island = None
         self._follow(out)
         self._report(now)
@@ -638,6 +688,11 @@ class Member:
         )
 
     # For those who look
+
+    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """How the endpoints have spent our part of their time, where we decide by ourselves."""
+        untaken, self._untaken = self._untaken, ()
+        return untaken if self._island is None else untaken + self._island.take_endpoint_times(now)
 
     def summary(self) -> Summary:
         if self._island is not None:

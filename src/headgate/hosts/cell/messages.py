@@ -25,6 +25,7 @@ from headgate.core.events import (
 )
 from headgate.model.endpoint import Endpoint
 from headgate.model.message import message
+from headgate.model.money import NanoUsd
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
 
@@ -79,6 +80,10 @@ class Runs:
     """None where an island sent it."""
     told: int
     """The serial with which it was reported last; 0 if it never was."""
+    ended: int = 0
+    """Of a request that has ended: the serial that told of it; 0 if none did."""
+    cost: NanoUsd | None = NanoUsd(0)
+    """And what its tenant pays; None where it does and nobody has told how much."""
 
 
 @message
@@ -90,6 +95,9 @@ class Settled:
     """Of the message that told of it first; 0 if none did."""
     arrived: int
     sent: Snapshots | None
+    ended: int = 0
+    """The serial that told of the end of the request, maybe before its last attempt had ended: what it costs follows
+    from that."""
 
 
 @message

@@ -7,7 +7,8 @@ for with `outgoing`; who carries it decides how much goes at once.
 
 from collections.abc import Callable, Sequence
 
-from headgate.core.events import FleetEvent, PolicyChanged
+from headgate.core.engine_time import together
+from headgate.core.events import BudgetsTold, FleetEvent, PolicyChanged
 from headgate.core.summary import Summary
 from headgate.hosts.cell.election import Claim, Election
 from headgate.hosts.cell.leader import Leader
@@ -16,9 +17,10 @@ from headgate.hosts.cell.messages import Epoch, Lease, MemberEntry, SchedulerEnt
 from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
 from headgate.hosts.cell.views import View
 from headgate.model.message import message
+from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import MILLISECOND, Duration, Instant, after
+from headgate.model.units import MILLISECOND, Duration, Instant, TenantId, after
 from headgate.ports.observer import Observer
 
 _READ_NS_MAX = Duration(200 * MILLISECOND)
@@ -75,6 +77,7 @@ class Node:
         self.leader: Leader | None = None
         self._election = Election(timing, fresh_id) if candidate else None
         self._rules = PolicyChanged(Policy(), "")
+        self._budgets: BudgetsTold | None = None
         self._latest: Snapshot | None = None
         """The newest snapshot that was read, and when."""
         self._latest_at = now
@@ -84,6 +87,10 @@ class Node:
         """Since when an election is won whose scheduler has yet to begin."""
         self._read_answered = False
         self._release: Epoch | None = None
+        self._untaken: tuple[EndpointTime, ...] = ()
+        """How endpoints spent their time under earlier schedulers here, as far as nobody has asked."""
+        self._led_at = now
+        """When this process was last known to be the scheduler."""
         self._legacy: Snapshot | None = None
         """What a scheduler that has resigned leaves to the next one."""
 
@@ -96,7 +103,9 @@ class Node:
         leader = self._leader(now)
         if isinstance(event, PolicyChanged):
             self._rules = event
-        if leader is not None and isinstance(event, PolicyChanged | FleetEvent):
+        if isinstance(event, BudgetsTold):
+            self._budgets = event
+        if leader is not None and isinstance(event, PolicyChanged | BudgetsTold | FleetEvent):
             leader.tell(event, now)
         return self.member.tell(event, now)
 
@@ -138,6 +147,8 @@ class Node:
             return
         leader, self._release = self._leader(now), self._election.give_up(now)
         self._legacy = None if leader is None else leader.last_snapshot(now)
+        if leader is not None:
+            self._keep_times(leader, now)
         self.leader = self._election = self._elected_at = None
 
     def leave(self, now: Instant) -> None:
@@ -192,6 +203,8 @@ class Node:
         """The scheduler, if this process is it at this moment."""
         epoch = self._election.holds(now) if self._election is not None else None
         if self.leader is not None and self.leader.epoch != epoch:
+            # Since when it was none any more nobody knows: what came after it was one for sure is not counted.
+            self._keep_times(self.leader, self._led_at)
             self.leader = None
         if epoch is None:
             self._elected_at = None
@@ -210,8 +223,14 @@ class Node:
                     timing=self._timing,
                     bounds=self._bounds,
                     observers=self._observers,
+                    budgets=self._budgets,
                 )
+        if self.leader is not None:
+            self._led_at = now
         return self.leader
+
+    def _keep_times(self, leader: Leader, until: Instant) -> None:
+        self._untaken = together((*self._untaken, *leader.take_endpoint_times(until)))
 
     # What is to be carried
 
@@ -268,6 +287,22 @@ class Node:
             staged=member.staged,
             members={} if leader is None else leader.members(),
         )
+
+    def take_endpoint_times(self, now: Instant) -> tuple[EndpointTime, ...]:
+        """How endpoints have spent their time since this was last asked, as far as it was decided here; each once.
+
+        That is all of their time while this process is the scheduler, and its share of it while it is an island. Where
+        a scheduler cannot reach an island both count: of that time more is told of than there was.
+        """
+        leader, untaken = self._leader(now), self._untaken
+        self._untaken = ()
+        times = () if leader is None or leader.gathering else leader.take_endpoint_times(now)
+        return together((*untaken, *times, *self.member.take_endpoint_times(now)))
+
+    def budgets_left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...] | None:
+        """Where budgets stand, for the whole cell; None where another process knows."""
+        leader = self._leader(now)
+        return None if leader is None or leader.gathering else leader.budgets_left(now, tenant)
 
     def summary(self) -> Summary:
         """By whoever knows the most of it here: the scheduler of the cell, the island, or the member alone."""

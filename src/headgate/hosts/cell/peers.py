@@ -22,7 +22,7 @@ Said = tuple[int, Instant, FromMember]
 class Booked:
     """One request of a member, and what of it is under way."""
 
-    __slots__ = ("attempts", "known_at", "over", "peer", "ticket")
+    __slots__ = ("attempts", "ended_there", "known_at", "over", "peer", "ticket")
 
     def __init__(self, ticket: Ticket, peer: "Peer", known_at: Instant) -> None:
         self.ticket = ticket
@@ -32,6 +32,8 @@ class Booked:
         """When it came to its member, by our clock."""
         self.over = False
         """Whether nobody is there any more who would carry out an order for it."""
+        self.ended_there = False
+        """Whether its member has ended it by its own word, and is yet to hear what it cost."""
 
 
 class Place:
@@ -93,8 +95,9 @@ class Peer:
         latest = self.stamps.stamp is None or head.stamp >= self.stamps.stamp
         self.stamps.heard(head.stamp, now)
         self.since, self.serves = now, head.serves
-        if not self.shares and head.serves:
-            self.shares.append((0, head.share))
+        if head.serves and latest and all(share != head.share for _, share in self.shares):
+            # A scheduler before us may have told it another that it has not heard of.
+            self.shares.appendleft((0, head.share))
         if ours and not head.island and head.echo is not None:
             self._echoed = head.echo.stamp if self._echoed is None else max(self._echoed, head.echo.stamp)
         if latest:

@@ -39,7 +39,8 @@ class Report:
         """Requests of which it says just what is in the book."""
         running: dict[RequestId, list[int]] = {}
         for _, said in self.runs:
-            running.setdefault(said.report.ticket.request_id, []).append(said.report.attempt)
+            if not said.report.over:
+                running.setdefault(said.report.ticket.request_id, []).append(said.report.attempt)
         waiting = {said.report.ticket.request_id: None for _, said in self.waits}
         waiting |= {said.ticket.request_id: None for _, said in self.arrived}
         same: dict[RequestId, None] = {}
@@ -48,6 +49,13 @@ class Report:
             if not booked.over and sorted(booked.attempts) == numbers and (numbers or request_id in waiting):
                 same[request_id] = None
         return same
+
+    def unbilled(self) -> dict[RequestId, None]:
+        """Requests that have ended, and whose tenants pay what nobody has told."""
+        running = {
+            said.report.ticket.request_id: None for _, said in self.runs if said.report.over and said.cost is None
+        }
+        return running | {name: None for name, settled in self.ends().items() if settled.cost is None}
 
     def ends(self) -> dict[RequestId, RequestSettled]:
         return {said.report.ticket.request_id: said.report for _, said in self.settled}

@@ -8,10 +8,11 @@ everywhere. What can be divided, memory and limits, is divided evenly.
 from dataclasses import replace
 from zlib import crc32
 
-from headgate.core.shares import share_of
+from headgate.core.shares import parted, share_of
 from headgate.hosts.cell.messages import Share
 from headgate.model.endpoint import Endpoint
 from headgate.model.limits import Limits
+from headgate.model.orders import Throttle
 from headgate.model.policy import Policy
 from headgate.model.units import EndpointId
 
@@ -40,10 +41,24 @@ def rest_policy(policy: Policy, *, taken: int, of: int) -> Policy:
     share = share_of(policy, of)
     pools = zip(policy.pools, share.pools, strict=True)
     tenants = zip(policy.tenants, share.tenants, strict=True)
+    orders = zip(policy.orders, share.orders, strict=True)
+    kept = max(0, of - taken)
     return replace(
         policy,
         pools=tuple(replace(each, kv_tokens=_less(each.kv_tokens, own.kv_tokens, taken)) for each, own in pools),
-        tenants=tuple(replace(each, limits=_rest(each.limits, own.limits, taken)) for each, own in tenants),
+        tenants=tuple(
+            replace(each, limits=_rest(each.limits, own.limits, taken), budgets=parted(each.budgets, kept, of))
+            for each, own in tenants
+        ),
+        classes=tuple(
+            replace(each, budgets=parted(each.budgets, kept, of)) if each.budgets else each for each in policy.classes
+        ),
+        orders=tuple(
+            replace(each, limits=_rest(each.limits, own.limits, taken))
+            if isinstance(each, Throttle) and isinstance(own, Throttle)
+            else each
+            for each, own in orders
+        ),
     )
 
 

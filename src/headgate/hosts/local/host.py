@@ -8,13 +8,15 @@ timer, which is set to the moment that the scheduler names.
 import asyncio
 from collections.abc import Callable, Sequence
 
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
+from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
 from headgate.hosts.line import Line, Lines
+from headgate.model.limits import LimitsLeft
+from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Instant
+from headgate.model.units import SECOND, Instant, TenantId
 from headgate.ports.clock import Clock
 from headgate.ports.host import Aside
 from headgate.ports.observer import Observer
@@ -63,6 +65,15 @@ class LocalHost:
     def summary(self) -> Summary:
         return self._scheduler.summary()
 
+    def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
+        return self._scheduler.limits_left(tenant, self._clock.now())
+
+    def budgets_left(self, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...]:
+        return self._scheduler.budgets_left(self._clock.now(), tenant)
+
+    def take_endpoint_times(self) -> tuple[EndpointTime, ...]:
+        return self._scheduler.take_endpoint_times(self._clock.now())
+
     def open_lines(self) -> int:
         return len(self._lines)
 
@@ -75,7 +86,7 @@ class LocalHost:
         match command:
             case Dispatch() | Abort() | End():
                 self._lines.carry(command)
-            case Hold() | Eject() | Readmit():
+            case Hold() | Eject() | Readmit() | BudgetCrossed():
                 pass
 
     def _set_timer(self) -> None:

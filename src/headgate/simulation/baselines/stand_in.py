@@ -17,6 +17,7 @@ from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
     AttemptReported,
+    BudgetsTold,
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
@@ -110,7 +111,7 @@ class StandIn(ABC):
             case EndpointLeaving(endpoint_id):
                 self._targets[endpoint_id].leaving = True
                 self._forget_if_empty(self._targets[endpoint_id])
-            case EndpointMeasured() | FirstToken() | Progressed() | TimerFired():
+            case EndpointMeasured() | FirstToken() | Progressed() | TimerFired() | BudgetsTold():
                 pass
             case RequestReported() | AttemptReported() | RequestSettled():
                 raise AssertionError("a stand-in has no predecessor")

@@ -43,6 +43,7 @@ _FATES: Final[Mapping[Outcome, Fate]] = MappingProxyType(
         Outcome.RETRY_REFUSED: Fate.REFUSED,
         Outcome.NO_ENDPOINTS: Fate.REFUSED,
         Outcome.DRAINING: Fate.REFUSED,
+        Outcome.UNVERIFIED: Fate.REFUSED,
         Outcome.EXPIRED: Fate.GIVEN_UP,
         Outcome.TOO_LATE: Fate.GIVEN_UP,
         Outcome.EVICTED: Fate.GIVEN_UP,

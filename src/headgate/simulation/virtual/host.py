@@ -12,7 +12,7 @@ not here: the gateway's own milliseconds, and the network's.
 
 from collections.abc import Callable, Sequence
 
-from headgate.core.commands import Abort, Command, Dispatch, Eject, End, Hold, Readmit
+from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
@@ -137,7 +137,7 @@ class VirtualHost:
                 self._abort(command)
             case End():
                 self._crowd.end(command, self._now)
-            case Hold() | Eject() | Readmit():
+            case Hold() | Eject() | Readmit() | BudgetCrossed():
                 pass
 
     def _dispatch(self, dispatch: Dispatch) -> None:

@@ -1,0 +1,166 @@
+"""What does the ledger cost a gateway, and how fast and how large do rows become?
+
+    just bench-ledger [--quick] [--assert] [--rows N]
+
+Two gateways with the same database and prices, one with a ledger and one without, are loaded in turn, pair by pair, on
+one core; upstream, database and load generator run on another. What counts is the ratio of their CPU per request within
+each pair, and of all pairs the median: what else the machine does falls on both. Requests bring metadata along, and are
+as cheap as they get, with an answer that is not streamed; or streams of 50 chunks, as most are. The worse ratio counts.
+
+Then a day of a million rows goes through the real path into an empty database: rows/s, and bytes per row with indexes.
+
+Progress goes to stderr; to stdout a table for people and, as the last line, the figures as JSON.
+"""
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from statistics import median
+
+import asyncpg
+import msgspec
+
+from bench.command import stop_cleanly_on_sigterm, tell
+from bench.cores import Cores, started_on, two_cores
+from bench.generator import Measured, Plan
+from bench.ledger_fill import fill_day
+from bench.postgres import Postgres, postgres
+from bench.targets import IN_FLIGHT_MAX, ROOT, Target, gateway, upstream
+from bench.upstream import MODEL
+from headgate.compose.directory import migrate_database
+
+RATIO_MAX = 1.05
+RATIO_MAX_IN_CI = 1.4
+"""Where other work shares the cores, and a few pairs tell little: what is above it is no noise."""
+METADATA = {"conversation": "c-0123456789abcdef", "feature": "search"}
+PAIRS, QUICK_PAIRS = 21, 7
+"""Many short ones: what else the machine does changes from one to the next."""
+SECONDS, QUICK_SECONDS = 2.0, 1.5
+REQUESTS_MIN = 20
+"""Fewer in a window tell nothing."""
+ROWS, QUICK_ROWS = 1_000_000, 50_000
+DAY = date(2026, 11, 15)
+LOADS: Mapping[str, Mapping[str, float]] = {
+    "plain": {"connections": 16, "warm_up_s": 0.5},
+    "streamed": {"connections": 64, "chunks": 50, "pace_ms": 5, "warm_up_s": 0.7},
+}
+
+
+class WrongAnswers(Exception):
+    """Figures of a run in which something failed say nothing."""
+
+
+def pairs_of(
+    on: Target, off: Target, load: str, *, pairs: int, seconds: float, cores: Cores
+) -> list[tuple[float, float]]:
+    """CPU µs per request, with and without; each pair in another order than the one before."""
+    found: list[tuple[float, float]] = []
+    for number in range(pairs):
+        order = (on, off) if number % 2 else (off, on)
+        costs = {target.port: cpu_us(target, load, seconds, cores) for target in order}
+        found.append((costs[on.port], costs[off.port]))
+        told = f"{found[-1][0]:.0f} µs with, {found[-1][1]:.0f} µs without: {found[-1][0] / found[-1][1]:.3f}"
+        tell(f"{load} {number + 1}/{pairs}: {told}")
+    return found
+
+
+def cpu_us(target: Target, load: str, seconds: float, cores: Cores) -> float:
+    plan = Plan(
+        port=target.port,
+        key=target.key,
+        model=target.model,
+        pids=target.pids,
+        core=cores.target,
+        seconds=seconds,
+        metadata=METADATA,
+        **LOADS[load],  # pyright: ignore[reportArgumentType]
+    )
+    command = [sys.executable, "-m", "bench.generator", json.dumps(asdict(plan))]
+    with started_on(cores.instruments):
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
+    done = msgspec.json.decode(printed, type=Measured)
+    if done.failed:
+        raise WrongAnswers(f"{done.failed} requests failed, the first by: {done.problem}")
+    if done.requests < REQUESTS_MIN:
+        raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
+    return done.cpu_ns / 1e3 / done.requests
+
+
+def measure_cpu(*, pairs: int, seconds: float) -> dict[str, float]:
+    cores, figures = two_cores(), dict[str, float]()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-bench-")))
+        with started_on(cores.instruments):
+            database = stack.enter_context(postgres())
+        asyncio.run(migrate_database(database.url, lambda _: None))
+        behind = stack.enter_context(upstream(cores.instruments))
+        url = f"http://127.0.0.1:{behind.port}"
+        pool = {"engine": "vllm", "served_model": MODEL, "in_flight_max": IN_FLIGHT_MAX, "endpoints": [url]}
+        common = {"database": {"url": database.url}, "pools": {"bench": pool | {"prices": {"per_hour": 2.5}}}}
+        with_ledger = common | {"ledger": {"spool": str(folder / "spool"), "metadata": list(METADATA)}}
+        on = stack.enter_context(gateway(cores.target, url, folder / "on", settings=with_ledger))
+        off = stack.enter_context(gateway(cores.target, url, folder / "off", settings=common))
+        for load in LOADS:
+            found = pairs_of(on, off, load, pairs=pairs, seconds=seconds, cores=cores)
+            figures[f"cpu_us_on_{load}"] = round(median(with_ for with_, _ in found), 1)
+            figures[f"cpu_us_off_{load}"] = round(median(without for _, without in found), 1)
+            figures[f"cpu_ratio_{load}"] = round(median(with_ / without for with_, without in found), 4)
+    return figures
+
+
+async def fill(database: Postgres, rows: int) -> dict[str, float]:
+    await migrate_database(database.url, lambda _: None)
+    filled = await fill_day(database.url, rows, DAY)
+    link = await asyncpg.connect(database.url)
+    try:
+        name = f"headgate.usage_{DAY:%Y%m%d}"
+        heap, whole = await link.fetchrow(
+            "select pg_table_size($1::regclass), pg_total_relation_size($1::regclass)", name
+        )
+    finally:
+        await link.close()
+    return {
+        "rows": filled.rows,
+        "rows_per_s": round(filled.rows / filled.seconds),
+        "cpu_us_per_row": round(1e6 * filled.cpu_s / filled.rows, 1),
+        "bytes_per_row": round(whole / filled.rows),
+        "bytes_per_row_without_indexes": round(heap / filled.rows),
+    }
+
+
+def table_of(figures: Mapping[str, float]) -> str:
+    return "\n".join(f"{name:<32} {value:>12,}" for name, value in figures.items())
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="bench-ledger", description="What the ledger costs.")
+    parser.add_argument("--quick", action="store_true", help="fewer pairs, fewer rows")
+    parser.add_argument(
+        "--assert", dest="check", action="store_true", help=f"exit 1 above a ratio of {RATIO_MAX_IN_CI}"
+    )
+    parser.add_argument("--rows", type=int, help=f"of the day that is filled ({ROWS:,})")
+    args = parser.parse_args(arguments)
+    stop_cleanly_on_sigterm()
+    pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if args.quick else (PAIRS, SECONDS)
+    figures = measure_cpu(pairs=pairs, seconds=seconds)
+    with postgres() as database:
+        tell("a day goes through the real path")
+        figures |= asyncio.run(fill(database, args.rows or (QUICK_ROWS if args.quick else ROWS)))
+    figures = {"cpu_ratio_on_off": max(figures[f"cpu_ratio_{load}"] for load in LOADS)} | figures
+    print(table_of(figures))
+    verdict = "met" if figures["cpu_ratio_on_off"] <= RATIO_MAX else "MISSED"
+    print(f"cpu_ratio_on_off at most {RATIO_MAX}: {verdict}")
+    print(json.dumps(figures), flush=True)
+    return 1 if args.check and figures["cpu_ratio_on_off"] > RATIO_MAX_IN_CI else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,116 @@
+"""How is a report written for another program to read?
+
+One header line, then one line each. Dollars have all nine digits of a billionth, so that whoever adds them up comes to
+exactly the same totals.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+_USD = "_nano_usd"
+_LINE = (
+    *("requests", "unsent", "attempts", "tokens_in", "tokens_cached", "tokens_out", "engine_s"),
+    *("input_usd", "output_usd", "overhead_usd", "retries_usd", "idle_usd", "cost_usd", "charged_usd"),
+    *("request_usd", "thousand_tokens_usd", "share"),
+)
+_STATEMENT = (
+    *("month", "tenant", "line", "path", "model", "class", "requests", "tokens_in", "tokens_cached", "tokens_out"),
+    *("input_usd", "output_usd", "overhead_usd", "charged_usd"),
+)
+_FORECAST = (
+    "kind",
+    "name",
+    "spent_usd",
+    "expected_usd",
+    "low_usd",
+    "high_usd",
+    "method",
+    "error",
+    "budget_usd",
+    "budget_expected_usd",
+)
+_DRIFT = ("cause", "change_usd", "percent", "kind", "name", "name_change_usd")
+_ATTEMPT = (
+    *("attempt", "correction", "pool", "endpoint", "ending", "cause", "payer", "usage_source", "tokens_in"),
+    *("tokens_cached", "tokens_out", "tokens_reasoning", "engine_s", "input_usd", "output_usd", "overhead_usd"),
+    "cost_usd",
+)
+
+
+def lines(name: str, answer: Mapping[str, Any]) -> list[str]:
+    match name:
+        case "statement":
+            return _written(_STATEMENT, _statement_rows(answer["data"]))
+        case "forecast":
+            return _written(_FORECAST, answer["forecasts"])
+        case "drift":
+            total = {"cause": "total", "change_nano_usd": answer["change_nano_usd"], "percent": answer["percent"]}
+            return _written(_DRIFT, [*answer["parts"], total])
+        case "request":
+            return _written(_ATTEMPT, answer["attempts"])
+        case _:
+            return _written(("name", *_LINE), _report_rows(answer))
+
+
+def usd(nano: int) -> str:
+    """Every digit."""
+    sign, amount = ("-" if nano < 0 else ""), abs(nano)
+    return f"{sign}{amount // 1_000_000_000}.{amount % 1_000_000_000:09}"
+
+
+def _report_rows(answer: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
+    yield from answer["lines"]
+    if answer["left_out"]:
+        yield {"name": f"({answer['left_out']} more)", **_rest(answer["total"], answer["lines"])}
+    yield {**answer["total"], "name": "total"}
+
+
+def _rest(total: Mapping[str, Any], shown: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What was left out comes to, so that the lines come to the total."""
+    added = [name for name in total if name not in ("name", "request_nano_usd", "thousand_tokens_nano_usd")]
+    return {name: total[name] - sum(line[name] for line in shown) for name in added}
+
+
+def _statement_rows(statements: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """A total below the lines of each tenant; with several tenants, one of all below those."""
+    for statement in statements:
+        about = {"month": statement["month"], "tenant": statement["tenant"]}
+        yield from (
+            {**line, **about, "line": line["kind"], "class": line["service_class"]} for line in statement["lines"]
+        )
+        yield {**about, **_sums(statement["lines"]), "line": "total"}
+    if len(statements) > 1:
+        every = [line for statement in statements for line in statement["lines"]]
+        yield {"month": statements[0]["month"], **_sums(every), "line": "total of all"}
+
+
+def _sums(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = ("requests", "tokens_in", "tokens_cached", "tokens_out")
+    amounts = ("input_nano_usd", "output_nano_usd", "overhead_nano_usd", "charged_nano_usd")
+    return {name: sum(row[name] for row in rows) for name in (*names, *amounts)}
+
+
+def _written(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    page = io.StringIO()
+    writer = csv.writer(page, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_cell(row, column) for column in columns])
+    return page.getvalue().removesuffix("\n").split("\n")
+
+
+def _cell(row: Mapping[str, Any], column: str) -> str:
+    if column.endswith("_usd"):
+        nano = row.get(column.removesuffix("_usd") + _USD)
+        return "" if nano is None else usd(nano)
+    if column == "engine_s":
+        us = row.get("engine_us")
+        return "" if us is None else f"{us / 1e6:.6f}"
+    value = row.get(column)
+    if isinstance(value, float):
+        return f"{value:.6f}"
+    text = "" if value is None else str(value)
+    # A spreadsheet would take these for a formula.
+    return f"'{text}" if isinstance(value, str) and text[:1] in "=+-@\t\r" and text else text

@@ -1,0 +1,1 @@
+"""Where are the facts kept that must outlast every process?"""

@@ -1,0 +1,100 @@
+"""Does a secret of the accounts ever leave: a key, its hash, the password of the database, the address for notices?
+
+A whole process at its most talkative, with a database and a ledger, through the life of a key, money spent, a database
+that goes away and comes back. Then all that it has said and kept is searched.
+"""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.postgres import postgres
+from headgate.wire.keys import digest, format_digest
+from tests.ledger.databases import migrated
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from tests.support.ports import free_port
+
+pytestmark = pytest.mark.slow
+
+SECRET, OPERATOR = "canary-secret-of-the-gateway", "hg-canary-key-of-an-operator"
+PASSWORD, HOOK, PROMPT = "canary-password", "canary-hook", "canary-prompt"
+METADATA = "canary-metadata-that-nobody-keeps"
+TALKATIVE = ("--log-level", "debug", "--log-format", "json")
+
+
+def config_for(engine: FakeEngine, url: str, spool: Path) -> Config:
+    config = a_config(engine.url, key_secret=SECRET, database={"url": url, "poll": "300ms"})
+    config["pools"]["small"]["prices"] = {"per_hour": 2}
+    config["tenants"]["laptop"]["budgets"] = {"day": "0.000001"}
+    hashed = format_digest(digest(SECRET.encode(), OPERATOR))
+    return config | {
+        "ledger": {"spool": str(spool), "metadata": ["conversation"]},
+        "notices": f"http://127.0.0.1:{free_port()}/{HOOK}",
+        "admin_keys": {"alice": {"key": hashed, "permissions": ["read", "keys", "operate"]}},
+    }
+
+
+async def admin(gateway: RunningGateway, path: str, **body: Any) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {OPERATOR}"}
+    async with gateway.http.post(f"{gateway.admin_url}/admin/v1/{path}", json=body, headers=headers) as answer:
+        return await answer.json()
+
+
+async def ask(gateway: RunningGateway, key: str, **fields: Any) -> str:
+    body = chat(PROMPT, metadata={"conversation": "c1", "note": METADATA}, **fields)
+    async with gateway.post(body, headers={"authorization": f"Bearer {key}"}) as answer:
+        return (await answer.text() + str(answer.headers)) if answer.status != 200 else ""
+
+
+async def pages(gateway: RunningGateway) -> str:
+    said = ""
+    for path in ("/metrics", "/status", "/ready"):
+        async with gateway.http.get(gateway.admin_url + path) as page:
+            said += await page.text() + str(page.headers)
+    return said
+
+
+async def test_no_secret_of_the_accounts_in_any_output(tmp_path: Path) -> None:
+    spool, folder = tmp_path / "spool", tmp_path / "run"
+    folder.mkdir()
+    heard: dict[str, str] = {}
+    with postgres(password=PASSWORD) as server:
+        url = await migrated(server.url)
+        async with FakeEngine() as engine:
+            config = config_for(engine, url, spool)
+            async with gateway_beside(config, folder, arguments=TALKATIVE) as (gateway, process):
+                await gateway.until(lambda status: status["database"]["fresh"])
+                await admin(gateway, "tenants/create", tenant="acme")
+                await admin(gateway, "tenants/create", tenant="acme/search")
+                await admin(gateway, "budgets/set", tenant="acme", period="day", usd="0.000001")
+                made = (await admin(gateway, "keys/create", key="acme/search/ci"))["secret"]
+                rotated = (await admin(gateway, "keys/rotate", key="acme/search/ci"))["secret"]
+                for stream in (False, True):
+                    for key in (made, rotated, "hg-canary-of-nobody", "hg-canary-of-nobody"):
+                        heard["refusals"] = heard.get("refusals", "") + await ask(gateway, key, stream=stream)
+                heard["lists"] = json.dumps(
+                    [await admin(gateway, f"{each}/list") for each in ("keys", "tenants", "budgets", "audit")]
+                )
+                heard["pages"] = await pages(gateway)
+                server.kill()
+                await gateway.until(lambda status: not status["database"]["fresh"], seconds_max=15)
+                heard["away"] = await ask(gateway, made) + await ask(gateway, "hg-canary-of-nobody")
+                heard["pages while it was away"] = await pages(gateway)
+                heard["spool"] = b"".join(each.read_bytes() for each in spool.rglob("*") if each.is_file()).decode(
+                    "latin-1"
+                )
+                process.terminate()
+                await asyncio.to_thread(process.wait_until_ended)
+                heard["the log"] = process.log()
+    hashes = [digest(SECRET.encode(), key).hex() for key in (made, rotated, OPERATOR)]
+    words = [SECRET, OPERATOR, PASSWORD, HOOK, PROMPT, METADATA, made, rotated, "hg-canary-of-nobody", *hashes]
+    found = [f"{word} in {where}" for where, text in heard.items() for word in words if word in text]
+
+    assert '"message":"request ended"' in heard["the log"]
+    assert "acme/search/ci" in heard["lists"]
+    assert "acme/search/ci" in heard["spool"], "nothing waited there that could have been searched"
+    assert found == []

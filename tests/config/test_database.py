@@ -1,0 +1,91 @@
+"""Is the database of keys read as it was meant, and its password told to nobody?"""
+
+import pytest
+
+from headgate.config.load import parse
+from headgate.config.problems import ConfigErrors
+from headgate.config.settings import Settings
+from headgate.engines.dialects import DIALECTS
+from headgate.simulation.engine.profile import PROFILES
+
+SMALL = """
+key_secret: a secret of more than sixteen letters
+pools: {small: {engine: vllm, served_model: m, in_flight_max: 4, endpoints: ["http://127.0.0.1:8081"]}}
+models: {m: small}
+"""
+KEY = "hmac-sha256:" + 64 * "a"
+
+
+def settings_of(text: str) -> Settings:
+    return parse(SMALL + text, "headgate.yaml", {"PASSWORD": "geheim"}, engines=DIALECTS, profiles=PROFILES)
+
+
+def problems_of(text: str) -> str:
+    with pytest.raises(ConfigErrors) as raised:
+        settings_of(text)
+    return str(raised.value)
+
+
+def test_an_address_is_kept_whole_and_shown_without_its_password() -> None:
+    database = settings_of("database: postgresql://headgate:${PASSWORD}@db:5433/keys?sslmode=verify-full").database
+
+    assert database is not None
+    assert database.url == "postgresql://headgate:geheim@db:5433/keys?sslmode=verify-full"
+    assert database.url_shown == "postgresql://headgate:***@db:5433/keys?sslmode=verify-full"
+    assert "geheim" not in repr(database)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("mysql://u:geheim@db/keys", "begin it with postgresql://"),
+        ("postgresql://u:geheim@db", "does not say which database"),
+        ("postgresql://u:geheim@/keys", "the host is missing"),
+        ("postgresql://u:ge/heim@db/keys", "as %2F"),
+        ("postgresql://u:geheim@db:port/keys", "cannot be read"),
+        ("postgresql://u:geheim@db/keys?password=x", "may stand after the question mark"),
+        ("postgresql://u:geheim@db/keys?sslmode=maybe", "its sslmode is no such thing"),
+    ],
+)
+def test_a_wrong_address_is_told_without_any_part_of_it(url: str, said: str) -> None:
+    problems = problems_of(f"database: {{url: '{url}'}}")
+
+    assert said in problems
+    assert "geheim" not in problems
+    assert "heim@" not in problems
+
+
+def test_another_password_is_another_configuration() -> None:
+    one, other = (settings_of(f"database: postgresql://u:{each}@db/keys") for each in ("one", "other"))
+
+    assert one.hash != other.hash
+
+
+def test_operators_have_keys_and_permissions_that_exist() -> None:
+    assert settings_of(f"admin_keys: {{a: {{key: '{KEY}', permissions: [read, keys]}}}}").admin_keys[0].permissions == (
+        "read",
+        "keys",
+    )
+    assert 'did you mean "keys"' in problems_of(f"admin_keys: {{a: {{key: '{KEY}', permissions: [key]}}}}")
+    assert "is empty" in problems_of(f"admin_keys: {{a: {{key: '{KEY}', permissions: []}}}}")
+    assert "headgate keys hash" in problems_of("admin_keys: {a: {key: hg-plain, permissions: [read]}}")
+    assert "hg-plain" not in problems_of("admin_keys: {a: {key: hg-plain, permissions: [read]}}")
+    twice = f"admin_keys: {{a: {{key: '{KEY}', permissions: [read]}}, b: {{key: '{KEY}', permissions: [read]}}}}"
+    assert "each operator their own" in problems_of(twice)
+    caller = f"tenants: {{t: {{keys: ['{KEY}']}}}}\nadmin_keys: {{a: {{key: '{KEY}', permissions: [read]}}}}"
+    assert "also the key of a tenant" in problems_of(caller)
+
+
+def test_operators_without_a_database_are_warned() -> None:
+    who = "tenants: {t: {}}\nanonymous_tenant: t\n"
+    [warning] = settings_of(f"{who}admin_keys: {{a: {{key: '{KEY}', permissions: [read]}}}}").warnings
+
+    assert "without a database" in warning
+
+
+def test_keys_in_the_database_need_a_secret() -> None:
+    text = SMALL.replace("key_secret: a secret of more than sixteen letters\n", "") + "database: postgresql://db/keys"
+    with pytest.raises(ConfigErrors) as raised:
+        parse(text, "headgate.yaml", {}, engines=DIALECTS, profiles=PROFILES)
+
+    assert "headgate keys secret" in str(raised.value)

@@ -1,0 +1,266 @@
+"""Do orders of operators hold, for as long as they last and no longer?"""
+
+import time
+from dataclasses import replace
+
+from headgate.core.commands import Command, Dispatch
+from headgate.core.events import PolicyChanged, TimerFired
+from headgate.core.orders import stricter
+from headgate.core.scheduler import Scheduler
+from headgate.model.limits import Limits
+from headgate.model.orders import DrainEndpoint, HoldClass, OperatorOrder, PinLadder, Throttle
+from headgate.model.outcome import Outcome
+from headgate.model.policy import Policy
+from headgate.model.units import ClassName, EndpointId, PoolName, TenantId
+from tests.support.builders import (
+    a_class,
+    a_policy,
+    a_scheduler,
+    a_tenant,
+    an_endpoint,
+    arrived,
+    at,
+    client_left,
+    completed,
+    endpoint_summary,
+    joined,
+    readied,
+    the_end,
+    told,
+)
+
+BOTH_IN_ONE_BAND = (a_class("interactive", band=0), a_class("batch", band=0))
+
+
+def with_orders(scheduler: Scheduler, *orders: OperatorOrder, policy: Policy | None = None, now: float = 0) -> None:
+    scheduler.handle(PolicyChanged(replace(policy or a_policy(), orders=orders), "ordered"), at(now))
+
+
+def hold(name: str = "batch", *, until: float = 10) -> HoldClass:
+    return HoldClass(ClassName(name), at(until))
+
+
+def drain(name: str = "e1", *, until: float = 10) -> DrainEndpoint:
+    return DrainEndpoint(EndpointId(name), at(until))
+
+
+def pin(level: int, *, until: float = 10, pool: str = "p") -> PinLadder:
+    return PinLadder(PoolName(pool), level, at(until))
+
+
+def throttle(tenant: str, limits: Limits, *, until: float = 10) -> Throttle:
+    return Throttle(TenantId(tenant), limits, at(until))
+
+
+def sent(commands: list[Command]) -> list[str]:
+    return [each.request_id for each in commands if isinstance(each, Dispatch)]
+
+
+# A class
+
+
+def test_a_class_that_is_held_waits_and_goes_when_the_order_ends() -> None:
+    scheduler = a_scheduler(places=4)
+    with_orders(scheduler, hold("batch"))
+
+    assert sent(scheduler.handle(arrived("b", service_class="batch"), at(1))) == []
+    assert sent(scheduler.handle(arrived("i"), at(2))) == ["i"]
+    assert scheduler.next_wakeup() == at(10)
+    assert sent(scheduler.handle(TimerFired(), at(10))) == ["b"]
+
+
+def test_nobody_waits_behind_a_class_that_is_held_in_the_same_band() -> None:
+    policy = a_policy(classes=BOTH_IN_ONE_BAND)
+    scheduler = a_scheduler(policy=policy, places=1)
+    told(scheduler, at(0), arrived("first"), arrived("b", service_class="batch"), arrived("i"))
+    with_orders(scheduler, hold("batch"), policy=policy, now=1)
+
+    assert sent(scheduler.handle(completed("first"), at(2))) == ["i"]
+
+
+def test_an_order_that_is_taken_back_holds_no_more() -> None:
+    scheduler = a_scheduler(places=4)
+    with_orders(scheduler, hold("batch"))
+    scheduler.handle(arrived("b", service_class="batch"), at(1))
+
+    assert sent(scheduler.handle(PolicyChanged(a_policy(), "without"), at(2))) == ["b"]
+
+
+def test_an_order_that_has_ended_before_it_is_told_does_nothing() -> None:
+    scheduler = a_scheduler(places=4)
+    with_orders(scheduler, hold("batch", until=1), now=2)
+
+    assert sent(scheduler.handle(arrived("b", service_class="batch"), at(3))) == ["b"]
+
+
+# An endpoint
+
+
+def test_nothing_new_goes_to_a_drained_endpoint_and_what_runs_there_runs_on() -> None:
+    scheduler = a_scheduler(an_endpoint("e1", places=2), an_endpoint("e2", places=4))
+    told(scheduler, at(0), arrived("a"), arrived("b"))
+    with_orders(scheduler, drain("e1"), now=1)
+    before = endpoint_summary(scheduler, "e1").in_flight
+
+    commands = told(scheduler, at(2), arrived("c"), arrived("d"))
+
+    assert {each.endpoint_id for each in commands if isinstance(each, Dispatch)} == {"e2"}
+    assert endpoint_summary(scheduler, "e1").drained
+    assert endpoint_summary(scheduler, "e1").in_flight == before
+    told(scheduler, at(10), TimerFired())
+    assert not endpoint_summary(scheduler, "e1").drained
+
+
+def test_an_endpoint_that_joins_while_it_is_drained_takes_nothing() -> None:
+    scheduler = a_scheduler(an_endpoint("e2"))
+    with_orders(scheduler, drain("e1"))
+    told(scheduler, at(1), joined("e1", places=4), readied("e1"), arrived("a"))
+
+    commands = scheduler.handle(arrived("b"), at(2))
+
+    assert sent(commands) == []
+    assert sent(scheduler.handle(TimerFired(), at(10))) == ["b"]
+
+
+def test_with_every_endpoint_drained_callers_are_told_that_none_serves() -> None:
+    scheduler = a_scheduler()
+    with_orders(scheduler, drain("e1"))
+
+    end = the_end(scheduler.handle(arrived("a"), at(1)))
+
+    assert end.outcome is Outcome.NO_ENDPOINTS
+
+
+# A tenant
+
+
+def test_a_throttled_tenant_does_no_more_than_this_until_the_order_ends() -> None:
+    scheduler = a_scheduler(places=8)
+    with_orders(scheduler, throttle("acme", Limits(concurrency=1)))
+
+    assert sent(told(scheduler, at(1), arrived("a", tenant="acme"), arrived("b", tenant="bolt"))) == ["a", "b"]
+    end = the_end(scheduler.handle(arrived("c", tenant="acme"), at(2)))
+    assert end.outcome is Outcome.RATE_LIMITED
+    assert sent(scheduler.handle(arrived("d", tenant="acme"), at(10))) == ["d"]
+
+
+def test_a_level_that_the_policy_does_not_name_is_throttled_with_all_below_it() -> None:
+    below = replace(a_policy().tenants[0], id=TenantId("whole/part"))
+    policy = replace(a_policy(), tenants=(below,))
+    scheduler = a_scheduler(policy=policy, places=8)
+    with_orders(scheduler, throttle("whole", Limits(concurrency=1)), policy=policy)
+
+    scheduler.handle(arrived("a", tenant="whole/part"), at(1))
+    end = the_end(scheduler.handle(arrived("b", tenant="whole/part"), at(2)))
+
+    assert 'tenant "whole"' in end.reason
+
+
+def test_of_two_limits_the_stricter_counts() -> None:
+    one, other = Limits(5, None, 3), Limits(7, 100, None)
+
+    assert stricter(one, other) == Limits(5, 100, 3)
+
+
+# The ladder
+
+
+def levels(scheduler: Scheduler) -> list[int]:
+    return [each.level for each in scheduler.summary().given_up]
+
+
+def test_a_pinned_ladder_stays_at_its_level_and_comes_down_by_itself_afterwards() -> None:
+    scheduler = a_scheduler(places=8)
+    with_orders(scheduler, pin(2))
+    scheduler.handle(arrived("a"), at(1))
+
+    assert levels(scheduler) == [2]
+    told(scheduler, at(5), TimerFired())
+    assert levels(scheduler) == [2]
+    told(scheduler, at(9.9), TimerFired())
+    told(scheduler, at(10), TimerFired())
+    for second in range(11, 200):
+        scheduler.handle(TimerFired(), at(second))
+    assert levels(scheduler) == [0]
+
+
+def test_a_pin_holds_for_pools_that_were_asked_for_before_it_and_outlasts_a_policy() -> None:
+    scheduler = a_scheduler(places=8)
+    scheduler.handle(arrived("a"), at(0))
+    with_orders(scheduler, pin(6), now=1)
+    scheduler.handle(arrived("b"), at(1.5))
+    with_orders(scheduler, pin(6), policy=a_policy(classes=(a_class(), a_class("batch", band=2))), now=2)
+
+    end = the_end(scheduler.handle(arrived("c"), at(3)))
+
+    assert levels(scheduler) == [6]
+    assert end.outcome is Outcome.SHED
+
+
+def test_a_pin_at_another_pool_is_nobody_elses() -> None:
+    scheduler = a_scheduler(places=8)
+    with_orders(scheduler, pin(6, pool="other"))
+
+    assert sent(scheduler.handle(arrived("a"), at(1))) == ["a"]
+
+
+# Tenants that have yet to be read
+
+
+def test_an_unknown_tenant_is_not_called_unknown_before_all_have_been_read() -> None:
+    scheduler = a_scheduler(policy=replace(a_policy(), tenants_whole=False))
+
+    end = the_end(scheduler.handle(arrived("a", tenant="new"), at(1)))
+
+    assert end.outcome is Outcome.UNVERIFIED
+    assert end.retry_after_ns is not None
+
+
+# Many tenants
+
+
+def test_a_request_that_is_over_while_its_attempt_runs_on_is_not_counted_anew() -> None:
+    policy = a_policy(tenants=(replace(a_tenant(), limits=Limits(concurrency=1)),))
+    scheduler = a_scheduler(policy=policy, places=4)
+    told(scheduler, at(1), arrived("a"), client_left("a"))
+    with_orders(scheduler, throttle("acme", Limits(requests_per_minute=9)), policy=policy, now=2)
+
+    assert sent(scheduler.handle(arrived("b"), at(3))) == ["b"]
+
+
+def test_a_change_of_few_limits_among_many_counts_what_is_open_as_before() -> None:
+    tenants = [replace(a_policy().tenants[0], id=TenantId(f"t{n}"), limits=Limits(concurrency=2)) for n in range(200)]
+    tenants.append(replace(tenants[0], id=TenantId("t0/below"), limits=Limits()))
+    policy = replace(a_policy(), tenants=tuple(tenants))
+    scheduler = a_scheduler(policy=policy, places=8)
+    told(scheduler, at(1), arrived("a", tenant="t0/below"), arrived("b", tenant="t1"))
+
+    tenants[1] = replace(tenants[1], limits=Limits())
+    tenants[0] = replace(tenants[0], limits=Limits(concurrency=1))
+    scheduler.handle(PolicyChanged(replace(policy, tenants=tuple(tenants[:-2] + tenants[-1:])), "few"), at(2))
+
+    end = the_end(scheduler.handle(arrived("c", tenant="t0/below"), at(3)))
+    assert end.outcome is Outcome.RATE_LIMITED
+    assert sent(told(scheduler, at(3), arrived("d", tenant="t1"), arrived("e", tenant="t1"))) == ["d", "e"]
+    assert the_end(scheduler.handle(arrived("f", tenant="t199"), at(4))).outcome is Outcome.UNAUTHORIZED
+    assert scheduler.limits_left(TenantId("t1"), at(4)) is None
+
+
+def test_a_change_of_one_tenant_among_thousands_costs_a_small_part_of_taking_them_all() -> None:
+    limits = Limits(requests_per_minute=1000)
+    tenants = [replace(a_tenant(), id=TenantId(f"o{n % 50}/p{n % 500}/k{n}"), limits=limits) for n in range(5_000)]
+    scheduler = a_scheduler()
+
+    def took_s() -> float:
+        event = PolicyChanged(replace(a_policy(), tenants=tuple(tenants)), "many")
+        began = time.perf_counter()
+        scheduler.handle(event, at(1))
+        return time.perf_counter() - began
+
+    first = took_s()
+    changes: list[float] = []
+    for number in range(5):
+        tenants[number] = replace(tenants[number], limits=Limits(requests_per_minute=number + 1))
+        changes.append(took_s())
+
+    assert min(changes) < first / 3

@@ -1,0 +1,285 @@
+"""Is every request of a cell spent from its budget once, whoever dies meanwhile?"""
+
+from dataclasses import replace
+
+import pytest
+
+from headgate.core.commands import End
+from headgate.core.events import BudgetsTold, EndpointJoined, EndpointReadied, PolicyChanged, Spent
+from headgate.hosts.cell.endpoints import KnownEndpoints
+from headgate.hosts.cell.leader import Leader
+from headgate.hosts.cell.member import Billed, Member, MemberEvent
+from headgate.hosts.cell.messages import Epoch, Share, Snapshot
+from headgate.hosts.cell.shares import rest_policy
+from headgate.hosts.cell.timing import Timing
+from headgate.hosts.cell.views import Mode, Standing
+from headgate.model.money import NANO_USD_PER_USD, PAYERS, Bill, Budget, Cause, NanoUsd, Payer, Period, Price
+from headgate.model.outcome import Outcome
+from headgate.model.tenant import Tenant
+from headgate.model.units import EndpointId, Instant, TenantId
+from headgate.model.usage import Usage, UsageSource
+from tests.hosts.cell.builders import FIRST, SECOND_EPOCH, Cell, a_ticket
+from tests.support.builders import (
+    a_policy,
+    a_pool,
+    aborted,
+    an_endpoint,
+    at,
+    client_left,
+    completed,
+    failed,
+    first_token,
+)
+
+USD = NANO_USD_PER_USD
+PRICE = Price(input_tokens=NanoUsd(1_000_000 * USD), output_tokens=NanoUsd(2_000_000 * USD))
+DAILY = Budget(Period.DAY, NanoUsd(100_000 * USD))
+POLICY = a_policy(
+    tenants=(Tenant(TenantId("acme"), budgets=(DAILY,)), "bolt"), pools=(replace(a_pool(), prices=(PRICE,)),)
+)
+RULES = PolicyChanged(POLICY, "first")
+
+
+def it_is(spent_usd: int | None = None) -> BudgetsTold:
+    spent = () if spent_usd is None else (Spent("tenant:acme", Period.DAY, NanoUsd(spent_usd * USD)),)
+    return BudgetsTold(at(-3_600), at(82_800), at(-3_600), at(2_000_000), spent)
+
+
+def a_member(name: str, rank: int, of: int) -> Member:
+    member = Member(name, 1, at(0), share=Share(rank, of))
+    for event in (RULES, EndpointJoined(an_endpoint(places=16)), EndpointReadied(EndpointId("e1")), it_is()):
+        member.tell(event, at(0))
+    return member
+
+
+def a_leader(epoch: Epoch, now: Instant, snapshot: Snapshot | None = None, told: BudgetsTold | None = None) -> Leader:
+    endpoints = KnownEndpoints()
+    endpoints.note(EndpointJoined(an_endpoint(places=16)))
+    endpoints.note(EndpointReadied(EndpointId("e1")))
+    return Leader(epoch, RULES, endpoints, snapshot, now, timing=Timing(), budgets=told or it_is())
+
+
+def a_cell(*names: str) -> Cell:
+    members = [a_member(name, rank, len(names)) for rank, name in enumerate(names)]
+    cell = Cell(a_leader(FIRST, at(0)), *members)
+    cell.talk(at(0))
+    cell.talk(at(0.5))
+    return cell
+
+
+def stands(leader: Leader, now: float) -> tuple[int, int]:
+    [left] = leader.budgets_left(at(now))
+    return left.spent, left.reserved
+
+
+def paid(bills: tuple[Bill, ...]) -> int:
+    return sum(each.input + each.output + each.overhead for each in bills if PAYERS[each.cause] is Payer.TENANT)
+
+
+def billed(cell: Cell) -> int:
+    """What the members were told that their requests cost."""
+    orders = [order for told in cell.orders.values() for order in told if isinstance(order, Billed | End)]
+    return sum(paid(order.bills) for order in orders)
+
+
+STORY = (
+    lambda cell: [cell.open(name, a_ticket(request), at(1)) for name, request in zip("abab", "rstu", strict=True)],
+    lambda cell: cell.members["a"].tell(completed("r", tokens=7), at(2)),
+    lambda cell: cell.members["b"].tell(first_token("s"), at(3)),
+    lambda cell: cell.members["b"].tell(client_left("s"), at(4)),
+    lambda cell: cell.members["b"].tell(aborted("s"), at(5)),
+    lambda cell: cell.members["a"].tell(completed("t", tokens=3), at(6)),
+)
+
+
+@pytest.mark.parametrize("told_at", range(len(STORY) + 1))
+def test_a_successor_has_spent_what_its_predecessor_had_whenever_that_was_last_told(told_at: int) -> None:
+    cell = a_cell("a", "b")
+    snapshot = cell.leader.last_snapshot(at(0.5))
+    for step, happens in enumerate(STORY):
+        cell.pass_time(step + 0.6, step + 1)
+        happens(cell)
+        cell.pass_time(step + 1, step + 1.5)
+        if step + 1 == told_at:
+            snapshot = cell.leader.last_snapshot(at(step + 1.5))
+    before = stands(cell.leader, 6.5)
+    assert before[0] == billed(cell) > 0
+    assert before[1] > 0, "one is still in flight"
+
+    cell.leader = a_leader(SECOND_EPOCH, at(6.6), snapshot)
+    cell.pass_time(6.6, 8)
+
+    assert not cell.leader.gathering
+    spent, reserved = stands(cell.leader, 8)
+    assert spent == before[0]
+    assert reserved > 0, "by what has been learned of prompts meanwhile it may be another amount"
+
+
+def test_what_is_in_the_ledger_and_in_a_report_is_spent_once() -> None:
+    cell = a_cell("a")
+    snapshot = cell.leader.last_snapshot(at(0.5))
+    cell.open("a", a_ticket("r"), at(1))
+    cell.pass_time(0.6, 1.5)
+    cell.members["a"].tell(completed("r", tokens=7), at(1.5))
+    cell.pass_time(1.5, 2)
+    assert stands(cell.leader, 2) == (15 * USD, 0)
+
+    cell.leader = a_leader(SECOND_EPOCH, at(2.1), snapshot, told=it_is(15))
+    cell.pass_time(2.1, 4)
+    assert stands(cell.leader, 4) == (15 * USD, 0)
+    cell.leader.tell(it_is(21), at(4))
+    assert stands(cell.leader, 4) == (21 * USD, 0)
+
+
+def tell(cell: Cell, name: str, event: MemberEvent, now: float) -> None:
+    cell.orders[name] += cell.members[name].tell(event, at(now))
+
+
+def test_what_ended_on_an_island_is_spent_when_it_returns_and_once_where_the_ledger_has_it() -> None:
+    for away_until, told in ((4, None), (20, it_is(15)), (20, None)):
+        cell = a_cell("a", "b")
+        cell.open("a", a_ticket("r"), at(1))
+        cell.pass_time(0.6, 1.5)
+        cell.heard["a"] = False
+        cell.pass_time(1.6, 4)
+        assert cell.members["a"].mode is Mode.ISLAND
+        tell(cell, "a", completed("r", tokens=7), 4.1)
+        cell.pass_time(4.2, away_until)
+        if told is not None:
+            cell.leader.tell(told, at(away_until))
+        assert stands(cell.leader, away_until)[0] == (0 if told is None else 15 * USD)
+
+        cell.heard["a"] = True
+        cell.pass_time(away_until + 0.2, away_until + 2)
+        assert cell.members["a"].mode is Mode.FOLLOWING
+        assert stands(cell.leader, away_until + 2) == (15 * USD, 0) == (billed(cell), 0)
+
+
+def test_what_ended_while_its_member_was_not_heard_is_spent_as_reckoned() -> None:
+    cell = a_cell("a")
+    cell.open("a", a_ticket("r"), at(1))
+    cell.pass_time(0.6, 1.5)
+    for moment in (1.6, 1.8, 2.0, 2.2, 2.4):
+        cell.members["a"].outgoing(at(moment))
+        cell.leader.tick(at(moment))
+        cell.leader.outgoing(at(moment))
+    assert cell.leader.standings() == {"a": Standing.ABSENT}
+    assert cell.members["a"].mode is Mode.FOLLOWING
+    tell(cell, "a", completed("r", tokens=7), 2.41)
+    cell.pass_time(2.42, 6)
+
+    assert stands(cell.leader, 6) == (15 * USD, 0)
+    assert billed(cell) == 0, "the scheduler had ended it, and has no bill for it"
+
+
+def test_one_who_reports_when_the_ledger_was_heard_is_not_counted_beside_it() -> None:
+    cell = a_cell("a", "b")
+    snapshot = cell.leader.last_snapshot(at(0.5))
+    cell.open("b", a_ticket("r"), at(1))
+    cell.pass_time(0.6, 1.5)
+    tell(cell, "b", completed("r", tokens=7), 1.5)
+    cell.pass_time(1.5, 2)
+    cell.leader = a_leader(SECOND_EPOCH, at(2.1), snapshot, told=it_is(15))
+    cell.heard["b"] = False
+    cell.pass_time(2.1, 2.8)
+    assert not cell.leader.gathering
+    cell.heard["b"] = True
+    cell.pass_time(2.9, 5)
+
+    assert stands(cell.leader, 5) == (15 * USD, 0)
+
+
+def test_what_a_caller_left_is_spent_by_a_successor_while_its_attempt_is_still_at_the_engine() -> None:
+    cell = a_cell("a")
+    snapshot = cell.leader.last_snapshot(at(0.5))
+    cell.open("a", a_ticket("r"), at(1))
+    cell.pass_time(0.6, 1.5)
+    tell(cell, "a", first_token("r"), 1.5)
+    cell.pass_time(1.5, 2)
+    tell(cell, "a", client_left("r"), 2)
+    cell.pass_time(2, 2.5)
+    assert stands(cell.leader, 2.5)[0] == billed(cell) > 0
+
+    for number, began in ((3, 2.6), (4, 5)):
+        cell.leader = a_leader(Epoch(number, f"e{number}"), at(began), snapshot)
+        cell.pass_time(began, began + 1.5)
+        assert stands(cell.leader, began + 1.5) == (billed(cell), 0)
+        snapshot = cell.leader.last_snapshot(at(began + 1.5))
+    tell(cell, "a", aborted("r"), 7)
+    cell.pass_time(7, 8)
+    cell.leader = a_leader(Epoch(5, "e5"), at(8.1), snapshot)
+    cell.pass_time(8.1, 10)
+    assert stands(cell.leader, 10) == (billed(cell), 0)
+
+
+def test_what_an_engine_wasted_is_not_its_tenants_when_the_bill_is_lost() -> None:
+    cell = a_cell("a")
+    snapshot = cell.leader.last_snapshot(at(0.5))
+    cell.open("a", a_ticket("r"), at(1))
+    cell.pass_time(0.6, 1.5)
+    tell(cell, "a", first_token("r"), 1.5)
+    cell.pass_time(1.5, 2)
+    cell.heard["a"] = False
+    tell(cell, "a", replace(failed("r"), usage=Usage(10, 7, 0, UsageSource.ESTIMATED)), 2)
+    cell.leader = a_leader(SECOND_EPOCH, at(2.1), snapshot)
+    cell.heard["a"] = True
+    cell.pass_time(2.1, 4)
+
+    assert stands(cell.leader, 4) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("events", "causes"),
+    [
+        ((completed("r", tokens=7),), [Cause.ANSWER]),
+        ((client_left("r"), aborted("r")), [Cause.CLIENT_LEFT]),
+        ((client_left("r"),), [Cause.CLIENT_LEFT]),
+        ((failed("r"),), []),
+    ],
+)
+def test_what_a_scheduler_hears_of_with_a_report_is_billed_as_any_other(
+    events: tuple[MemberEvent, ...], causes: list[Cause]
+) -> None:
+    cell = a_cell("a")
+    cell.open("a", a_ticket("r"), at(1))
+    cell.pass_time(0.6, 1.5)
+    tell(cell, "a", first_token("r"), 1.5)
+    cell.pass_time(1.5, 2)
+    member = cell.members["a"]
+    for event in events:
+        tell(cell, "a", event, 2)
+    # What was said of it is lost with the session.
+    member._report(at(2))
+    cell.pass_time(2, 3)
+    tell(cell, "a", aborted("r"), 3)
+    cell.pass_time(3, 4)
+
+    told = [order for order in cell.orders["a"] if isinstance(order, Billed)]
+    assert [bill.cause for order in told for bill in order.bills] == causes
+    assert stands(cell.leader, 4) == (billed(cell), 0)
+    snapshot = cell.leader.last_snapshot(at(4))
+    cell.leader = a_leader(SECOND_EPOCH, at(4.1), snapshot)
+    cell.pass_time(4.1, 6)
+    assert stands(cell.leader, 6) == (billed(cell), 0)
+
+
+def test_one_that_decides_alone_spends_its_part_of_what_the_ledger_said_was_left() -> None:
+    member = a_member("a", 0, 4)
+    member.tell(it_is(100_000 - 400), at(0))
+    orders = member.tick(at(60))
+    assert member.island_share == Share(0, 4)
+
+    asked = [replace(a_ticket(f"r{number}", prompt_bytes=40), output_tokens_max=20) for number in range(3)]
+    orders = [order for ticket in asked for order in member.open(ticket, at(61))]
+    assert [each.outcome for each in orders if isinstance(each, End)] == [Outcome.OVER_BUDGET]
+    member.tell(it_is(100_000), at(62))
+    ended = [order for order in member.tell(completed("r0", tokens=2), at(63)) if isinstance(order, Billed | End)]
+    assert sum(paid(each.bills) for each in ended) == 5 * USD
+
+
+def test_of_those_who_may_be_alone_the_scheduler_leaves_their_part() -> None:
+    rest = rest_policy(POLICY, taken=1, of=4)
+    assert [each.part for each in rest.tenants[0].budgets] == [(3, 4)]
+    with_class = replace(POLICY, classes=(replace(POLICY.classes[0], budgets=(DAILY,)), *POLICY.classes[1:]))
+    assert [each.part for each in rest_policy(with_class, taken=4, of=4).classes[0].budgets] == [(0, 4)]
+    assert rest_policy(with_class, taken=0, of=4) == with_class

@@ -1,0 +1,64 @@
+"""How is a database made for a test, and what stands in it?"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import asyncpg
+
+from bench.postgres import Postgres
+from headgate.compose.directory import migrate_database
+from headgate.ledger.copy import Copy, Picture
+from headgate.ledger.database import Database
+from headgate.ledger.directory import PostgresDirectory
+from headgate.ports.directory import Actor, TenantTerms
+from headgate.wire.keys import digest
+
+SECRET = b"a secret that is only for tests"
+ADMIN = Actor("alice", "127.0.0.1")
+ANY = TenantTerms()
+
+
+async def new_database(server: Postgres) -> str:
+    name = f"t{secrets.token_hex(6)}"
+    link = await asyncpg.connect(server.url)
+    try:
+        await link.execute(f"create database {name}")
+    finally:
+        await link.close()
+    return server.url_of(name)
+
+
+async def migrated(url: str) -> str:
+    await migrate_database(url, lambda _: None)
+    return url
+
+
+async def with_key(directory: PostgresDirectory, key: str, secret: str, terms: TenantTerms = ANY) -> None:
+    """A key of this name, with the levels above it."""
+    organisation, project, _ = key.split("/")
+    for level in (organisation, f"{organisation}/{project}"):
+        if not [each for each in await directory.tenants(below=level, after="", limit=1) if each.id == level]:
+            await directory.create_tenant(level, ANY, ADMIN)
+    await directory.create_key(key, digest(SECRET, secret), terms, None, ADMIN)
+
+
+@asynccontextmanager
+async def followed(
+    url: str, on_change: Callable[[Picture], None] = lambda _: None, *, poll_s: float = 60.0
+) -> AsyncIterator[Copy]:
+    """A copy that follows; by NOTIFY alone, as long as the test does not poll."""
+    copy = Copy(Database(url, connect_s_max=1.0, query_s_max=1.0), on_change, poll_s=poll_s)
+    running = asyncio.create_task(copy.run())
+    try:
+        yield copy
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def until(true: Callable[[], object], *, seconds_max: float = 10.0) -> None:
+    async with asyncio.timeout(seconds_max):
+        while not true():
+            await asyncio.sleep(0.01)

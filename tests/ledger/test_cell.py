@@ -1,0 +1,60 @@
+"""Do all gateways of a cell know the same tenants, and is none of them ahead of the one that decides?"""
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from bench.stores import redis
+from tests.ledger.databases import SECRET, until
+from tests.ledger.test_gateway import admin, asked, hashed, made
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
+
+pytestmark = [pytest.mark.cell, pytest.mark.slow]
+
+
+async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_called_wrong(
+    url: str, tmp_path: Path
+) -> None:
+    async with FakeEngine() as engine, AsyncExitStack() as stack:
+        store = stack.enter_context(redis())
+        gateways: list[GatewayInLoop] = []
+        for number in range(2):
+            config = a_config(
+                engine.url,
+                cell={"store": store.url, "member": f"gateway-{number}", "members": 2},
+                key_secret=SECRET.decode(),
+                database={"url": url, "poll": "300ms"},
+                admin_keys={"alice": {"key": hashed("hg-operator"), "permissions": ["read", "keys", "operate"]}},
+            )
+            (tmp_path / str(number)).mkdir()
+            gateways.append(await stack.enter_async_context(gateway_in_loop(config, tmp_path / str(number))))
+        one, other = gateways
+        for each in gateways:
+            await each.until(lambda status: status["database"]["fresh"] and status["cell"]["mode"] == "following")
+        secret = await made(one, requests_per_minute=1000)
+
+        async def served(gateway: object) -> list[int]:
+            seen: list[int] = []
+            while not seen or seen[-1] != 200:
+                seen.append((await asked(gateway, secret))[0])  # type: ignore[arg-type]
+                assert len(seen) < 2_000
+            return seen
+
+        # The other may hear of it a moment later, as of a key that nobody has; where it has, it waits for the cell.
+        await until(
+            lambda: other.gateway._accounts._directory is not None and other.gateway._accounts._directory._picture.keys
+        )
+        assert set(await served(one)) <= {200, 503}
+        assert set(await served(other)) <= {200, 503}
+        hashes = {gateway.gateway._accounts.policy_hash(gateway.gateway._settings) for gateway in (one, other)}
+        assert len(hashes) == 1, "the same rows have the same name everywhere"
+
+        await admin(one, "keys/revoke", key="acme/search/ci")
+        await until(
+            lambda: (
+                other.gateway._accounts._directory is not None and not other.gateway._accounts._directory._picture.keys
+            )
+        )
+        assert (await asked(other, secret))[0] == 401

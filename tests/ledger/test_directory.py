@@ -1,0 +1,254 @@
+"""Is what is written to the directory right, whole, and only ever said of whoever said it?"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+import pytest_asyncio
+
+from bench.postgres import Postgres, postgres
+from bench.stores import made_certificates
+from headgate.compose.directory import migrate_database
+from headgate.ledger import directory as module
+from headgate.ledger.database import Database, problem
+from headgate.ledger.directory import DIGESTS_PER_KEY_MAX, PostgresDirectory
+from headgate.ledger.migrate import migrations, mismatch
+from headgate.ledger.partitions import retire
+from headgate.model.money import NanoUsd, Period
+from headgate.model.units import SECOND, Instant
+from headgate.ports.directory import Actor, DirectoryAway, TenantTerms, Unknown, Unwritten
+from headgate.wire.keys import digest
+from tests.ledger.databases import ADMIN, ANY, SECRET, new_database, with_key
+from tests.support.ports import free_port
+
+Link = asyncpg.Connection
+NASTY = "x'; drop table headgate.tenants; --"
+
+
+@pytest_asyncio.fixture
+async def directory(url: str) -> AsyncIterator[PostgresDirectory]:
+    database = Database(url)
+    yield PostgresDirectory(database)
+    await database.stop()
+
+
+async def test_levels_are_made_from_above_and_removed_with_all_below(directory: PostgresDirectory, link: Link) -> None:
+    with pytest.raises(Unwritten, match="create it first"):
+        await directory.create_tenant("acme/search", ANY, ADMIN)
+    await with_key(directory, "acme/search/ci", "hg-one")
+    with pytest.raises(Unwritten, match="exists already"):
+        await directory.create_tenant("acme", ANY, ADMIN)
+    with pytest.raises(Unwritten, match="ORGANISATION/PROJECT/KEY"):
+        await directory.create_key("acme/search", digest(SECRET, "hg-two"), ANY, None, ADMIN)
+    with pytest.raises(Unknown, match="nobody"):
+        await directory.change_tenant("nobody", ANY, ADMIN)
+
+    assert await directory.remove_tenant("acme", ADMIN) == 3
+    assert await directory.tenants(below="", after="", limit=10) == []
+    assert await link.fetchval("select count(*) from headgate.keys where revoked_at is null") == 0
+    again = await directory.create_tenant("acme", TenantTerms(weight=5), ADMIN)
+    assert again.terms == TenantTerms(weight=5)
+
+
+async def test_a_name_that_only_begins_alike_is_not_below(directory: PostgresDirectory) -> None:
+    for name in ("acme", "acme2", "acme/search"):
+        await directory.create_tenant(name, ANY, ADMIN)
+
+    assert [each.id for each in await directory.tenants(below="acme", after="", limit=9)] == ["acme", "acme/search"]
+    assert await directory.remove_tenant("acme", ADMIN) == 2
+
+
+async def test_no_key_and_no_hash_of_one_is_in_the_audit_log(directory: PostgresDirectory, link: Link) -> None:
+    await with_key(directory, "acme/search/ci", "hg-canary")
+    await directory.rotate_key("acme/search/ci", digest(SECRET, "hg-canary-2"), None, 60, ADMIN)
+    await directory.revoke_key("acme/search/ci", ADMIN)
+    rows = await link.fetch("select a::text as line from headgate.audit a")
+    text = "\n".join(row["line"] for row in rows)
+
+    assert "key.rotate" in text
+    for each in ("hg-canary", digest(SECRET, "hg-canary").hex(), digest(SECRET, "hg-canary-2").hex()):
+        assert each not in text
+    [newest, *_] = await directory.audit(before=None, limit=10)
+    assert (newest.action, newest.actor, newest.origin, newest.before) == (
+        "key.revoke",
+        "alice",
+        "127.0.0.1",
+        {"keys": 2},
+    )
+
+
+@pytest.mark.parametrize(
+    "change", ["update headgate.audit set actor = 'x'", "delete from headgate.audit", "truncate headgate.audit"]
+)
+async def test_the_audit_log_is_only_added_to(directory: PostgresDirectory, link: Link, change: str) -> None:
+    await directory.create_tenant("acme", ANY, ADMIN)
+    with pytest.raises(asyncpg.PostgresError, match="only ever added to"):
+        await link.execute(change)
+
+    assert await link.fetchval("select count(*) from headgate.audit") == 1
+
+
+async def test_values_are_never_read_as_sql(directory: PostgresDirectory, link: Link) -> None:
+    await directory.create_tenant(NASTY, TenantTerms(classes=(NASTY,), models=(NASTY,)), Actor(NASTY, NASTY))
+    await directory.place_order("hold", NASTY, {}, Actor(NASTY, NASTY), reason=NASTY, lasts_s=5)
+    [row] = await directory.tenants(below=NASTY, after="", limit=5)
+
+    assert (row.id, row.terms.classes) == (NASTY, (NASTY,))
+    assert await directory.keys(below=NASTY, after=NASTY, limit=5) == []
+    assert await link.fetchval("select count(*) from headgate.tenants") == 1
+
+
+async def test_writers_at_the_same_time_are_numbered_in_the_order_in_which_they_end(
+    directory: PostgresDirectory, link: Link
+) -> None:
+    await asyncio.gather(*(directory.create_tenant(f"org{number}", ANY, ADMIN) for number in range(20)))
+    changed = await link.fetch("select changed from headgate.tenants")
+
+    assert sorted(row["changed"] for row in changed) == list(range(1, 21))
+
+
+async def test_rotations_that_overlap_are_bounded(directory: PostgresDirectory) -> None:
+    await with_key(directory, "acme/search/ci", "hg-0")
+    for number in range(1, DIGESTS_PER_KEY_MAX):
+        await directory.rotate_key("acme/search/ci", digest(SECRET, f"hg-{number}"), None, 600, ADMIN)
+    with pytest.raises(Unwritten, match="still work"):
+        await directory.rotate_key("acme/search/ci", digest(SECRET, "hg-more"), None, 600, ADMIN)
+
+
+async def test_removed_tenants_leave_room_for_others(
+    directory: PostgresDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TENANTS_MAX", 2)
+    for name in ("a", "b"):
+        await directory.create_tenant(name, ANY, ADMIN)
+    with pytest.raises(Unwritten, match="as many as there may be"):
+        await directory.create_tenant("c", ANY, ADMIN)
+    await directory.remove_tenant("a", ADMIN)
+
+    assert (await directory.create_tenant("c", ANY, ADMIN)).id == "c"
+
+
+async def test_who_was_removed_long_ago_is_forgotten_with_keys_and_budgets(
+    directory: PostgresDirectory, link: Link
+) -> None:
+    for key in ("old/p/k", "late/p/k", "here/p/k"):
+        await with_key(directory, key, f"hg-{key}")
+        await directory.set_budget(key, Period.DAY, NanoUsd(1), ADMIN, hard=True)
+    for tenant in ("old", "late"):
+        await directory.remove_tenant(tenant, ADMIN)
+    for table, at in (("tenants", "removed_at"), ("budgets", "removed_at"), ("keys", "revoked_at")):
+        name = "id" if table == "tenants" else "tenant"
+        await link.execute(f"update headgate.{table} set {at} = {at} - interval '402 days' where {name} ^@ 'old'")
+
+    assert await retire(link, retention_days=30) == 0
+    left = await link.fetch("select id from headgate.tenants order by id")
+    assert [row["id"] for row in left] == ["here", "here/p", "here/p/k", "late", "late/p", "late/p/k"]
+    assert await link.fetchval("select count(*) from headgate.keys") == 2
+    assert await link.fetchval("select count(*) from headgate.budgets") == 2
+
+
+async def test_values_that_the_database_cannot_hold_are_not_told_as_its_absence(
+    directory: PostgresDirectory, link: Link
+) -> None:
+    with pytest.raises(Unwritten, match="correct it"):
+        await directory.place_order("throttle", "a\0b", {"concurrency": 1}, ADMIN, reason="", lasts_s=60)
+    with pytest.raises(Unwritten, match="correct it"):
+        await directory.create_tenant("acme", TenantTerms(plan="free\n"), ADMIN)
+    with pytest.raises(Unwritten, match="correct it"):
+        await directory.create_tenant("acme", TenantTerms(weight=2**40), ADMIN)
+
+    assert await link.fetchval("select version from headgate.directory_state") == 0
+    assert await link.fetchval("select count(*) from headgate.audit") == 0
+
+
+async def test_the_audit_log_tells_times_as_people_read_them(directory: PostgresDirectory) -> None:
+    order = await directory.place_order("hold", "batch", {}, ADMIN, reason="", lasts_s=60)
+    await directory.end_order(order.id, ADMIN)
+    await directory.create_tenant("acme", ANY, ADMIN)
+    await directory.create_tenant("acme/search", ANY, ADMIN)
+    noon = Instant(1_800_014_400 * SECOND)
+    await directory.create_key("acme/search/ci", digest(SECRET, "hg-one"), ANY, noon, ADMIN)
+    await directory.rotate_key("acme/search/ci", digest(SECRET, "hg-two"), noon, 60, ADMIN)
+
+    rotated, made, _, _, ended, placed = await directory.audit(before=None, limit=10)
+    assert rotated.after == {"keys": 2, "overlap_s": 60, "expires_at": "2027-01-15T12:00:00Z"}
+    assert made.after == {"expires_at": "2027-01-15T12:00:00Z"}
+    assert placed.after == ended.before
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", str((placed.after or {})["expires_at"]))
+
+
+async def test_an_order_ends_once(directory: PostgresDirectory) -> None:
+    order = await directory.place_order("pin", "small", {"level": 3}, ADMIN, reason="", lasts_s=60)
+    assert [each.id for each in await directory.orders(limit=5)] == [order.id]
+    await directory.end_order(order.id, ADMIN)
+
+    with pytest.raises(Unknown):
+        await directory.end_order(order.id, ADMIN)
+    assert await directory.orders(limit=5) == []
+
+
+# The shape of the database
+
+
+async def test_migrating_twice_at_the_same_time_applies_each_step_once(shared_postgres: Postgres) -> None:
+    url = await new_database(shared_postgres)
+    steps = await asyncio.gather(*(migrate_database(url, lambda _: None) for _ in range(4)))
+
+    assert sorted(steps) == [0, 0, 0, len(migrations())]
+
+
+async def test_a_database_of_another_version_is_told_from_one_that_fits(link: Link) -> None:
+    assert await mismatch(link, migrations()) is None
+    assert "newer version" in (await mismatch(link, migrations()[:-1]) or "")
+    await link.execute("update headgate.migrations set sha256 = 'x' where number = 1")
+    assert "another file" in (await mismatch(link, migrations()) or "")
+    await link.execute("delete from headgate.migrations")
+    assert "headgate ledger migrate" in (await mismatch(link, migrations()) or "")
+
+
+# What is said of it
+
+
+async def test_no_problem_names_the_password(shared_postgres: Postgres) -> None:
+    away = f"postgresql://u:geheim%21@127.0.0.1:{free_port()}/db"
+    with pytest.raises(DirectoryAway) as raised:
+        await PostgresDirectory(Database(away)).orders(limit=1)
+
+    assert "cannot be reached" in str(raised.value)
+    assert problem(ValueError(f"cannot parse {away} geheim%21 geheim!"), away) == "cannot parse *** *** ***"
+
+
+@pytest.mark.slow
+async def test_a_wrong_password_is_told_as_such_and_a_database_that_hangs_is_given_up() -> None:
+    with postgres(password="geheim") as server:
+        right, wrong = server.url, server.url.replace("geheim", "falsch")
+        with pytest.raises(OSError, match="refuses the user or the password"):
+            await migrate_database(wrong, lambda _: None)
+        await migrate_database(right, lambda _: None)
+        database = Database(right, connect_s_max=0.5, query_s_max=0.5)
+        directory = PostgresDirectory(database)
+        await directory.create_tenant("acme", ANY, ADMIN)
+        server.pause()
+        with pytest.raises(DirectoryAway, match="in time"):
+            async with asyncio.timeout(5):
+                await directory.create_tenant("late", ANY, ADMIN)
+        server.resume()
+        async with asyncio.timeout(10):
+            await directory.create_tenant("later", ANY, ADMIN)
+        await database.stop()
+
+
+@pytest.mark.slow
+async def test_a_database_that_takes_tls_alone_is_reached_and_one_with_another_authority_is_not(tmp_path: Path) -> None:
+    for name in ("ours", "another"):
+        (tmp_path / name).mkdir()
+    ours, another = (made_certificates(tmp_path / name) for name in ("ours", "another"))
+    with postgres(certificate=ours.certificate, key=ours.key) as server:
+        verified = f"{server.url}?sslmode=verify-full&sslrootcert="
+        assert await migrate_database(f"{verified}{ours.authority}", lambda _: None) == len(migrations())
+        for url in (f"{verified}{another.authority}", f"{server.url}?sslmode=disable"):
+            with pytest.raises(OSError, match=r"."):
+                await migrate_database(url, lambda _: None)

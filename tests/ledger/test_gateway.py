@@ -1,0 +1,312 @@
+"""Are keys of the database as good as those of the file, and is the database's absence never a caller's fault?"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from bench.postgres import postgres
+from headgate.ledger import database as database_module
+from headgate.ledger.database import Database
+from headgate.ledger.directory import PostgresDirectory
+from headgate.ports.directory import TenantTerms
+from headgate.wire.keys import digest, format_digest
+from tests.ledger.databases import ADMIN, ANY, SECRET, migrated, until, with_key
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from tests.support.ports import free_port
+
+OPERATOR = {"authorization": "Bearer hg-operator"}
+READER = {"authorization": "Bearer hg-reader"}
+
+
+def hashed(key: str) -> str:
+    return format_digest(digest(SECRET, key))
+
+
+def config_with(engine: str, url: str, **settings: Any) -> Config:
+    """The database's keys, and one of the file."""
+    config = a_config(engine)
+    del config["anonymous_tenant"]
+    return config | {
+        "key_secret": SECRET.decode(),
+        "tenants": {"filed": {"keys": [hashed("hg-filed")]}},
+        "database": {"url": url, "poll": "300ms"},
+        "admin_keys": {
+            "alice": {"key": hashed("hg-operator"), "permissions": ["read", "keys", "operate"]},
+            "bob": {"key": hashed("hg-reader"), "permissions": ["read"]},
+        },
+        **settings,
+    }
+
+
+@asynccontextmanager
+async def running(url: str, folder: Path, **settings: Any) -> AsyncIterator[GatewayInLoop]:
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(config_with(engine.url, url, **settings), folder) as gateway:
+            yield gateway
+
+
+async def asked(gateway: GatewayInLoop, key: str) -> tuple[int, dict[str, Any], dict[str, str]]:
+    async with gateway.post(chat(), headers={"authorization": f"Bearer {key}"}) as answer:
+        return answer.status, json.loads(await answer.read()), dict(answer.headers)
+
+
+async def admin(gateway: GatewayInLoop, path: str, who: dict[str, str] = OPERATOR, **body: Any) -> tuple[int, Any]:
+    async with gateway.http.post(f"{gateway.admin_url}/admin/v1/{path}", json=body, headers=who) as answer:
+        return answer.status, await answer.json()
+
+
+async def fresh(gateway: GatewayInLoop) -> None:
+    await gateway.until(lambda status: status["database"]["fresh"])
+
+
+async def made(gateway: GatewayInLoop, key: str = "acme/search/ci", **terms: Any) -> str:
+    organisation, project, _ = key.split("/")
+    await admin(gateway, "tenants/create", tenant=organisation)
+    await admin(gateway, "tenants/create", tenant=f"{organisation}/{project}")
+    status, said = await admin(gateway, "keys/create", key=key, **terms)
+    assert status == 200, said
+    return said["secret"]
+
+
+async def test_a_key_works_from_its_creation_to_its_revocation(url: str, tmp_path: Path) -> None:
+    async with running(url, tmp_path) as gateway:
+        await fresh(gateway)
+        assert (await asked(gateway, "hg-nobody"))[0] == 401
+        secret = await made(gateway)
+        assert (await asked(gateway, secret))[0] == 200
+        assert (await asked(gateway, "hg-filed"))[0] == 200
+
+        _, rotated = await admin(gateway, "keys/rotate", key="acme/search/ci", overlap_s=1)
+        assert (await asked(gateway, secret))[0] == 200
+        assert (await asked(gateway, rotated["secret"]))[0] == 200
+        await asyncio.sleep(1.1)
+        assert (await asked(gateway, secret))[0] == 401
+        assert (await asked(gateway, rotated["secret"]))[0] == 200
+
+        await admin(gateway, "keys/revoke", key="acme/search/ci")
+        status, body, _ = await asked(gateway, rotated["secret"])
+        assert (status, body["error"]["code"]) == (401, "invalid_api_key")
+
+
+async def test_scopes_narrow_from_level_to_level_and_limits_hold_at_each(url: str, tmp_path: Path) -> None:
+    async with running(url, tmp_path) as gateway:
+        await fresh(gateway)
+        await admin(gateway, "tenants/create", tenant="acme", requests_per_minute=2)
+        await admin(gateway, "tenants/create", tenant="acme/search", classes=["interactive"])
+        _, one = await admin(gateway, "keys/create", key="acme/search/one", plan="critical")
+        _, two = await admin(gateway, "keys/create", key="acme/search/two", models=["another"])
+
+        headers = {"authorization": f"Bearer {one['secret']}", "x-headgate-class": "batch"}
+        async with gateway.post(chat(), headers=headers) as answer:
+            assert answer.status == 403
+        assert (await asked(gateway, two["secret"]))[0] == 404
+        assert (await asked(gateway, one["secret"]))[0] == 200
+        assert (await asked(gateway, one["secret"]))[0] == 200
+        status, _, headers = await asked(gateway, one["secret"])
+        assert status == 429
+        assert int(headers["Retry-After"]) >= 1
+
+        await admin(gateway, "tenants/change", tenant="acme")
+        assert (await asked(gateway, one["secret"]))[0] == 200
+
+
+async def test_a_key_is_told_its_own_limits(url: str, tmp_path: Path) -> None:
+    async with running(url, tmp_path) as gateway:
+        await fresh(gateway)
+        secret = await made(gateway, requests_per_minute=10, classes=["interactive"])
+        await asked(gateway, secret)
+        async with gateway.http.get(gateway.url + "/v1/usage", headers={"authorization": f"Bearer {secret}"}) as answer:
+            said = await answer.json()
+        async with gateway.http.get(gateway.url + "/v1/usage") as answer:
+            assert answer.status == 401
+
+    assert said["tenant"] == "acme/search/ci"
+    assert said["classes"] == ["interactive"]
+    assert said["limits"] == [{"tenant": "acme/search/ci", "requests_per_minute": 10}]
+    assert (said["requests"]["limit"], said["requests"]["remaining"]) == (10, 9)
+    assert 0 < said["requests"]["reset_s"] <= 6
+
+
+async def test_a_tenant_of_the_file_wins_over_one_of_the_same_id(url: str, tmp_path: Path) -> None:
+    async with running(url, tmp_path, tenants={"acme/search/ci": {"keys": [hashed("hg-filed")]}}) as gateway:
+        await fresh(gateway)
+        secret = await made(gateway)
+        status = await gateway.status()
+
+        assert status["database"]["shadowed_by_file"] == ["acme/search/ci"]
+        assert (await asked(gateway, "hg-filed"))[0] == 200
+        assert (await asked(gateway, secret))[0] == 401
+
+
+async def test_without_a_database_a_gateway_with_keys_of_its_own_is_ready_and_one_without_is_not(
+    tmp_path: Path,
+) -> None:
+    away = f"postgresql://nobody:geheim@127.0.0.1:{free_port()}/none"
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    async with running(away, tmp_path / "one") as gateway:
+        await gateway.until(lambda status: "reached" in status["database"]["problem"])
+        async with gateway.http.get(gateway.admin_url + "/ready") as answer:
+            assert answer.status == 200
+        assert (await asked(gateway, "hg-filed"))[0] == 200
+        status, body, headers = await asked(gateway, "hg-unknown")
+        page = json.dumps(await gateway.status())
+
+    assert (status, body["error"]["code"], headers["Retry-After"]) == (503, "key_unverified", "5")
+    assert "database" in body["error"]["message"]
+    assert "geheim" not in page + json.dumps(body)
+
+    async with running(away, tmp_path / "two", tenants={}) as gateway:
+        async with gateway.http.get(gateway.admin_url + "/ready") as answer:
+            assert answer.status == 503
+            assert "no key is known" in await answer.text()
+        async with gateway.post(chat()) as answer:
+            assert answer.status == 401, "no key at all was given, and that can be said without any database"
+
+
+async def test_a_database_of_another_version_makes_it_not_ready_and_says_the_next_step(
+    shared_postgres: Any, tmp_path: Path
+) -> None:
+    from tests.ledger.databases import new_database
+
+    async with running(await new_database(shared_postgres), tmp_path) as gateway:
+        await gateway.until(lambda status: "migrate" in (status["database"]["problem"] or ""))
+        async with gateway.http.get(gateway.admin_url + "/ready") as answer:
+            assert answer.status == 503
+            assert "headgate ledger migrate" in await answer.text()
+
+
+@pytest.mark.slow
+async def test_known_keys_outlive_the_database_and_unknown_ones_are_not_called_wrong(tmp_path: Path) -> None:
+    with postgres() as server:
+        url = await migrated(server.url)
+        async with running(url, tmp_path) as gateway:
+            await fresh(gateway)
+            secret = await made(gateway)
+            _, short = await admin(gateway, "keys/create", key="acme/search/short", expires_in_s=3)
+            server.kill()
+            await gateway.until(lambda status: not status["database"]["fresh"])
+            seen = [await asked(gateway, key) for key in [secret, "hg-unknown", "hg-filed"] * 10]
+            status, said = await admin(gateway, "keys/create", key="acme/search/late")
+            assert (status, said["error"]["code"]) == (503, "database_away")
+            await asyncio.sleep(3)
+            expired = await asked(gateway, short["secret"])
+
+            assert [each[0] for each in seen] == [200, 503, 200] * 10
+            assert expired[0] == 401, "that it has expired is known without the database"
+
+            server.restart()
+            await gateway.until(lambda status: status["database"]["fresh"], seconds_max=20)
+            assert (await asked(gateway, "hg-unknown"))[0] == 401
+            assert (await asked(gateway, secret))[0] == 200
+
+
+@contextmanager
+def callers_of_the_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
+    """The names of the tasks that ask it anything, noted where the bytes leave."""
+    import asyncpg
+
+    tasks: set[str] = set()
+
+    def noting(method: Any) -> Any:
+        def noted(*arguments: Any, **named: Any) -> Any:
+            task = asyncio.current_task()
+            assert task is not None
+            tasks.add(task.get_name())
+            return method(*arguments, **named)
+
+        return noted
+
+    for name in ("fetch", "fetchrow", "fetchval", "execute", "executemany"):
+        monkeypatch.setattr(asyncpg.Connection, name, noting(getattr(asyncpg.Connection, name)))
+    monkeypatch.setattr(database_module.asyncpg, "connect", noting(asyncpg.connect))
+    yield tasks
+
+
+async def test_no_request_asks_the_database(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = Database(url)
+    await with_key(PostgresDirectory(database), "acme/search/ci", "hg-one")
+    await database.stop()
+    with callers_of_the_database(monkeypatch) as tasks:
+        async with running(url, tmp_path) as gateway:
+            await fresh(gateway)
+            answers = [await asked(gateway, key) for key in ["hg-one", "hg-nobody", "hg-filed"] * 20]
+            async with gateway.http.get(gateway.url + "/v1/usage", headers={"authorization": "Bearer hg-one"}) as said:
+                assert said.status == 200
+            assert tasks == {"follow the directory"}
+            # It would be seen: what an operator asks does go there.
+            assert (await admin(gateway, "tenants/list"))[0] == 200
+            assert len(tasks) == 2
+
+    assert [each[0] for each in answers] == [200, 401, 200] * 20
+
+
+async def test_orders_of_operators_hold_until_they_end(url: str, tmp_path: Path) -> None:
+    async with running(url, tmp_path) as gateway:
+        await fresh(gateway)
+        secret = await made(gateway)
+        [endpoint] = [each["id"] for each in (await gateway.status())["endpoints"]]
+
+        status, order = await admin(gateway, "orders/place", verb="throttle", target="acme", lasts_s=60, concurrency=1)
+        assert status == 200, order
+        await admin(gateway, "orders/end", order=order["order"])
+        await admin(gateway, "orders/place", verb="throttle", target="acme", lasts_s=60, requests_per_minute=1)
+        assert [(await asked(gateway, secret))[0] for _ in range(2)] == [200, 429]
+        assert (await asked(gateway, "hg-filed"))[0] == 200
+
+        _, order = await admin(gateway, "orders/place", verb="drain", target=endpoint, lasts_s=60, reason="new driver")
+        [seen] = (await gateway.status())["endpoints"]
+        assert seen["drained"]
+        assert (await asked(gateway, "hg-filed"))[0] == 503
+        await admin(gateway, "orders/end", order=order["order"])
+        assert (await asked(gateway, "hg-filed"))[0] == 200
+
+        await admin(gateway, "orders/place", verb="hold", target="interactive", lasts_s=1)
+        began = asyncio.get_running_loop().time()
+        assert (await asked(gateway, "hg-filed"))[0] == 200
+        assert asyncio.get_running_loop().time() - began > 0.3, "it waited until the order had ended"
+
+        status, refused = await admin(gateway, "orders/place", verb="hold", target="interactiv", lasts_s=1)
+        assert status == 404
+        assert "interactive" in refused["error"]["message"]
+        _, audit = await admin(gateway, "audit/list")
+
+    assert [each["action"] for each in audit["data"]][:2] == ["order.hold", "order.end"]
+    assert {each["actor"] for each in audit["data"]} == {"alice"}
+    assert {each["origin"] for each in audit["data"]} == {"127.0.0.1"}
+
+
+async def test_a_file_that_is_read_anew_keeps_the_tenants_of_the_database(url: str, tmp_path: Path) -> None:
+    async with running(url, tmp_path) as gateway:
+        await fresh(gateway)
+        secret = await made(gateway)
+        config = yaml.safe_load(gateway.file.read_text()) | {"fairness_depth": 2}
+        await gateway.rewrite(config)
+
+        assert (await asked(gateway, secret))[0] == 200
+
+
+async def test_terms_of_the_database_are_those_that_the_policy_has(url: str, tmp_path: Path) -> None:
+    database = Database(url)
+    directory = PostgresDirectory(database)
+    await with_key(directory, "acme/search/ci", "hg-one", TenantTerms(weight=7, concurrency=3))
+    await directory.change_tenant("acme", TenantTerms(plan="critical"), ADMIN)
+    async with running(url, tmp_path) as gateway:
+        await fresh(gateway)
+        inside = gateway.gateway._accounts._directory
+        assert inside is not None
+        tenant = inside.tenant("acme/search/ci")  # type: ignore[arg-type]
+        assert tenant is not None
+        assert (tenant.weight, tenant.plan, tenant.limits.concurrency) == (7, "critical", 3)
+        await directory.remove_tenant("acme", ADMIN)
+        await until(lambda: inside.tenant("acme/search/ci") is None)  # type: ignore[arg-type]
+        assert (await asked(gateway, "hg-one"))[0] == 401
+        await directory.create_tenant("acme", ANY, ADMIN)
+    await database.stop()

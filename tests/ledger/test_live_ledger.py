@@ -1,0 +1,157 @@
+"""Does a whole gateway keep its ledger: through absences, restarts and mistakes, and without telling secrets?"""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.postgres import Postgres
+from headgate.compose import ledger as ledger_module
+from headgate.wire.keys import digest, format_digest
+from tests.ledger.databases import SECRET, new_database
+from tests.ledger.rows import all_rows
+from tests.lessons.ledgers import a_gateway, with_ledger, written
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import GatewayInLoop, chat, gateway_in_loop
+from tests.support.ports import free_port
+
+WORDS = ("canary-prompt", "canary-answer", "hg-canary-key", "canary-idempotency", "canary-engine-key", "canary-unkept")
+Link = "asyncpg.Connection[Any]"
+
+
+async def ask(gateway: GatewayInLoop, body: dict[str, Any], **headers: str) -> int:
+    async with gateway.post(body, headers=headers) as answer:
+        await answer.read()
+        return answer.status
+
+
+async def test_of_callers_metadata_the_configured_keys_are_kept_and_nothing_else(
+    url: str, link: Link, tmp_path: Path
+) -> None:
+    kept = {"feature": "søk", "conversation": "c" * 128, "other": "x"}
+    shapes: list[Any] = [
+        *(kept, {"feature": 7}, {"feature": "c" * 129}, {"feature": "a\0b"}, "text", None, [], {}),
+        {f"k{n}": "x" * 512 for n in range(100)},
+    ]
+    async with FakeEngine() as engine, a_gateway(url, tmp_path, engine.url) as gateway:
+        for metadata in shapes:
+            assert await ask(gateway, chat(metadata=metadata)) == 200
+        rows = await written(gateway, len(shapes))
+
+    found = [row.metadata for row in rows]
+    assert found == [(("conversation", "c" * 128), ("feature", "søk")), *[()] * (len(shapes) - 1)]
+    assert len(await all_rows(link)) == len(shapes)
+
+
+async def test_no_prompt_answer_key_or_secret_is_in_rows_spool_or_log(
+    url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    said = b'{"choices":[{"index":0,"message":{"content":"canary-answer"}}],"usage":{"prompt_tokens":3}}'
+    async with FakeEngine(api_key="canary-engine-key") as engine:
+        engine.behaviour = Behaviour(body=said)
+        config = with_ledger(url, tmp_path, engine.url)
+        config["pools"]["small"]["api_key"] = "canary-engine-key"
+        config["tenants"]["acme"] = {"keys": [format_digest(digest(SECRET, "hg-canary-key"))]}
+        headers = {"authorization": "Bearer hg-canary-key", "idempotency-key": "canary-idempotency"}
+        metadata = {"feature": "kept-word", "other": "canary-unkept"}
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            assert await ask(gateway, chat("canary-prompt", metadata=metadata), **headers) == 200
+            await ask(gateway, chat("canary-prompt", model="unknown", metadata=metadata), **headers)
+            await written(gateway, 1)
+        # What waits on disk while the database is away.
+        config["database"]["url"] = f"postgresql://postgres:canary-password@127.0.0.1:{free_port()}/x"
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            engine.behaviour = Behaviour(hang_before_head=True)
+            hanging = asyncio.create_task(ask(gateway, chat("canary-prompt", metadata=metadata), **headers))
+            await gateway.until(lambda status: status["attempts_open"] == 1)
+            on_disk = _all_bytes(tmp_path / "spool")
+            hanging.cancel()
+            await asyncio.wait([hanging])
+    on_disk += _all_bytes(tmp_path / "spool")
+    tables = await link.fetch(
+        "select relname from pg_class where relnamespace = 'headgate'::regnamespace and relkind = 'r'"
+    )
+    for table in tables:
+        on_disk += repr(await link.fetch(f"select * from headgate.{table[0]}")).encode()
+
+    assert b"kept-word" in on_disk
+    assert [word for word in (*WORDS, "canary-password") if word.encode() in on_disk or word in caplog.text] == []
+
+
+def _all_bytes(folder: Path) -> bytes:
+    return b"".join(file.read_bytes() for file in folder.iterdir())
+
+
+async def test_rows_that_could_not_be_written_wait_for_the_next_start(url: str, link: Link, tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = with_ledger(f"postgresql://postgres@127.0.0.1:{free_port()}/x", tmp_path, engine.url)
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            for _ in range(5):
+                assert await ask(gateway, chat()) == 200
+        config["database"]["url"] = url
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            assert await ask(gateway, chat()) == 200
+            await written(gateway, 6)
+        left = sorted(file.suffix for file in (tmp_path / "spool").iterdir())
+
+    rows = await all_rows(link)
+    assert [row.outcome for row in rows] == ["completed"] * 6
+    assert left == []
+
+
+async def test_a_database_that_was_not_migrated_is_not_ready_and_says_what_to_do(
+    shared_postgres: Postgres, tmp_path: Path
+) -> None:
+    url = await new_database(shared_postgres)
+    async with FakeEngine() as engine, a_gateway(url, tmp_path, engine.url) as gateway:
+        async with asyncio.timeout(5):
+            while True:
+                async with gateway.http.get(gateway.admin_url + "/ready") as answer:
+                    if answer.status == 503:
+                        said = await answer.text()
+                        break
+                await asyncio.sleep(0.05)
+
+    assert "headgate ledger migrate" in said
+
+
+async def test_how_endpoints_spend_their_time_is_written_by_whoever_decides(
+    url: str, link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger_module, "ENDPOINT_TIMES_S", 0.2)
+    async with FakeEngine() as engine, a_gateway(url, tmp_path, engine.url) as gateway:
+        assert await ask(gateway, chat()) == 200
+        await asyncio.sleep(0.7)
+
+    [row] = await link.fetch(
+        "select count(distinct at) as times, count(distinct endpoint) as endpoints, sum(whole_us) as whole,"
+        " sum(starting_us + unready_us + idle_us + billed_us + late_us) as parts from headgate.endpoint_time"
+    )
+    assert row["times"] >= 3
+    assert row["endpoints"] == 1
+    assert row["whole"] > 500_000
+    assert abs(row["parts"] - row["whole"]) <= 10 * row["times"]
+
+
+async def test_a_spool_that_cannot_be_used_stops_the_start_with_the_next_step(url: str, tmp_path: Path) -> None:
+    (tmp_path / "spool").write_text("a file, not a folder")
+    async with FakeEngine() as engine:
+        with pytest.raises(OSError, match=r"ledger.spool: .*; make it a folder that this process may write"):
+            async with a_gateway(url, tmp_path, engine.url):
+                pass
+
+
+async def test_the_ledger_is_in_status_and_metrics(url: str, tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_gateway(url, tmp_path, engine.url) as gateway:
+        for _ in range(3):
+            assert await ask(gateway, chat()) == 200
+        await written(gateway, 3)
+        async with gateway.http.get(gateway.admin_url + "/metrics") as answer:
+            page = await answer.text()
+
+    assert "headgate_ledger_rows_waiting 0.0" in page
+    assert "headgate_ledger_database_up 1.0" in page
+    assert 'headgate_ledger_rows_lost_total{why="spool"} 0.0' in page

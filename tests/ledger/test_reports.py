@@ -1,0 +1,585 @@
+"""Do reports say what the rows come to, whatever they are asked by?"""
+
+import csv
+from dataclasses import replace
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.postgres import Postgres
+from headgate.cli import cost_csv
+from headgate.edge.admin_cost import cost_routes
+from headgate.ledger import report_queries
+from headgate.ledger.database import Database
+from headgate.ledger.reports import PostgresReports, Terms
+from headgate.model.money import Cause, NanoUsd, Price
+from headgate.model.units import Instant
+from headgate.ports.ledger import UsageRow
+from headgate.ports.reports import CostLine, LedgerAway, NothingFound, Report, Rows
+from tests.ledger.databases import ADMIN, new_database
+from tests.ledger.ledgers import HOUR_US, USD, at, endpoint_time, reading, usage, written
+from tests.support.ports import free_port
+
+BY_HOUR = {"small": (Price(hour=NanoUsd(2 * USD)),)}
+NOVEMBER = Rows(at("2026-11-01"), at("2026-12-01"))
+PARTS = ("input_nano_usd", "output_nano_usd", "overhead_nano_usd", "retries_nano_usd", "idle_nano_usd")
+SUMS = (*PARTS, "requests", "unsent", "attempts", "tokens_in", "tokens_out", "engine_us", "charged_nano_usd")
+
+
+def some_rows() -> list[UsageRow]:
+    """Three tenants, two models, a retry, a client that left, one that was refused, a correction."""
+    web, app, beta = "acme/search/web", "acme/chat/app", "beta"
+    failed = usage("2026-11-03T10:00", "r2", cause=Cause.RETRY, endpoint="small-1", reserved_nano_usd=NanoUsd(0))
+    large = {"model": "chat-large", "pool": "large", "service_class": "batch"}
+    return [
+        usage("2026-11-02T23:59", "r1", tenant=web, metadata=(("conversation", "c1"), ("feature", "find"))),
+        failed,
+        usage("2026-11-03T10:00", "r2", attempt=2, endpoint="small-2", metadata=(("conversation", "c1"),)),
+        usage("2026-11-03T11:30", "r3", tenant=app, output=3_000, tokens_cached=20, **large),
+        usage("2026-11-03T12:00", "r4", tenant=beta, cause=Cause.CLIENT_LEFT, **large),
+        usage("2026-11-03T12:30", "r5", tenant=beta, cause=None),
+        usage(
+            "2026-11-03T12:00",
+            "r4",
+            tenant=beta,
+            cause=Cause.CLIENT_LEFT,
+            **{**large, "correction": 1, "tokens_in": -5, "tokens_out": 0, "reserved_nano_usd": NanoUsd(0)},
+            input=-40,
+            output=0,
+            overhead=0,
+        ),
+    ]
+
+
+async def report(reports: PostgresReports, rows: Rows = NOVEMBER, *, by: str = "tenant", **asked: Any) -> Report:
+    return await reports.report(rows, **{"by": by, "key": "", "depth": 1, "limit": 50, **asked})
+
+
+def costs(lines: Any) -> dict[str, int]:
+    return {line.name: line.cost_nano_usd for line in lines}
+
+
+def adds_up(told: Report) -> None:
+    for line in (*told.lines, told.total):
+        assert sum(getattr(line, part) for part in PARTS) == line.cost_nano_usd
+    for name in SUMS:
+        assert sum(getattr(line, name) for line in told.lines) == getattr(told.total, name), name
+
+
+@pytest.mark.parametrize(
+    ("by", "expected"),
+    [
+        ("tenant", {"acme": 6_200, "beta": 960}),
+        ("model", {"chat": 3_000, "chat-large": 4_160}),
+        ("class", {"interactive": 3_000, "batch": 4_160}),
+        ("pool", {"small": 3_000, "large": 4_160, "": 0}),
+        ("day", {"2026-11-02": 1_000, "2026-11-03": 6_160}),
+    ],
+)
+async def test_lines_come_to_the_total_whatever_they_are_asked_by(
+    url: str, tmp_path: Path, by: str, expected: dict[str, int]
+) -> None:
+    await written(url, tmp_path, some_rows())
+    async with reading(url) as reports:
+        told = await report(reports, by=by)
+
+    adds_up(told)
+    assert costs(told.lines) == expected
+    total = told.total
+    assert (total.requests, total.unsent, total.attempts) == (4, 1, 5)
+    assert (total.cost_nano_usd, total.retries_nano_usd, total.charged_nano_usd) == (7_160, 1_000, 6_160)
+    assert (total.tokens_in, total.tokens_cached, total.tokens_out) == (195, 20, 160)
+    assert total.request_nano_usd == 1_790
+    assert sum(line.share for line in told.lines) == pytest.approx(1)
+
+
+async def test_hours_of_single_rows_come_to_the_sums_of_their_day(url: str, tmp_path: Path) -> None:
+    await written(url, tmp_path, some_rows())
+    noon = at("2026-11-03T12:00")
+    async with reading(url) as reports:
+        whole = await report(reports, Rows(at("2026-11-03"), at("2026-11-04")), by="model")
+        before = await report(reports, Rows(at("2026-11-03"), noon), by="model")
+        after = await report(reports, Rows(noon, at("2026-11-04")), by="model")
+
+    for name in (*SUMS, "cost_nano_usd", "tokens_cached"):
+        assert getattr(whole.total, name) == getattr(before.total, name) + getattr(after.total, name), name
+    assert costs(before.lines) == {"chat": 2_000, "chat-large": 3_200}
+
+
+async def test_what_is_asked_for_narrows_and_the_lines_are_what_is_below(url: str, tmp_path: Path) -> None:
+    await written(url, tmp_path, some_rows())
+    acme = replace(NOVEMBER, tenant="acme")
+    async with reading(url) as reports:
+        projects = await report(reports, acme, depth=2)
+        keys = await report(reports, acme, depth=3)
+        batch = await report(reports, replace(acme, service_class="batch"), by="model")
+        large = await report(reports, replace(NOVEMBER, model="chat-large"))
+        first = await report(reports, by="tenant", depth=3, limit=1)
+
+    assert costs(projects.lines) == {"acme/chat": 3_200, "acme/search": 3_000}
+    assert costs(keys.lines) == {"acme/chat/app": 3_200, "acme/search/web": 3_000}
+    assert costs(batch.lines) == {"chat-large": 3_200}
+    assert costs(large.lines) == {"acme": 3_200, "beta": 960}
+    assert projects.account is None, "what endpoints cost is not any one tenant's"
+    assert (costs(first.lines), first.left_out) == ({"acme/chat/app": 3_200}, 2)
+    assert first.total.cost_nano_usd == 7_160
+
+
+async def test_units_of_business_are_found_by_their_key(url: str, tmp_path: Path) -> None:
+    await written(url, tmp_path, some_rows())
+    async with reading(url, lambda: Terms(unit="feature")) as reports:
+        conversations = await report(reports, by="unit", key="conversation")
+        features = await report(reports, by="unit", key="feature")
+
+        by_default = await report(reports, by="unit", key="")
+        assert costs(by_default.lines) == costs(features.lines)
+
+    adds_up(conversations)
+    assert costs(conversations.lines) == {"": 5_160, "c1": 2_000}
+    assert costs(features.lines) == {"": 6_160, "find": 1_000}
+    assert conversations.by == "conversation"
+
+
+@pytest.mark.parametrize(
+    "hostile", ["' or 1=1 --", "'; drop table headgate.usage_days; --", "$1", "%", "a\\'b", "\u00e9"]
+)
+async def test_whatever_is_named_is_only_a_name(url: str, tmp_path: Path, hostile: str) -> None:
+    await written(url, tmp_path, some_rows())
+    async with reading(url) as reports:
+        for rows in (
+            replace(NOVEMBER, tenant=hostile),
+            replace(NOVEMBER, model=hostile),
+            replace(NOVEMBER, service_class=hostile),
+        ):
+            with pytest.raises(NothingFound):
+                await report(reports, rows, by="model")
+        told = await report(reports, by="unit", key=hostile)
+        with pytest.raises(NothingFound):
+            await reports.request(hostile, "", now=at("2026-11-04"))
+        with pytest.raises(NothingFound):
+            await reports.statements("2026-11", hostile, now=at("2026-11-04"))
+
+    assert costs(told.lines) == {"": 7_160}
+
+
+async def test_many_units_are_told_as_few_are(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await written(url, tmp_path, some_rows())
+    async with reading(url) as reports:
+        few = await report(reports, by="unit", key="conversation")
+        monkeypatch.setattr(report_queries, "UNITS_FEW", 0)
+        many = await report(reports, by="unit", key="conversation")
+        first = await report(reports, by="unit", key="conversation", limit=1)
+
+    assert many == few
+    assert (costs(first.lines), first.left_out, first.total) == ({"": 5_160}, 1, few.total)
+
+
+# What endpoints cost
+
+
+async def test_the_account_of_a_month_shows_what_it_cannot_explain(url: str, tmp_path: Path) -> None:
+    times = [
+        endpoint_time("2026-11-03T10:00", idle_us=HOUR_US // 2),
+        endpoint_time("2026-11-03T11:00", starting_us=HOUR_US // 4, late_us=HOUR_US // 8, endpoint="small-1"),
+        endpoint_time("2026-12-01", idle_us=HOUR_US),
+        endpoint_time("2026-11-01", idle_us=HOUR_US),
+    ]
+    rows = [
+        usage("2026-11-03T10:30", "r1", input=1 * USD, output=0, overhead=0),
+        usage("2026-11-03T10:40", "r2", input=USD // 4, output=0, overhead=0, cause=Cause.HEDGE),
+        usage("2026-11-03T10:40", "r3", input=7 * USD, output=0, overhead=0, pool="hosted"),
+    ]
+    await written(url, tmp_path, rows, times)
+    async with reading(url, lambda: Terms(BY_HOUR)) as reports:
+        told = await report(reports, by="pool")
+        hour = await report(reports, Rows(at("2026-11-03T10:00"), at("2026-11-03T11:00")))
+        minutes = await report(reports, Rows(at("2026-11-03T10:01"), at("2026-11-03T11:00")))
+
+    account = told.account
+    assert account is not None
+    # Midnight's row tells of the day that ended, so one is of October and one of November.
+    assert (account.paid_time_nano_usd, account.paid_tokens_nano_usd) == (6 * USD, 7 * USD)
+    assert (account.attributed_nano_usd, account.waste_nano_usd) == (8 * USD, {"hedge": USD // 4})
+    assert (account.idle_nano_usd, account.starting_nano_usd, account.late_nano_usd) == (3 * USD, USD // 2, USD // 4)
+    assert account.unexplained_nano_usd == USD
+    assert told.accounts.keys() == {"small", "hosted"}
+    assert told.accounts["hosted"].unexplained_nano_usd == 0
+    for part in (hour, minutes):
+        assert part.account is not None
+        assert part.account.paid_time_nano_usd == 2 * USD
+        assert part.account.starting_nano_usd == USD // 2
+
+
+async def test_a_day_that_explains_itself_has_nothing_unexplained(url: str, tmp_path: Path) -> None:
+    await written(url, tmp_path, [usage("2026-11-03T10:30", "r", input=USD, output=0, overhead=0)],
+                  [endpoint_time("2026-11-03T11:00", idle_us=HOUR_US // 2)])  # fmt: skip
+    async with reading(url, lambda: Terms(BY_HOUR)) as reports:
+        told = await report(reports)
+
+    assert told.account is not None
+    assert (told.account.unexplained_nano_usd, told.account.unexplained_fraction) == (0, 0.0)
+
+
+async def test_idle_time_is_shared_by_weight_also_with_those_who_sent_nothing(url: str, tmp_path: Path) -> None:
+    weights = {"small": {"acme": 300, "quiet": 100}}
+    await written(url, tmp_path, some_rows(), [endpoint_time("2026-11-03T10:00", idle_us=HOUR_US)])
+    async with reading(url, lambda: Terms(BY_HOUR, weights)) as reports:
+        told = await report(reports)
+        projects = await report(reports, replace(NOVEMBER, tenant="acme"), depth=2)
+        month = await reports.statements("2026-11", "", now=at("2026-11-20"))
+    async with reading(url) as reports:
+        left_with_platform = await report(reports)
+
+    adds_up(told)
+    idle = {line.name: line.idle_nano_usd for line in told.lines}
+    assert idle == {"acme": 3 * USD // 2, "quiet": USD // 2, "beta": 0}
+    assert told.total.charged_nano_usd == 6_160 + 2 * USD
+    assert {line.name: line.idle_nano_usd for line in projects.lines} == {
+        "acme": 3 * USD // 2,
+        "acme/chat": 0,
+        "acme/search": 0,
+    }
+    assert {each.tenant: each.charged_nano_usd for each in month} == {
+        "acme": 5_200 + 3 * USD // 2,
+        "beta": 960,
+        "quiet": USD // 2,
+    }
+    assert left_with_platform.total.idle_nano_usd == 0
+
+
+async def test_idle_time_that_is_shared_is_in_every_total_that_is_not_of_a_class_or_model(
+    url: str, tmp_path: Path
+) -> None:
+    """Divided where lines are something it can be divided among, else as a line of its own."""
+    weights = {"small": {"acme": 300, "quiet": 100}}
+    times = [endpoint_time(f"2026-11-0{day}T10:00", idle_us=HOUR_US) for day in (3, 4)]
+    await written(url, tmp_path, some_rows(), times)
+    acme = replace(NOVEMBER, tenant="acme")
+    async with reading(url, lambda: Terms(BY_HOUR, weights)) as reports:
+        told = {by: await report(reports, by=by, key="x") for by in ("tenant", "pool", "day", "model", "class", "unit")}
+        mine = {by: await report(reports, acme, by=by) for by in ("tenant", "pool", "day", "model", "class")}
+        one = await report(reports, by="model", limit=1)
+        dear = await report(reports, by="day", limit=2)
+        batch = await report(reports, replace(NOVEMBER, service_class="batch"))
+        with pytest.raises(NothingFound):
+            await report(reports, replace(NOVEMBER, tenant="nobody"))
+
+    for each in (*told.values(), *mine.values()):
+        adds_up(each)
+    assert {each.total.cost_nano_usd for each in told.values()} == {7_160 + 4 * USD}
+    assert {each.total.charged_nano_usd for each in told.values()} == {6_160 + 4 * USD}
+    assert {each.total.charged_nano_usd for each in mine.values()} == {5_200 + 3 * USD}
+    idle = {
+        by: {line.name: line.idle_nano_usd for line in each.lines if line.idle_nano_usd} for by, each in told.items()
+    }
+    assert idle["pool"] == {"small": 4 * USD}
+    assert idle["day"] == {"2026-11-03": 2 * USD, "2026-11-04": 2 * USD}
+    assert idle["model"] == idle["class"] == idle["unit"] == {"(idle)": 4 * USD}
+    assert (costs(one.lines), one.left_out) == ({"(idle)": 4 * USD}, 2)
+    assert (costs(dear.lines), dear.left_out) == ({"2026-11-03": 6_160 + 2 * USD, "2026-11-04": 2 * USD}, 1)
+    assert batch.total.idle_nano_usd == 0
+
+
+async def test_a_tenant_bears_no_idle_time_of_months_before_it_was_made(url: str, tmp_path: Path, link: Any) -> None:
+    """Neither does it where it sent something before: the file had it then."""
+    weights = {"small": {"acme": 100, "newcomer": 100, "moved": 100}}
+    for name in ("newcomer", "moved"):
+        await link.execute("insert into headgate.tenants (id, created_at, changed) values ($1, $2, 1)", name,
+                           report_queries.moment(at("2026-11-20")))  # fmt: skip
+    times = [endpoint_time(f"2026-{day}T10:00", idle_us=HOUR_US) for day in ("10-10", "11-10", "11-21")]
+    await written(url, tmp_path, [usage("2026-11-05T09:00", "r", tenant="moved/a/b")], times)
+    async with reading(url, lambda: Terms(BY_HOUR, weights)) as reports:
+        october = await reports.statements("2026-10", "", now=at("2026-11-25"))
+        november = await reports.statements("2026-11", "", now=at("2026-11-25"))
+
+    assert {each.tenant: each.charged_nano_usd for each in october} == {"acme": 2 * USD}
+    assert {each.tenant: each.charged_nano_usd // 1_000_000 for each in november} == {
+        "acme": 1_000 + 666,
+        "moved": 1_000 + 666,
+        "newcomer": 666,
+    }
+
+
+async def test_days_are_days_whatever_the_database_writes_them_like(url: str, tmp_path: Path, link: Any) -> None:
+    name = await link.fetchval("select current_database()")
+    await link.execute(f"alter database {name} set datestyle = 'German'")
+    await link.execute(f"alter database {name} set timezone = 'Asia/Tokyo'")
+    await written(url, tmp_path, some_rows(), [endpoint_time("2026-11-03T23:30", idle_us=HOUR_US // 2)])
+    async with reading(url, lambda: Terms(BY_HOUR)) as reports:
+        told = await report(reports, by="day")
+        month = await reports.forecast("", now=at("2026-11-04"))
+
+    assert costs(told.lines) == {"2026-11-02": 1_000, "2026-11-03": 6_160}
+    assert told.account is not None
+    assert told.account.paid_time_nano_usd == 2 * USD
+    assert month.forecasts[0].spent_nano_usd == 2 * USD + 4_160
+
+
+# One request
+
+
+async def test_a_request_is_told_attempt_by_attempt(url: str, tmp_path: Path) -> None:
+    await written(url, tmp_path, some_rows())
+    async with reading(url) as reports:
+        told = await reports.request("r2", "", now=at("2026-11-05"))
+        corrected = await reports.request("r4", "2026-11-03", now=at("2026-11-05"))
+        unsent = await reports.request("r5", "", now=at("2026-11-05"))
+        with pytest.raises(NothingFound, match=r"on 2026-11-02.*x-request-id"):
+            await reports.request("r4", "2026-11-02", now=at("2026-11-05"))
+
+    assert [(each.attempt, each.cause, each.payer, each.cost_nano_usd) for each in told.attempts] == [
+        (1, "retry", "platform", 1_000),
+        (2, "answer", "tenant", 1_000),
+    ]
+    assert (told.input_nano_usd, told.output_nano_usd, told.overhead_nano_usd) == (100, 800, 100)
+    assert (told.retries_nano_usd, told.cost_nano_usd, told.charged_nano_usd) == (1_000, 2_000, 1_000)
+    assert told.reserved_nano_usd == 5_000
+    assert (corrected.cost_nano_usd, len(corrected.attempts)) == (960, 2)
+    assert (unsent.outcome, unsent.cost_nano_usd) == ("rate_limited", 0)
+
+
+# A month
+
+
+async def test_a_statement_as_csv_adds_up_to_the_last_digit(url: str, tmp_path: Path) -> None:
+    odd = [
+        usage(f"2026-11-{day:02}T08:00", f"q{day}", tenant=f"acme/p{day % 3}/k", output=333_333_333 + day, input=day)
+        for day in range(1, 29)
+    ]
+    await written(url, tmp_path, [*some_rows(), *odd])
+    async with reading(url) as reports:
+        routes = cost_routes(reports, lambda: at("2026-12-02"))
+        answer = await routes[b"/admin/v1/cost/statement"].answer(_asked(routes, "statement", month="2026-11"), ADMIN)
+    rows = list(csv.DictReader(cost_csv.lines("statement", answer)))
+
+    totals = {row["tenant"]: row for row in rows if row["line"] == "total"}
+    assert totals.keys() == {"acme", "beta"}
+    for tenant, total in totals.items():
+        lines = [row for row in rows if row["tenant"] == tenant and row["line"] == "usage"]
+        for column in ("input_usd", "output_usd", "overhead_usd", "charged_usd"):
+            assert sum(Decimal(row[column]) for row in lines) == Decimal(total[column])
+        for row in (*lines, total):
+            parts = (Decimal(row[f"{part}_usd"]) for part in ("input", "output", "overhead"))
+            assert sum(parts) == Decimal(row["charged_usd"])
+    [whole] = [row for row in rows if row["line"] == "total of all"]
+    assert Decimal(whole["charged_usd"]) == sum(Decimal(row["charged_usd"]) for row in totals.values())
+    nano = 6_160 + sum(row.input_nano_usd + row.output_nano_usd + row.overhead_nano_usd for row in odd)
+    assert Decimal(whole["charged_usd"]) == Decimal(nano) / USD
+    assert answer["data"][0]["complete"] is True
+
+
+async def test_where_nobody_says_since_when_it_is_the_month_and_for_units_the_day(url: str, tmp_path: Path) -> None:
+    await written(url, tmp_path, some_rows())
+    async with reading(url) as reports:
+        routes = cost_routes(reports, lambda: Instant(at("2026-11-03T15:20") + 7))
+        ask = routes[b"/admin/v1/cost/report"].answer
+        month = await ask(_asked(routes, "report"), ADMIN)
+        units = await ask(_asked(routes, "report", by="unit", key="conversation"), ADMIN)
+        part = await ask(_asked(routes, "report", until="2026-11-03T11:45"), ADMIN)
+
+    assert (month["since"], month["until"]) == (at("2026-11-01"), at("2026-11-04"))
+    assert (units["since"], units["until"]) == (at("2026-11-03"), at("2026-11-04"))
+    assert part["since"] == at("2026-11-01")
+
+
+def _asked(routes: Any, name: str, **fields: Any) -> Any:
+    return routes[f"/admin/v1/cost/{name}".encode()].body(**fields)
+
+
+# What is to come
+
+
+async def test_a_month_is_foreseen_beside_its_budgets(url: str, tmp_path: Path) -> None:
+    days = [date(2026, 10, 20) + timedelta(days=number) for number in range(26)]
+    rows = [
+        usage(f"{day}T12:00", f"{tenant[:1]}{day}", tenant=tenant, input=0, output=cost, overhead=0)
+        for day in days
+        for tenant, cost in (("acme/search/web", 3 * USD), ("beta", USD))
+    ]
+    times = [endpoint_time(f"{day}T13:00", idle_us=HOUR_US, whole_us=4 * HOUR_US) for day in days]
+    budgets = {"acme": (NanoUsd(60 * USD), True), "acme/search": (NanoUsd(100 * USD), False)}
+    await written(url, tmp_path, rows, times)
+    async with reading(url, lambda: Terms(BY_HOUR, None, budgets)) as reports:
+        told = await reports.forecast("", now=at("2026-11-15"))
+        acme = await reports.forecast("acme", now=at("2026-11-15"))
+
+    found = {each.name: each for each in told.forecasts}
+    assert [(each.kind, each.name) for each in told.forecasts] == [
+        ("paid", "all endpoints"),
+        ("charged", "all tenants"),
+        ("tenant", "acme"),
+        ("tenant", "acme/search"),
+        ("tenant", "beta"),
+    ]
+    assert (found["acme"].spent_nano_usd, found["acme"].expected_nano_usd) == (42 * USD, 90 * USD)
+    assert found["all tenants"].expected_nano_usd == 120 * USD
+    assert found["all endpoints"].expected_nano_usd == 8 * 30 * USD
+    assert (found["acme"].budget_nano_usd, found["acme"].hard) == (60 * USD, True)
+    assert found["acme/search"].expected_nano_usd == 90 * USD
+    assert (found["beta"].method, found["beta"].error, found["beta"].budget_nano_usd) == ("weekday", 0.0, None)
+    assert [each.name for each in acme.forecasts] == ["acme", "acme/search"]
+
+
+async def test_what_tenants_will_be_charged_has_their_idle_time_and_their_budgets_have_not(
+    url: str, tmp_path: Path
+) -> None:
+    days = [date(2026, 11, 1) + timedelta(days=number) for number in range(14)]
+    rows = [usage(f"{day}T12:00", f"r{day}", input=0, output=USD, overhead=0) for day in days]
+    times = [endpoint_time(f"{day}T13:00", idle_us=HOUR_US // 2) for day in days]
+    weights, budgets = {"small": {"acme": 1, "quiet": 1}}, {"acme": (NanoUsd(40 * USD), True)}
+    await written(url, tmp_path, rows, times)
+    async with reading(url, lambda: Terms(BY_HOUR, weights, budgets)) as reports:
+        told = {each.name: each for each in (await reports.forecast("", now=at("2026-11-15"))).forecasts}
+        [acme, *_] = (await reports.forecast("acme", now=at("2026-11-15"))).forecasts
+
+    assert told["all endpoints"].expected_nano_usd == told["all tenants"].expected_nano_usd == 60 * USD
+    assert told["acme"].expected_nano_usd == acme.expected_nano_usd == 45 * USD
+    assert told["quiet"].expected_nano_usd == 15 * USD
+    assert told["acme"].budget_expected_nano_usd == acme.budget_expected_nano_usd == 30 * USD
+
+
+# What is different
+
+
+def a_week(**today: Any) -> list[UsageRow]:
+    """Seven days of two tenants before 2026-11-15, and that day with the first tenant's requests changed."""
+    rows = []
+    for number in range(8):
+        day = date(2026, 11, 8) + timedelta(days=number)
+        for place in range(10):
+            changed = today if number == 7 and place < 5 else {}
+            tenant = {"tenant": "acme/search/web" if place < 5 else "beta"}
+            rows.append(usage(f"{day}T09:{place:02}", f"r{number}-{place}", **{**tenant, **changed}))
+    return rows
+
+
+async def test_a_day_is_told_apart_from_those_before_it_by_its_cause(url: str, tmp_path: Path) -> None:
+    rows = a_week(tokens_out=120, output=2_400, output_us=2_400)
+    await written(url, tmp_path, rows)
+    async with reading(url) as reports:
+        told = await reports.drift("2026-11-15", "", now=at("2026-11-16T08:00"))
+        early = await reports.drift("", "", now=at("2026-11-15T12:00"))
+
+    assert (told.before_nano_usd, told.today_nano_usd, told.days_before) == (10_000, 18_000, 7)
+    assert sum(part.change_nano_usd for part in told.parts) == 8_000
+    [part, *_] = told.parts
+    assert (part.cause, part.kind, part.name) == ("tokens_out", "tenant", "acme")
+    assert part.change_nano_usd >= 0.9 * 8_000
+    assert told.sentence.startswith("cost rose 80 %: 8")
+    assert "from longer outputs of tenant acme" in told.sentence
+    # Without a word on when endpoints were at work, half of a day counts as half.
+    assert early.before_nano_usd == 5_000
+
+
+async def test_a_day_that_has_begun_is_compared_up_to_the_same_hour(url: str, tmp_path: Path) -> None:
+    """Endpoints are at work from nine to ten alone, so at half past nine half of the days before counts."""
+    rows = [row for row in a_week() if row.at < at("2026-11-15T09:05")]
+    times = [
+        endpoint_time(f"2026-11-{day:02}T{hour:02}:00", idle_us=0 if hour == 10 else HOUR_US, hour_nano_usd=NanoUsd(0))
+        for day in range(8, 15)
+        for hour in (9, 10, 11, 12)
+    ]
+    await written(url, tmp_path, rows, times)
+    async with reading(url) as reports:
+        told = await reports.drift("", "", now=at("2026-11-15T09:30"))
+
+    assert (told.before_nano_usd, told.today_nano_usd) == (5_000, 5_000)
+
+
+async def test_more_idle_time_is_told_with_its_pool(url: str, tmp_path: Path) -> None:
+    price = {"hour_nano_usd": NanoUsd(HOUR_US), "endpoint": "small-0"}
+    times = [
+        endpoint_time(f"2026-11-{day:02}T10:00", whole_us=20_000 if day < 15 else 40_000,
+                      idle_us=10_000 if day < 15 else 30_000, **price)
+        for day in range(8, 16)
+    ]  # fmt: skip
+    await written(url, tmp_path, a_week(), times)
+    async with reading(url) as reports:
+        told = await reports.drift("2026-11-15", "", now=at("2026-11-16"))
+
+    assert (told.before_nano_usd, told.today_nano_usd) == (20_000, 40_000)
+    [part] = told.parts
+    assert (part.cause, part.name, part.change_nano_usd) == ("idle", "small", 20_000)
+    assert told.sentence == "cost rose 100 %: 100 from idle endpoints of pool small"
+
+
+async def test_a_pool_that_turned_to_the_hour_has_another_price_and_nothing_unexplained(
+    url: str, tmp_path: Path
+) -> None:
+    price = {"hour_nano_usd": NanoUsd(10 * HOUR_US), "whole_us": 1_000}
+    await written(url, tmp_path, a_week(), [endpoint_time("2026-11-15T10:00", **price)])
+    prices = {"small": (Price(input_tokens=NanoUsd(1)), Price(at("2026-11-15"), hour=NanoUsd(10 * HOUR_US)))}
+    async with reading(url, lambda: Terms(prices)) as reports:
+        told = await report(reports, by="pool")
+        change = await reports.drift("2026-11-15", "", now=at("2026-11-16"))
+
+    account = told.accounts["small"]
+    assert (account.paid_tokens_nano_usd, account.paid_time_nano_usd) == (70_000, 10_000)
+    assert account.unexplained_nano_usd == 0
+    assert (change.before_nano_usd, change.today_nano_usd, change.parts) == (10_000, 10_000, [])
+
+
+# Nothing to tell
+
+
+async def test_nothing_recorded_says_the_next_step(url: str) -> None:
+    now = at("2026-11-15")
+    async with reading(url) as reports:
+        for asked, hint in (
+            (report(reports), "`ledger`"),
+            (report(reports, replace(NOVEMBER, tenant="acme")), "leave --tenant"),
+            (report(reports, by="unit", key="x"), "kept for 30 days"),
+            (reports.request("r1", "", now=now), "x-request-id"),
+            (reports.statements("2026-11", "acme", now=now), "another month"),
+            (reports.forecast("", now=now), "`ledger`"),
+            (reports.drift("", "", now=Instant(now + 1_000_000)), "come back tomorrow"),
+            (reports.drift("2026-11-10", "", now=now), "a later day"),
+            (reports.drift("2027-01-01", "", now=now), "has not begun"),
+        ):
+            with pytest.raises(NothingFound, match=hint):
+                await asked
+
+
+async def test_a_database_that_is_away_or_empty_is_told_as_such(shared_postgres: Postgres) -> None:
+    async with reading(f"postgresql://nobody:geheim@127.0.0.1:{free_port()}/none") as reports:
+        with pytest.raises(LedgerAway, match="cannot be reached") as away:
+            await report(reports)
+    assert "geheim" not in str(away.value)
+    async with reading(await new_database(shared_postgres)) as reports:
+        with pytest.raises(LedgerAway, match="headgate ledger migrate"):
+            await report(reports)
+
+
+async def test_too_much_at_once_is_told_as_such(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    await written(url, tmp_path, some_rows())
+
+    async def slow(link: Any, *_: Any, **__: Any) -> Any:
+        await link.execute("select pg_sleep(5)")
+
+    monkeypatch.setattr(report_queries, "lines", slow)
+    reports = PostgresReports(Database(url, query_s_max=0.3), Terms)
+    with pytest.raises(LedgerAway, match="ask for fewer days"):
+        await report(reports)
+    await reports.stop()
+
+
+def test_a_line_has_no_cost_that_is_not_in_its_parts() -> None:
+    fields = {name for name in CostLine.__dataclass_fields__ if name.endswith("_nano_usd")}
+
+    assert fields == {*PARTS, "cost_nano_usd", "charged_nano_usd", "request_nano_usd", "thousand_tokens_nano_usd"}
+
+
+async def test_the_hours_of_endpoints_are_summed_with_their_rows_and_only_once(
+    url: str, tmp_path: Path, link: Any
+) -> None:
+    rows = [endpoint_time("2026-11-03T10:00", idle_us=7), endpoint_time("2026-11-03T10:00", idle_us=7)]
+    await written(url, tmp_path, [], rows)
+    await written(url, tmp_path, [], rows[:1])
+    found = await link.fetch("select hour at time zone 'UTC' as hour, whole_us, idle_us from headgate.endpoint_hours")
+
+    assert [(str(row["hour"]), row["whole_us"], row["idle_us"]) for row in found] == [
+        ("2026-11-03 09:00:00", HOUR_US, 7)
+    ]

@@ -1,0 +1,317 @@
+"""Is every row in the database once, whatever happens on the way?"""
+
+import asyncio
+import random
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from bench.postgres import Postgres
+from headgate.ledger import spool as spool_module
+from headgate.ledger import writer as writer_module
+from headgate.ledger.database import FAILURES, Database, close
+from headgate.ledger.partitions import Partitions, retire
+from headgate.ledger.report_queries import lines
+from headgate.ledger.rows import day_of
+from headgate.ledger.spool import SEGMENT_ROWS_MAX
+from headgate.model.units import SECOND, Instant
+from headgate.ports.reports import Rows
+from tests.ledger.databases import new_database, until
+from tests.ledger.rows import NOON, a_row, a_spool, a_time, all_days, all_rows, writing
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.memory_ledger import MemoryLedger
+
+COMMIT = b"Q\0\0\0\x0cCOMMIT"
+Link = "asyncpg.Connection[Any]"
+
+
+def through(proxy: FaultProxy, url: str) -> str:
+    return f"postgresql://postgres@127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}"
+
+
+def port_of(url: str) -> int:
+    return int(url.rpartition(":")[2].partition("/")[0])
+
+
+@pytest.mark.parametrize(
+    ("fault", "was_committed"),
+    [(Fault(only=COMMIT, reset_after=0), True), (Fault(only=COMMIT, lost="question"), False)],
+    ids=["the answer is lost", "the question is lost"],
+)
+async def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_doubled(
+    url: str, link: Link, tmp_path: Path, fault: Fault, was_committed: bool
+) -> None:
+    async with FaultProxy(port_of(url)) as proxy, a_spool(tmp_path) as spool:
+        async with writing(through(proxy, url), spool, query_s_max=0.5) as writer:
+            await until(lambda: writer.problem is None)
+            proxy.fault = fault
+            for number in range(50):
+                spool.add([a_row(f"req_{number}")])
+            await until(lambda: writer.problem is not None)
+            proxy.fault = Fault()
+            assert await writer.flush(10.0)
+
+            assert writer.known_already == (50 if was_committed else 0)
+    assert len(await all_rows(link)) == 50
+    assert [each[:2] for each in (await all_days(link)).values()] == [(50, 50)]
+
+
+async def test_connections_cut_at_any_moment_cost_no_row_and_double_none(url: str, link: Link, tmp_path: Path) -> None:
+    chance, twin = random.Random(7), MemoryLedger()
+    async with FaultProxy(port_of(url)) as proxy, a_spool(tmp_path) as spool:
+        async with writing(through(proxy, url), spool, flush_s=0.001) as writer:
+            await until(lambda: writer.problem is None)
+            cuts = 0
+            for number in range(400):
+                rows = [a_row(f"req_{number}", tenant=f"t{number % 7}")]
+                spool.add(rows)
+                twin.add(rows)
+                if number % 8 == 0:
+                    proxy.fault = Fault(reset_after=chance.randrange(120)) if chance.random() < 0.5 else Fault()
+                    await asyncio.sleep(chance.random() * 0.02)
+                    proxy.break_all()
+                    cuts += 1
+            proxy.fault = Fault()
+            assert await writer.flush(20.0), writer.problem
+    assert cuts == 50
+    assert await all_rows(link) == [twin.rows[key] for key in sorted(twin.rows)]
+    assert await all_days(link) == twin.days()
+
+
+async def test_many_writers_of_the_same_days_do_not_stand_in_each_others_way(
+    url: str, link: Link, tmp_path: Path
+) -> None:
+    async def one(name: int) -> int:
+        async with a_spool(tmp_path / str(name)) as spool, writing(url, spool, flush_s=0.001) as writer:
+            for number in range(60):
+                # In another order in each of them.
+                tenant = (number * (name + 3)) % 60
+                spool.add([a_row(f"req_{name}_{number}", tenant=f"t{tenant}")])
+                await asyncio.sleep(0.002)
+            assert await writer.flush(15.0), writer.problem
+            return writer.reconnects
+
+    reconnects = await asyncio.gather(*(one(name) for name in range(6)))
+    assert sum(each[0] for each in (await all_days(link)).values()) == 360
+    assert reconnects == [0] * 6
+
+
+async def test_a_row_that_the_database_refuses_holds_up_no_other(
+    url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+        for number in range(20):
+            spool.add([a_row(f"req_{number}", model="bad\0text canary" if number == 13 else "m")])
+        spool.add([a_row("huge", tokens_in=2**40)])
+        spool.add_time([a_time()])
+        assert await writer.flush(10.0)
+        assert writer.refused == 2
+    assert len(await all_rows(link)) == 19
+    assert await link.fetchval("select count(*) from headgate.endpoint_time") == 1
+    assert sum(each[0] for each in (await all_days(link)).values()) == 19
+    assert "req_13" in caplog.text
+    assert "canary" not in caplog.text
+
+
+async def test_a_spool_that_cannot_be_read_is_no_trouble_of_the_database(
+    url: str, link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(24, "Too many open files")
+
+    async with a_spool(tmp_path, memory_rows_max=0) as spool, writing(url, spool) as writer:
+        await until(lambda: writer.problem is None)
+        monkeypatch.setattr(spool_module, "read", fail)
+        for number in range(SEGMENT_ROWS_MAX):
+            spool.add([a_row(f"req_{number}")])
+        await until(lambda: spool.problem is not None)
+        away, waiting = writer.problem, spool.waiting
+        monkeypatch.undo()
+        assert await writer.flush(10.0)
+
+        assert (away, waiting, writer.reconnects, spool.lost) == (None, SEGMENT_ROWS_MAX, 0, 0)
+    assert await link.fetchval("select count(*) from headgate.usage") == SEGMENT_ROWS_MAX
+
+
+async def test_no_trouble_with_the_disk_ends_the_writer(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(spool_module, "left_by_the_dead", fail)
+    monkeypatch.setattr(writer_module, "KEEP_S", 0.01)
+    monkeypatch.setattr(writer_module, "TAKE_OVER_S", 0.0)
+    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+        await until(lambda: spool.problem is not None)
+        problem = spool.problem
+        spool.add([a_row()])
+        assert await writer.flush(10.0)
+        monkeypatch.undo()
+        await until(lambda: spool.problem is None)
+
+    assert problem is not None
+    assert "look at the disk" in problem
+
+
+async def test_a_doubtful_row_of_a_day_that_was_dropped_is_not_summed_again(
+    url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old = Instant(int((datetime.now(UTC) - timedelta(days=10)).timestamp()) * SECOND)
+    new = Instant(int(datetime.now(UTC).timestamp()) * SECOND)
+    for name in ("first", "again"):
+        async with a_spool(tmp_path / name) as spool:
+            spool.add([a_row("old", at=old), a_row("new", at=new)])
+            spool._current.sure = name == "first"
+            async with writing(url, spool, retention_days=3) as writer:
+                assert await writer.flush(10.0)
+                refused = writer.refused
+        await retire(link, retention_days=3)
+
+    assert refused == 1
+    assert sum(each[0] for each in (await all_days(link)).values()) == 2
+    assert "older than ledger.retention" in caplog.text
+
+
+def test_a_client_that_is_beside_itself_is_one_failure_of_many() -> None:
+    # As asyncpg raises when a connection breaks in the middle of a COPY.
+    assert isinstance(asyncpg.InternalClientError("lost its state"), FAILURES)
+
+
+async def test_models_that_do_not_exist_do_not_make_sums_of_their_own(url: str, link: Link, tmp_path: Path) -> None:
+    nobodys = {"attempt": 0, "pool": "", "endpoint": "", "payer": "", "cause": ""}
+    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+        for number in range(20):
+            for outcome in ("invalid", "forbidden", "unauthorized", "unverified", "model_not_found"):
+                spool.add([a_row(f"{outcome}_{number}", model=f"made-up-{number}", outcome=outcome, **nobodys)])
+            left = nobodys | {"service_class": "", "outcome": "cancelled"}
+            spool.add([a_row(f"left_{number}", model=f"made-up-{number}", **left)])
+        spool.add([a_row("known", outcome="rate_limited", **nobodys)])
+        assert await writer.flush(10.0)
+
+    found = await link.fetch("select model, sum(requests)::integer from headgate.usage_days group by 1 order by 1")
+    assert [tuple(row) for row in found] == [("", 120), ("m", 1)]
+    day = datetime(2026, 11, 15, tzinfo=UTC)
+    window = [Instant(int(at.timestamp()) * SECOND) for at in (day, day + timedelta(hours=23))]
+    hourly, count, total = await lines(link, Rows(*window), by="model", key="", depth=1, limit=10)
+    assert ({line.name: line.unsent for line in hourly}, count, total.unsent) == ({"": 120, "m": 1}, 2, 121)
+
+
+async def test_a_database_of_another_shape_is_told_and_written_to_when_it_fits(
+    shared_postgres: Postgres, tmp_path: Path
+) -> None:
+    from tests.ledger.databases import migrated
+
+    url = await new_database(shared_postgres)
+    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+        spool.add([a_row()])
+        await until(lambda: writer.mismatch is not None)
+        assert writer.mismatch is not None
+        assert "headgate ledger migrate" in writer.mismatch
+        await migrated(url)
+        await until(lambda: writer.written == 1)
+
+        assert writer.mismatch is None
+
+
+async def test_an_absent_database_costs_nothing_but_waiting(shared_postgres: Postgres, tmp_path: Path) -> None:
+    nobody = shared_postgres.url_of("nobody_made_this")
+    async with a_spool(tmp_path) as spool, writing(nobody, spool) as writer:
+        spool.add([a_row()])
+
+        assert not await writer.flush(0.3)
+        assert spool.waiting == 1
+        assert writer.problem is not None
+        assert "create it" in writer.problem
+
+
+# Days
+
+
+async def test_partitions_of_any_day_are_made_by_whoever_comes_first_and_by_many_at_once(url: str, link: Link) -> None:
+    database = Database(url)
+    links = [await database.connect() for _ in range(6)]
+    days = {date(2026, 1, 1) + timedelta(days=number) for number in range(5)}
+    await asyncio.gather(*(Partitions().make(each, days) for each in links))
+    for each in links:
+        await close(each)
+
+    names = await link.fetch("select relname from pg_class where relname ~ '^usage_[0-9]{8}$' order by 1")
+    today = datetime.now(UTC).date()
+    wanted = days | {today, today + timedelta(days=1)}
+    assert [row[0] for row in names] == [f"usage_{day:%Y%m%d}" for day in sorted(wanted)]
+
+
+async def test_rows_of_long_ago_find_their_day(url: str, link: Link, tmp_path: Path) -> None:
+    old = Instant(NOON - 40 * 86_400 * SECOND)
+    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+        spool.add([a_row("old", at=old), a_row("new")])
+        assert await writer.flush(10.0)
+    assert {row.at for row in await all_rows(link)} == {old, NOON}
+
+
+async def test_what_is_too_old_goes_from_every_table_that_grows(url: str, link: Link, tmp_path: Path) -> None:
+    now = datetime(2026, 11, 15, 12, tzinfo=UTC)
+    ages = [Instant(NOON - days * 86_400 * SECOND) for days in (0, 29, 31, 50)]
+    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+        for at in ages:
+            spool.add([a_row(f"req_{at}", at=at)])
+            spool.add_time([a_time(at=at)])
+        assert await writer.flush(10.0)
+    for days in (1, 70):
+        await link.execute(
+            "insert into headgate.notices values ('tenant:a', 'day', $1, 50, 1, 1)", now - timedelta(days=days)
+        )
+    for days in (100, 402):
+        await _audit(link, days)
+
+    dropped = await retire(link, retention_days=30, now=now)
+    assert dropped == 2
+    assert {row.at for row in await all_rows(link)} == {ages[0], ages[1]}
+    assert await link.fetchval("select count(*) from headgate.endpoint_time") == 2
+    assert await link.fetchval("select count(*) from headgate.notices") == 1
+    assert await link.fetchval("select count(*) from headgate.audit") == 1
+    # The sums stay.
+    assert len(await all_days(link)) == 4
+
+
+async def _audit(link: Link, days: int) -> None:
+    await link.execute(
+        "insert into headgate.audit (at, actor, origin, action, target)"
+        " values (now() - $1 * interval '1 day', 'a', 'o', 'x', 't')",
+        days,
+    )
+
+
+@pytest.mark.parametrize(
+    "statement", ["delete from headgate.audit", "truncate headgate.audit", "update headgate.audit set actor = 'b'"]
+)
+async def test_the_audit_log_refuses_to_forget_what_is_young(link: Link, statement: str) -> None:
+    await _audit(link, 100)
+    with pytest.raises(asyncpg.RaiseError, match="only ever added to"):
+        await link.execute(statement)
+
+
+async def test_two_who_look_for_what_is_too_old_do_not_do_it_together(url: str, link: Link) -> None:
+    await link.execute("select pg_advisory_lock($1)", 0x68656165)
+    other = await Database(url).connect()
+    found = await retire(other, retention_days=30)
+    await close(other)
+
+    assert found is None
+
+
+async def test_a_day_that_somebody_reads_is_dropped_later(url: str, link: Link, tmp_path: Path) -> None:
+    old = Instant(NOON - 50 * 86_400 * SECOND)
+    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+        spool.add([a_row("old", at=old)])
+        assert await writer.flush(10.0)
+    reader = await asyncpg.connect(url)
+    async with reader.transaction():
+        await reader.fetch("select * from headgate.usage")
+        assert await retire(link, retention_days=30) == 0
+    assert await retire(link, retention_days=30) == 1
+    await reader.close()
+    assert day_of(old) == date(2026, 9, 26)

@@ -1,0 +1,40 @@
+"""How does a lesson get a gateway that keeps a ledger, and see what stands in it?"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+from headgate.ports.ledger import UsageRow
+from tests.ledger.rows import all_rows
+from tests.support.gateway import Config, GatewayInLoop, a_config, gateway_in_loop
+
+
+def with_ledger(url: str, folder: Path, *engines: str, **settings: Any) -> Config:
+    config = a_config(*engines, **settings)
+    ledger = {"spool": str(folder / "spool"), "metadata": ["feature", "conversation"]}
+    return config | {"key_secret": "a secret that is only for tests", "database": {"url": url}, "ledger": ledger}
+
+
+@asynccontextmanager
+async def a_gateway(url: str, folder: Path, *engines: str, **settings: Any) -> AsyncIterator[GatewayInLoop]:
+    async with gateway_in_loop(with_ledger(url, folder, *engines, **settings), folder) as gateway:
+        yield gateway
+
+
+async def written(gateway: GatewayInLoop, rows: int) -> list[UsageRow]:
+    """All rows, once there are so many and nothing waits."""
+
+    def there(status: dict[str, Any]) -> bool:
+        return status["ledger"]["rows_written"] >= rows and not status["requests_open"]
+
+    await gateway.until(there, seconds_max=15.0)
+    url = gateway.gateway._settings.database
+    assert url is not None
+    link = await asyncpg.connect(url.url)
+    try:
+        return await all_rows(link)
+    finally:
+        await link.close()

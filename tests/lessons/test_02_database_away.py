@@ -1,0 +1,94 @@
+"""Does a database that has gone make anybody's key wrong?
+
+Callers go on asking while it is stopped as an administrator would, paused so that connections stay open and nothing
+comes back, and killed. A key that is known works all the time. A key that nobody here knows yet may be right: it is
+answered with 503 and the time to try again, and never with 401.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.postgres import Postgres, postgres
+from tests.ledger.databases import migrated
+from tests.ledger.test_gateway import admin, asked, fresh, made, running
+from tests.support.gateway import GatewayInLoop
+
+pytestmark = pytest.mark.slow
+
+AWAY_S = 4.0
+CALLERS = 8
+WAYS: dict[str, tuple[Callable[[Postgres], None], Callable[[Postgres], None]]] = {
+    "stopped": (Postgres.halt, Postgres.restart),
+    "paused": (Postgres.pause, Postgres.resume),
+    "killed": (Postgres.kill, Postgres.restart),
+}
+
+
+@asynccontextmanager
+async def asking(gateway: GatewayInLoop, key: str) -> AsyncIterator[Counter[int]]:
+    """Callers that ask again and again with this key; how often they got which status."""
+    seen, done = Counter[int](), asyncio.Event()
+
+    async def call() -> None:
+        while not done.is_set():
+            seen[(await asked(gateway, key))[0]] += 1
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(CALLERS):
+            group.create_task(call())
+        try:
+            yield seen
+        finally:
+            done.set()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_known_keys_work_all_the_time_and_new_ones_are_told_to_come_again(way: str, tmp_path: Path) -> None:
+    go_away, come_back = WAYS[way]
+    with postgres() as server:
+        async with running(await migrated(server.url), tmp_path) as gateway:
+            await fresh(gateway)
+            known = await made(gateway)
+            async with asking(gateway, known) as seen:
+                go_away(server)
+                # Until the copy is known to be old, a key that is not in it is still known not to exist.
+                await gateway.until(lambda status: not status["database"]["fresh"], seconds_max=15)
+                async with asking(gateway, "hg-one-that-nobody-here-knows") as unknown:
+                    await asyncio.sleep(AWAY_S)
+                status, body, headers = await asked(gateway, "hg-another")
+                before = seen.total()
+                come_back(server)
+                await gateway.until(lambda status: status["database"]["fresh"], seconds_max=20)
+            late = await admin(gateway, "keys/create", key="acme/search/late")
+            after = [(await asked(gateway, key))[0] for key in (known, late[1]["secret"], "hg-another")]
+
+    assert set(seen) == {200}, "a known key was refused"
+    assert before > CALLERS, "nobody asked while it was away"
+    assert set(unknown) == {503}
+    assert (status, body["error"]["code"]) == (503, "key_unverified")
+    assert int(headers["Retry-After"]) >= 1
+    assert after == [200, 200, 401]
+
+
+async def test_a_gateway_that_starts_while_it_is_away_calls_nobody_wrong(tmp_path: Path) -> None:
+    with postgres() as server:
+        url = await migrated(server.url)
+        (tmp_path / "before").mkdir()
+        (tmp_path / "after").mkdir()
+        async with running(url, tmp_path / "before") as gateway:
+            await fresh(gateway)
+            known = await made(gateway)
+        server.halt()
+        async with running(url, tmp_path / "after") as gateway:
+            away = (await asked(gateway, known))[0]
+            filed = (await asked(gateway, "hg-filed"))[0]
+            server.restart()
+            await gateway.until(lambda status: status["database"]["fresh"], seconds_max=20)
+            back = (await asked(gateway, known))[0]
+
+    assert (away, filed, back) == (503, 200, 200)

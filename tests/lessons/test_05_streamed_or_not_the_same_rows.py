@@ -1,0 +1,89 @@
+"""Is a streamed request written down as the same request is that was not streamed?
+
+Others record what a stream cost as nothing. Here both kinds go to the same engine with the same questions, and all that
+differs between their rows is when things happened. What the engine did not tell is marked as estimated.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.ports.ledger import UsageRow
+from tests.lessons.ledgers import a_gateway, written
+from tests.simulation.servers import an_engine
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import GatewayInLoop, chat
+
+pytestmark = pytest.mark.slow
+
+TIMES = ("at", "request", "queue_us", "ttft_us", "duration_us", "input_us", "output_us", "overhead_us")
+MONEY = ("input_nano_usd", "output_nano_usd", "overhead_nano_usd")
+"""By the hour of an endpoint money is time too."""
+
+
+def but_for_times(row: UsageRow) -> UsageRow:
+    return replace(row, stream=False, **dict.fromkeys((*TIMES, *MONEY), 0))
+
+
+async def ask(gateway: GatewayInLoop, body: dict[str, Any], path: str) -> None:
+    async with gateway.post(body, path) as answer:
+        assert answer.status == 200, await answer.text()
+        await answer.read()
+
+
+BODIES: dict[str, Callable[[int], dict[str, Any]]] = {
+    "/v1/chat/completions": lambda n: chat(f"question {n} " * 20, max_tokens=5 + n, metadata={"feature": "search"}),
+    "/v1/completions": lambda n: {"model": "m", "prompt": f"question {n} " * 20, "max_tokens": 5 + n},
+}
+
+
+async def test_the_same_request_streamed_and_not_leaves_the_same_row(url: str, tmp_path: Path) -> None:
+    async with an_engine() as engine:
+        async with a_gateway(url, tmp_path, engine.url, served_model="m") as gateway:
+            for stream in (False, True):
+                for path, body in BODIES.items():
+                    for number in range(4):
+                        await ask(gateway, body(number) | {"stream": stream}, path)
+            rows = await written(gateway, 16)
+        produced = await engine.metric("vllm:generation_tokens_total")
+
+    whole = [but_for_times(row) for row in rows if not row.stream]
+    streamed = [but_for_times(row) for row in rows if row.stream]
+    # What an engine finds in its cache depends on what it was asked before.
+    assert [replace(row, tokens_cached=0) for row in whole] == [replace(row, tokens_cached=0) for row in streamed]
+    assert len(whole) == 8
+    assert {row.usage_source for row in rows} == {"engine"}
+    assert sum(row.tokens_out for row in rows) == produced
+    assert all(row.tokens_in > 0 for row in rows)
+    assert [row.ttft_us is not None for row in rows] == [row.stream for row in rows]
+    assert {row.metadata for row in rows if row.api == "chat"} == {(("feature", "search"),)}
+
+
+@pytest.mark.parametrize("include_usage", [True, False])
+async def test_it_does_not_matter_whether_the_caller_asks_for_usage(
+    url: str, tmp_path: Path, include_usage: bool
+) -> None:
+    async with an_engine() as engine:
+        async with a_gateway(url, tmp_path, engine.url, served_model="m") as gateway:
+            options = {"stream": True, "stream_options": {"include_usage": include_usage}}
+            await ask(gateway, chat(max_tokens=7, **options), "/v1/chat/completions")
+            [row] = await written(gateway, 1)
+
+    assert (row.tokens_out, row.usage_source) == (7, "engine")
+
+
+async def test_what_no_engine_told_is_estimated_and_says_so(url: str, tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(tokens=6, usage=False)
+        async with a_gateway(url, tmp_path, engine.url) as gateway:
+            async with gateway.post(chat("x" * 400, stream=True)) as answer:
+                await answer.read()
+            [row] = await written(gateway, 1)
+
+    assert row.usage_source == "estimated"
+    assert 100 <= row.tokens_in <= 120
+    assert row.tokens_out == 6
+    assert row.outcome == "completed"

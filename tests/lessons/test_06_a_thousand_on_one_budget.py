@@ -1,0 +1,143 @@
+"""Can a thousand requests at once spend more than a budget has?
+
+Whoever looks at what is spent and then lets a request in has looked a thousand times before the first of them has cost
+anything. What a request may cost at most is reserved in the moment in which it is let in, settled when it ends, and the
+rest given back: so a budget is overdrawn by one reservation at the most.
+"""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.core.commands import Command, End
+from headgate.core.events import Event
+from headgate.model.money import NANO_USD_PER_USD, NanoUsd
+from headgate.model.outcome import Outcome
+from headgate.model.units import Instant
+from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from tests.support.simulated import simulated_engines
+
+AT_ONCE = 1_000
+TOKENS = 16
+BY_TOKENS = {"input": 1, "output": 100}
+BY_THE_HOUR = {"per_hour": 36}
+CLASSES = {"interactive": {"variants": [{"level": 2, "caps": {"output_tokens": 4}}]}}
+
+
+class Ends:
+    """Sees what every request reserved and cost."""
+
+    def __init__(self) -> None:
+        self.ends: list[End] = []
+
+    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        self.ends += [each for each in commands if isinstance(each, End)]
+
+    @property
+    def reserved_most_usd(self) -> float:
+        return max(each.reserved for each in self.ends) / NANO_USD_PER_USD
+
+    @property
+    def billed_usd(self) -> float:
+        cost = NanoUsd(sum(bill.input + bill.output + bill.overhead for each in self.ends for bill in each.bills))
+        return cost / NANO_USD_PER_USD
+
+
+@asynccontextmanager
+async def spending(
+    url: str,
+    folder: Path,
+    price: Mapping[str, Any],
+    limit_usd: float,
+    ends: Ends,
+    *,
+    kind: str = "hard",
+    classes: Mapping[str, Any] = CLASSES,
+) -> AsyncIterator[GatewayInLoop]:
+    config = a_config(url, served_model="sim", in_flight_max=256)
+    config["pools"]["small"]["prices"] = [dict(price)]
+    config["tenants"] = {"laptop": {"budgets": {"day": {"usd": limit_usd, "kind": kind}}}}
+    config["classes"] = dict(classes)
+    config["limits"] = {"connections_open_max": 4 * AT_ONCE}
+    async with gateway_in_loop(config, folder, observers=(ends,)) as gateway:
+        yield gateway
+
+
+async def asked(gateway: GatewayInLoop, content: str = "hi") -> tuple[int, Mapping[str, str], str]:
+    async with gateway.post(chat(content, max_tokens=TOKENS, stream=True)) as answer:
+        return answer.status, answer.headers, await answer.text()
+
+
+async def budget_of(gateway: GatewayInLoop) -> dict[str, Any]:
+    async with gateway.http.get(gateway.url + "/v1/usage") as answer:
+        [budget] = (await answer.json())["budgets"]
+        return budget
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.25)], ids=["by tokens", "by the hour"]
+)
+async def test_a_thousand_at_once_overdraw_by_no_more_than_one_reservation(
+    tmp_path: Path, price: Mapping[str, Any], limit_usd: float
+) -> None:
+    ends = Ends()
+    with simulated_engines(1) as [url]:
+        async with spending(url, tmp_path, price, limit_usd, ends) as gateway:
+            rounds = [await asyncio.gather(*(asked(gateway) for _ in range(AT_ONCE))) for _ in range(2)]
+            await gateway.until_idle()
+            budget = await budget_of(gateway)
+
+    answers = [each for one in rounds for each in one]
+    seen = Counter(status for status, _, _ in answers)
+    over_usd = budget["spent_usd"] - limit_usd
+    print(
+        f"\n{dict(seen)}; spent ${budget['spent_usd']:.6f} of ${limit_usd}, a reservation ${ends.reserved_most_usd:.6f}"
+    )
+    assert seen.keys() == {200, 429}
+    assert seen[200] >= 5
+    assert over_usd <= ends.reserved_most_usd
+    assert budget["reserved_usd"] == 0
+    assert budget["spent_usd"] == pytest.approx(ends.billed_usd, abs=1e-9)
+    assert {each.outcome for each in ends.ends} == {Outcome.COMPLETED, Outcome.OVER_BUDGET}
+    _, headers, body = next(each for each in answers if each[0] == 429)
+    error = json.loads(body)["error"]
+    assert error["code"] == error["type"] == "insufficient_quota"
+    assert headers["x-should-retry"] == "false"
+    assert 1 <= int(headers["Retry-After"]) <= 3_600
+    assert 'tenant "laptop" may spend in a day' in error["message"]
+
+
+async def test_a_soft_budget_lets_all_of_them_in_and_says_what_was_given_up(tmp_path: Path) -> None:
+    ends = Ends()
+    with simulated_engines(1) as [url]:
+        async with spending(url, tmp_path, BY_TOKENS, 0.0001, ends, kind="soft") as gateway:
+            answers = [await asked(gateway) for _ in range(10)]
+            budget = await budget_of(gateway)
+
+    assert [status for status, _, _ in answers] == [200] * 10
+    assert [headers["x-headgate-degraded"] for _, headers, _ in answers] == ["none"] + ["output_tokens=4, level=6"] * 9
+    assert (budget["kind"], budget["remaining_usd"]) == ("soft", 0)
+    assert budget["spent_usd"] > budget["limit_usd"]
+
+
+async def test_a_class_that_stays_cheap_shortens_what_it_can_and_refuses_what_it_cannot(tmp_path: Path) -> None:
+    ends = Ends()
+    cheap = {"interactive": {"promise": "cost", "max_cost_per_request": 0.0007}}
+    with simulated_engines(1) as [url]:
+        async with spending(url, tmp_path, BY_TOKENS, 9, ends, classes=cheap) as gateway:
+            status, refused, body = await asked(gateway, "word " * 700)
+            _, headers, _ = await asked(gateway)
+
+    assert headers["x-headgate-degraded"] == "output_tokens=6"
+    assert max(each.reserved for each in ends.ends) <= 0.0007 * NANO_USD_PER_USD
+    assert status == 429, body
+    assert refused["x-should-retry"] == "false"
+    assert refused["Retry-After"] == "3600", "as long as anybody is told to wait: nothing would help"
+    assert "the prompt alone" in json.loads(body)["error"]["message"]

@@ -1,0 +1,65 @@
+"""Are rows and their sums right however often connections to the database break?
+
+Others' counters double when an update is sent again, or stick when it is not. Here a gateway serves while a proxy cuts
+its connections to the database at random moments, also in the middle of a commit.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from tests.lessons.ledgers import a_gateway, written
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.fault_proxy import Fault, FaultProxy
+from tests.support.gateway import chat
+
+pytestmark = pytest.mark.slow
+
+REQUESTS, TOKENS = 200, 3
+COMMIT = b"Q\0\0\0\x0cCOMMIT"
+
+
+async def test_rows_and_sums_are_those_of_the_requests_though_connections_break_at_any_moment(
+    url: str, tmp_path: Path
+) -> None:
+    chance = random.Random(11)
+    async with (
+        FakeEngine() as engine,
+        FaultProxy(int(url.rpartition(":")[2].split("/")[0])) as proxy,
+    ):
+        engine.behaviour = Behaviour(tokens=TOKENS)
+        through = f"postgresql://postgres@127.0.0.1:{proxy.port}/{url.rpartition('/')[2]}"
+        async with a_gateway(through, tmp_path, engine.url) as gateway:
+            cuts = asyncio.create_task(_cut(proxy, chance))
+            for number in range(REQUESTS):
+                async with gateway.post(chat(f"{number}", stream=number % 2 == 0)) as answer:
+                    assert answer.status == 200
+                    await answer.read()
+                await asyncio.sleep(0.01)
+            cuts.cancel()
+            proxy.fault = Fault()
+            await gateway.until(lambda status: not status["ledger"]["rows_waiting"], seconds_max=20.0)
+            rows = await written(gateway, 0)
+            status = (await gateway.status())["ledger"]
+        link = await asyncpg.connect(url)
+        sums = await link.fetchrow("select sum(requests), sum(attempts), sum(tokens_out) from headgate.usage_days")
+        await link.close()
+
+    assert max(Counter((row.request, row.attempt) for row in rows).values()) == 1
+    assert len(rows) == REQUESTS
+    assert tuple(sums or ()) == (REQUESTS, REQUESTS, REQUESTS * TOKENS)
+    assert status["reconnects"] > 0
+    assert status["rows_lost"] == 0
+
+
+async def _cut(proxy: FaultProxy, chance: random.Random) -> None:
+    while True:
+        proxy.fault = chance.choice(
+            (Fault(), Fault(only=COMMIT, reset_after=0), Fault(reset_after=chance.randrange(99)))
+        )
+        await asyncio.sleep(0.1 + 0.2 * chance.random())
+        proxy.break_all()

@@ -1,0 +1,48 @@
+"""Can it be seen how often a request was tried, and by whom?
+
+Retries that an SDK makes in secret cannot be told from requests. Here the gateway alone retries, each try has its
+number in the ledger, and what a caller repeats is a request of its own.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.lessons.ledgers import a_gateway, written
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import chat
+
+pytestmark = pytest.mark.slow
+
+
+async def test_a_request_tried_three_times_has_three_numbered_rows_and_counts_once(url: str, tmp_path: Path) -> None:
+    async with FakeEngine() as engine, FakeEngine() as other:
+        async with a_gateway(url, tmp_path, engine.url, other.url) as gateway:
+            for each in (engine, other):
+                each.behaviour = Behaviour(tokens=4)
+                # Each fails once.
+                each.script.append(Behaviour(status=500))
+            async with gateway.post(chat()) as answer:
+                assert answer.status == 200
+                name = answer.headers["x-request-id"]
+            rows = [row for row in await written(gateway, 3) if row.request == name]
+            asked = len(engine.requests) + len(other.requests)
+
+    tries = [(row.attempt, row.ending, row.tokens_out) for row in rows]
+    assert tries == [(1, "failed", 0), (2, "failed", 0), (3, "completed", 4)]
+    assert {row.outcome for row in rows} == {"completed"}
+    assert rows[0].endpoint != rows[1].endpoint
+    # No try that is not written down.
+    assert asked == len(rows)
+
+
+async def test_what_a_caller_repeats_is_another_request(url: str, tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with a_gateway(url, tmp_path, engine.url) as gateway:
+            for retries in ("0", "1"):
+                async with gateway.post(chat(), headers={"x-stainless-retry-count": retries}) as answer:
+                    await answer.read()
+            rows = await written(gateway, 2)
+
+    assert [row.attempt for row in rows] == [1, 1]
+    assert len({row.request for row in rows}) == 2

@@ -1,0 +1,275 @@
+"""Is every path that changes anything on a list, with the permission that it needs?
+
+A route that is added without a line in the table fails. What an operator may not do is refused before the body is
+looked at, and nothing that was asked reaches the directory.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from headgate.edge.admin_api import BODY_BYTES_MAX, EXPIRES_S_MAX, AdminApi, Body, Operator
+from headgate.edge.admin_budgets import budget_routes
+from headgate.edge.admin_cost import cost_routes
+from headgate.edge.client import Client, Headers
+from headgate.ports.directory import Actor, TenantRow, TenantTerms
+from headgate.wire.keys import digest
+from tests.ledger.test_gateway import config_with
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import gateway_in_loop
+from tests.support.ports import free_port
+
+SECRET = b"only for tests"
+NEEDS = {
+    "tenants/list": "read",
+    "tenants/create": "keys",
+    "tenants/change": "keys",
+    "tenants/remove": "keys",
+    "keys/list": "read",
+    "keys/create": "keys",
+    "keys/rotate": "keys",
+    "keys/revoke": "keys",
+    "budgets/list": "read",
+    "budgets/show": "read",
+    "budgets/set": "keys",
+    "budgets/remove": "keys",
+    "cost/report": "read",
+    "cost/request": "read",
+    "cost/statement": "read",
+    "cost/forecast": "read",
+    "cost/drift": "read",
+    "orders/list": "read",
+    "orders/place": "operate",
+    "orders/end": "operate",
+    "audit/list": "read",
+}
+PERMISSIONS = ("read", "keys", "operate")
+WHOLE = {
+    "tenants/list": {"below": "acme", "after": "acme"},
+    "tenants/create": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},
+    "tenants/change": {"tenant": "acme", "classes": ["c"], "models": ["m"], "plan": "free"},
+    "tenants/remove": {"tenant": "acme"},
+    "keys/list": {"below": "acme", "after": "acme"},
+    "keys/create": {"key": "acme/search/ci", "classes": ["c"], "models": ["m"], "plan": "free"},
+    "keys/rotate": {"key": "acme/search/ci"},
+    "keys/revoke": {"key": "acme/search/ci"},
+    "budgets/list": {"below": "acme", "after": "acme"},
+    "budgets/show": {"tenant": "acme"},
+    "budgets/set": {"tenant": "acme", "period": "day", "usd": "1", "kind": "soft"},
+    "budgets/remove": {"tenant": "acme", "period": "day"},
+    "cost/report": {"by": "unit", "since": "2026-11-15", "until": "2026-11-15T10:00", "tenant": "acme", "class": "c",
+                    "model": "m", "key": "conversation"},
+    "cost/request": {"request": "req_1", "day": "2026-11-15"},
+    "cost/statement": {"month": "2026-11", "tenant": "acme"},
+    "cost/forecast": {"tenant": "acme"},
+    "cost/drift": {"day": "2026-11-15", "tenant": "acme"},
+    "orders/list": {},
+    "orders/place": {"verb": "hold", "target": "batch", "lasts_s": 60, "reason": "a test"},
+    "orders/end": {"order": "ord_1"},
+    "audit/list": {},
+}  # fmt: skip
+"""A body of each, with all of its texts."""
+FREE = {"after", "classes", "models", "class", "model", "target", "reason", "order"}
+"""Texts that others have chosen, and that may have several lines; and, of a report, `key`."""
+OPERATORS = {digest(SECRET, f"hg-{each}"): Operator(each, (each,)) for each in PERMISSIONS}
+
+
+class FakeDirectory:
+    """Notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        async def ask(*_: Any, **__: Any) -> Any:
+            self.asked.append(name)
+            return []
+
+        return ask
+
+    async def create_tenant(self, tenant_id: str, terms: TenantTerms, actor: Actor) -> TenantRow:
+        self.asked.append(f"create_tenant {tenant_id} by {actor.name} from {actor.origin}")
+        return TenantRow(tenant_id, terms, 0)  # type: ignore[arg-type]
+
+
+class FakeWire:
+    blocked = False
+    peer = "192.0.2.7"
+
+    def __init__(self) -> None:
+        self.status, self.headers, self.body = 0, {}, b""
+
+    def ask_for_body(self) -> None: ...
+
+    def send_head(self, status: int, headers: Headers) -> None:
+        self.status, self.headers = status, dict(headers)
+
+    def send(self, data: bytes) -> None:
+        self.body += data
+
+    send_end = send
+
+    @property
+    def error(self) -> Mapping[str, Any]:
+        return json.loads(self.body)["error"]
+
+
+async def taken_over() -> None: ...
+
+
+def api(directory: FakeDirectory) -> AdminApi:
+    others = {**budget_routes(directory, lambda _: ()), **cost_routes(directory)}  # type: ignore[arg-type]
+    return AdminApi(directory, SECRET, OPERATORS, taken_over, lambda _: None, others=others)  # type: ignore[arg-type]
+
+
+async def asked(
+    directory: FakeDirectory,
+    path: str,
+    body: bytes = b"{}",
+    *,
+    key: str | None = "hg-read",
+    method: str = "POST",
+    kind: bytes = b"application/json",
+    **more: bytes,
+) -> FakeWire:
+    wire = FakeWire()
+    headers = {b"content-type": kind, **{name.replace("_", "-").encode(): value for name, value in more.items()}}
+    if key is not None:
+        headers[b"authorization"] = f"Bearer {key}".encode()
+    client = Client(wire, method=method, path=f"/admin/v1/{path}".encode(), headers=headers, body_bytes_max=2**20)
+    client.take_body(body)
+    client.complete_body()
+    await api(directory)(client)
+    return wire
+
+
+async def test_a_gateway_with_a_database_has_exactly_these_routes(tmp_path: Path) -> None:
+    """Those of files of their own are among them."""
+    away = f"postgresql://127.0.0.1:{free_port()}/none"
+    async with FakeEngine() as engine, gateway_in_loop(config_with(engine.url, away), tmp_path) as gateway:
+        found = gateway.gateway._admin.api
+
+    assert found is not None
+    assert {path.decode().removeprefix("/admin/v1/") for path in found.routes} == NEEDS.keys()
+
+
+def test_every_route_stands_in_the_table_with_its_permission() -> None:
+    routes = api(FakeDirectory()).routes
+
+    assert {path.decode().removeprefix("/admin/v1/"): each.permission for path, each in routes.items()} == NEEDS
+
+
+@pytest.mark.parametrize("path", NEEDS)
+async def test_a_route_opens_to_its_permission_alone(path: str) -> None:
+    for permission in PERMISSIONS:
+        directory = FakeDirectory()
+        wire = await asked(directory, path, b'{"nonsense": 1}', key=f"hg-{permission}")
+        if permission == NEEDS[path]:
+            assert wire.status == 400, "it got as far as the body"
+        else:
+            assert (wire.status, wire.error["code"]) == (403, "not_allowed")
+        assert directory.asked == []
+
+
+@pytest.mark.parametrize("path", [*NEEDS, "nothing", "", "tenants", "tenants/list/", "../status", "tenants%2flist"])
+@pytest.mark.parametrize("key", [None, "", "hg-nobody", "hg-read ", "hg-READ"])
+async def test_nobody_without_an_operators_key_learns_what_there_is(path: str, key: str | None) -> None:
+    directory = FakeDirectory()
+    wire = await asked(directory, path, key=key)
+    if key == "hg-read ":
+        # White space at the end of a header is no part of it.
+        assert wire.status != 401
+    else:
+        assert (wire.status, wire.error["code"]) == (401, "invalid_api_key")
+        assert directory.asked == []
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS"])
+async def test_a_route_has_one_method(method: str) -> None:
+    directory = FakeDirectory()
+    wire = await asked(directory, "tenants/list", method=method)
+
+    assert (wire.status, wire.headers[b"allow"], directory.asked) == (405, b"POST", [])
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers"),
+    [
+        (415, b"{}", {"kind": b"text/plain"}),
+        (415, b"{}", {"kind": b""}),
+        (415, b"{}", {"content_encoding": b"gzip"}),
+        (413, b" " * (BODY_BYTES_MAX + 1), {}),
+        (400, b"", {}),
+        (400, b"[]", {}),
+        (400, b"{", {}),
+        (400, b'{"limit": 0}', {}),
+        (400, b'{"limit": 1001}', {}),
+        (400, b'{"limit": "1"}', {}),
+        (400, b'{"below": "acme/../x"}', {}),
+        (400, b'{"below": "a\' or 1=1 --"}', {}),
+        (400, b'{"more": 1}', {}),
+        (400, b"[" * 60_000, {}),
+    ],
+)
+async def test_a_body_that_is_not_as_it_should_be_is_refused(
+    status: int, body: bytes, headers: dict[str, bytes]
+) -> None:
+    directory = FakeDirectory()
+    wire = await asked(directory, "tenants/list", body, **headers)
+
+    assert (wire.status, directory.asked) == (status, [])
+    assert wire.error.keys() == {"message", "type", "param", "code"}
+
+
+def texts(kind: type[Body]) -> set[str]:
+    """The fields of a body that are text, or hold some."""
+    schema = msgspec.json.schema(kind)
+    fields = schema["$defs"][kind.__name__]["properties"]
+    return {name for name, said in fields.items() if '"integer"' not in json.dumps(said)}
+
+
+@pytest.mark.parametrize("path", NEEDS)
+async def test_no_text_holds_what_the_database_cannot_or_ends_with_another_line(path: str) -> None:
+    whole: dict[str, Any] = WHOLE[path]
+    kind = api(FakeDirectory()).routes[f"/admin/v1/{path}".encode()].body
+    msgspec.json.decode(json.dumps(whole), type=kind)
+    assert texts(kind) == whole.keys() - {"lasts_s"}, "a text was forgotten here"
+    for name, value in whole.items():
+        if name in {"lasts_s", "usd"}:
+            # Numbers, whatever they are written with.
+            continue
+        free = name in FREE or (path, name) == ("cost/report", "key")
+        for end in ("\0", "\0x") if free else ("\n", "\r\n", "\0", "\0x", " "):
+            wrong = f"{value}{end}" if isinstance(value, str) else [f"{value[0]}{end}"]
+            directory = FakeDirectory()
+            wire = await asked(directory, path, json.dumps({**whole, name: wrong}).encode(), key=f"hg-{NEEDS[path]}")
+            assert (wire.status, directory.asked) == (400, []), (name, wrong)
+
+
+@pytest.mark.parametrize("path", ["keys/create", "keys/rotate"])
+async def test_a_key_that_expires_in_a_thousand_years_is_refused(path: str) -> None:
+    for length_s in (EXPIRES_S_MAX + 1, 2**40, 2**53):
+        directory = FakeDirectory()
+        body = json.dumps({**WHOLE[path], "expires_in_s": length_s}).encode()
+        wire = await asked(directory, path, body, key="hg-keys")
+        assert (wire.status, directory.asked) == (400, [])
+
+
+async def test_a_field_that_is_unknown_is_answered_with_those_that_may_be_sent() -> None:
+    wire = await asked(FakeDirectory(), "cost/report", b'{"service_class": "batch"}')
+
+    assert wire.status == 400
+    assert "since, until, tenant, class, model" in wire.error["message"]
+
+
+async def test_what_is_written_is_written_in_the_name_of_whoever_asked() -> None:
+    directory = FakeDirectory()
+    wire = await asked(directory, "tenants/create", b'{"tenant": "acme"}', key="hg-keys")
+
+    assert wire.status == 200
+    assert directory.asked == ["create_tenant acme by keys from 192.0.2.7"]
+    assert wire.headers[b"cache-control"] == b"no-store"
