@@ -3,7 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
-fast := "not llamacpp and not vllm and not triton and not ray and not endurance and not cell"
+fast := "not llamacpp and not vllm and not triton and not ray and not endurance and not cell and not sight"
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
 
 # List the verbs.
@@ -35,9 +35,11 @@ test *args:
 test-again:
     {{ bin }}/pytest -m "{{ fast }}" --last-failed --last-failed-no-failures none -rA
 
-# Write what docs/errors takes from the table of outcomes.
+# Write what docs/errors takes from the table of outcomes, docs/reference/metrics.md and deploy/grafana from the metrics.
 docs:
     {{ bin }}/python scripts/write_error_pages.py
+    {{ bin }}/python scripts/write_metrics_page.py
+    {{ bin }}/headgate dashboards --out deploy/grafana
 
 # The core and the model, every branch, by their own tests.
 cover:
@@ -64,9 +66,25 @@ test-ray *args:
 test-cell *args:
     {{ bin }}/pytest -m cell {{ args }}
 
+# The tests that look at a live gateway with a real browser, a real Prometheus and a real collector; one at a time.
+test-sight *args:
+    {{ bin }}/pytest -m sight {{ args }}
+
+# The console's page: types, tests, and that what is committed is what its source makes.
+console-check:
+    scripts/console check
+
+# Build the console's page into src/headgate/console/assets, from where it is served.
+console:
+    scripts/console build
+
 # The tests that take minutes: many streams at once, a long soak, the demo in a terminal.
 test-endurance *args:
     {{ bin }}/pytest -m endurance {{ args }}
+
+# Ten minutes of churn, of which nothing may be left behind.
+test-soak *args:
+    {{ bin }}/pytest -m endurance tests/acceptance/test_soak.py {{ args }}
 
 # The gateway's CPU, requests/s and added time to first token beside nginx and beside the bare upstream (docs/performance.md).
 [positional-arguments]
@@ -123,6 +141,11 @@ sim-e4 *args:
 sim-e6 *args:
     {{ bin }}/python -m bench.scaling "$@"
 
+# Simulated incidents and healthy runs: how often the right cause is told, and how soon (docs/diagnosis.md).
+[positional-arguments]
+diagnosis *args:
+    {{ bin }}/python -m bench.diagnosis "$@"
+
 # Whole cells under faults of all kinds, as many seeds as one wants; `--seed N --trace` shows one (docs/the-cell.md).
 [positional-arguments]
 sim-cell *args:
@@ -174,6 +197,16 @@ ledger-adds-up *args:
 [positional-arguments]
 bench-ledger *args:
     {{ bin }}/python -m bench.ledger_speed "$@"
+
+# What traces cost a gateway: its CPU on streams of 250 chunks and on short answers, with traces and without (docs/tracing.md).
+[positional-arguments]
+bench-tracing *args:
+    {{ bin }}/python -m bench.tracing "$@"
+
+# How fast records of requests are written and found again, in a folder of a million (docs/explain.md).
+[positional-arguments]
+bench-records *args:
+    {{ bin }}/python -m bench.records_speed "$@"
 
 # How long each report takes on a day of a million rows and a month of such days (docs/ledger.md).
 [positional-arguments]

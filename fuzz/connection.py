@@ -56,7 +56,7 @@ class _App:
 
 async def _seen(pieces: list[bytes]) -> _App:
     app = _App()
-    connections = Connections(app, BOUNDS, lambda: None)
+    connections = Connections(app, BOUNDS, lambda _id, _refused: None)
     connection, pipe = connections(), Pipe()
     connection.connection_made(pipe)  # type: ignore[arg-type]
     for piece in pieces:

@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 import yaml
 
+from headgate.telemetry.records.folder import segments
+from headgate.telemetry.records.segment import blocks, rows_of
 from headgate.wire.keys import digest, format_digest
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
@@ -26,6 +28,7 @@ SECRET, KEY, ENGINE_KEY = "canary-secret-of-the-gateway", "hg-canary-key-of-a-ca
 PROMPT, ANSWER, IDEMPOTENCY = "canary-prompt", "canary-answer", "canary-idempotency-key"
 WORDS = (SECRET, KEY, ENGINE_KEY, PROMPT, ANSWER, IDEMPOTENCY)
 OTHER_KEY = "hg-key-of-another-caller"
+RECORDS = "records"
 HEADERS = {"authorization": f"Bearer {KEY}", "idempotency-key": IDEMPOTENCY}
 TALKATIVE = ("--log-level", "debug", "--log-format", "json")
 
@@ -69,14 +72,18 @@ class Stage:
     process: ChildProcess
     heard: dict[str, str] = field(default_factory=dict)
     """What was said to others than the caller: operators and another caller."""
+    names: list[str] = field(default_factory=list)
+    """Of the requests, as their answers have them."""
 
     async def ask(self, body: Config, path: str = "/v1/chat/completions", **headers: str) -> int:
         async with self.gateway.post(body, path, headers=HEADERS | headers) as answer:
             await answer.read()
+            self.names.append(answer.headers["x-request-id"])
             return answer.status
 
     async def overhear(self, moment: str) -> None:
-        for path in ("/metrics", "/status", "/ready"):
+        explained = [f"/explain/{name}" for name in self.names]
+        for path in ("/metrics", "/status", "/ready", "/requests?limit=200", *explained):
             async with self.gateway.http.get(self.gateway.admin_url + path) as page:
                 self.heard[f"{path} {moment}"] = await page.text() + str(page.headers)
         for body in (chat("hi"), chat("hi", stream=True), chat("hi", model="unknown"), chat("hi", n=0)):
@@ -88,6 +95,14 @@ class Stage:
         self.process.terminate()
         await asyncio.to_thread(self.process.wait_until_ended)
         self.heard["the log"] = self.process.log()
+        self.heard["the records"] = repr(
+            [
+                row
+                for path in segments(self.gateway.file.parent / RECORDS)
+                for block, _ in blocks(path)
+                for row in rows_of(block, range(block.rows))
+            ]
+        )
 
     @property
     def found(self) -> dict[str, list[str]]:
@@ -106,7 +121,8 @@ class Stage:
 @asynccontextmanager
 async def a_stage(folder: Path) -> AsyncIterator[Stage]:
     async with FakeEngine(api_key=ENGINE_KEY) as engine:
-        async with gateway_beside(config_for(engine), folder, arguments=TALKATIVE) as (gateway, process):
+        config = config_for(engine) | {"records": {"folder": str(folder / RECORDS)}}
+        async with gateway_beside(config, folder, arguments=TALKATIVE) as (gateway, process):
             yield Stage(engine, gateway, process)
 
 
@@ -115,7 +131,7 @@ def config_for(engine: FakeEngine) -> Config:
     config["pools"]["small"]["api_key"] = ENGINE_KEY
     config["tenants"] = {
         "acme": {"keys": [format_digest(digest(SECRET.encode(), KEY))]},
-        "other": {"keys": [format_digest(digest(SECRET.encode(), OTHER_KEY))]},
+        "bolt": {"keys": [format_digest(digest(SECRET.encode(), OTHER_KEY))]},
     }
     del config["anonymous_tenant"]
     return config
@@ -139,6 +155,9 @@ async def test_no_prompt_answer_or_key_in_any_output(tmp_path: Path) -> None:
         await stage.leave()
 
     assert '"message":"request ended"' in stage.heard["the log"]
+    for name in stage.names:
+        assert name in stage.heard["the records"]
+        assert name in stage.heard["/requests?limit=200 after refusals"]
     assert stage.found == {}
 
 

@@ -1,6 +1,7 @@
 """Does the whole product say why: a gateway as a process, real requests, and the command beside it?"""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -8,6 +9,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from headgate.telemetry.records.folder import segments
+from headgate.telemetry.records.segment import blocks, rows_of
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
 
@@ -118,9 +121,74 @@ async def test_a_caller_that_left_is_told_as_such(tmp_path: Path) -> None:
     assert kinds(data) == ["arrived", "dispatched", "first_token", "aborted", "ended", "attempt_ended"]
 
 
-async def test_what_the_door_refused_is_not_known_and_that_is_said(tmp_path: Path) -> None:
+async def test_what_the_door_refused_is_told_by_its_record(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
         status, request_id = await asked(gateway, n=-1)
-        async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as page:
-            assert (status, page.status) == (400, 404)
-            assert "what the door refuses before it is scheduled" in (await page.json())["error"]
+        data = await explained(gateway, request_id)
+
+    assert (status, data["outcome"], data["status"]) == (400, "invalid", 400)
+    assert f"{request_id} of tenant laptop ended at the door after " in data["summary"]
+    assert kinds(data) == ["arrived", "ended"]
+    assert {each["stage"] for each in data["stages"]} <= {"ingress", "auth", "classify", "settle"}
+
+
+async def until_known(gateway: RunningGateway, request_id: str) -> dict[str, Any]:
+    """A record is there a moment after the caller has its answer."""
+    async with asyncio.timeout(5):
+        while "stages" not in (data := await explained(gateway, request_id)):
+            await asyncio.sleep(0.01)
+    return data
+
+
+async def until_written(gateway: RunningGateway) -> None:
+    async with asyncio.timeout(5):
+        while True:
+            async with gateway.http.get(f"{gateway.admin_url}/metrics") as page:
+                if "\nheadgate_records_written_total 1" in await page.text():
+                    return
+            await asyncio.sleep(0.05)
+
+
+async def test_where_the_time_went_is_told_after_it_was_killed_as_before(tmp_path: Path) -> None:
+    settings = {
+        "records": {"folder": str(tmp_path / "records")},
+        "classes": {"interactive": {"stage_budget": {"prefill": "10ms", "queue": "5s"}}},
+    }
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, **settings)
+        async with gateway_beside(config, tmp_path) as (gateway, process):
+            engine.script.append(Behaviour(status=500, error=f"cannot process {CANARY}"))
+            engine.script.append(Behaviour(pace_s=0.1, tokens=2))
+            _, request_id = await asked(gateway, stream=True)
+            before = await until_known(gateway, request_id)
+            await until_written(gateway)
+            process.kill()
+        async with gateway_beside(config, tmp_path) as (gateway, _):
+            after = await explained(gateway, request_id)
+            listed = await gateway.http.get(f"{gateway.admin_url}/requests", params={"slower_ms": 50, "since": "10m"})
+            [found] = (await listed.json())["requests"]
+            command = [*COMMAND, request_id, "--config", str(gateway.file)]
+            shown = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+            command = [*COMMAND, "--tenant", "laptop", "--since", "10m", "--config", str(gateway.file)]
+            table = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+
+    assert after == before
+    assert "attempt 1 failed (the engine reported an error with 500)" in after["summary"]
+    assert after["over_budget"] == ["prefill"]
+    assert [each["attempt"] for each in after["stages"] if each["stage"] == "prefill"] == [1, 2]
+    assert (found["request_id"], found["over_budget"]) == (request_id, ["prefill"])
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert re.search(r"^prefill, try 2 +[0-9.]+ +0\.010 +#*!+$", shown.stdout, re.MULTILINE)
+    assert max(len(line) for line in shown.stdout.splitlines()) <= 80
+    assert (table.returncode, table.stderr) == (0, "")
+    assert f"  {request_id}  " in table.stdout
+    # The first try has a prefill too, which on a busy machine is long enough to be drawn.
+    assert re.search("^  [a-z]*P[a-zP]*$", table.stdout, re.MULTILINE)
+    kept = [
+        row
+        for path in segments(tmp_path / "records")
+        for block, _ in blocks(path)
+        for row in rows_of(block, range(block.rows))
+    ]
+    assert [row.key.request_id for row in kept] == [request_id]
+    assert CANARY not in repr(kept)

@@ -20,6 +20,7 @@ import yaml
 
 from headgate.wire.keys import digest, format_digest
 from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from tests.support.ports import free_port
 from tests.support.processes import ChildProcess
 from tests.support.simulated import resident_mib, simulated_engines
 
@@ -31,6 +32,7 @@ KEYS_EVERY_S = 5.0
 SECRET = "the secret of the soak test"
 TENANTS = 20
 FAULTS = ("--error-rate", "0.02", "--reset-rate", "0.02", "--truncate-rate", "0.02", "--stall-every", "60")
+RECORDS_BYTES_MAX = 16 * 1024 * 1024
 EMPTY = ("requests", "attempts", "lines", "metered_requests")
 
 
@@ -100,6 +102,9 @@ async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None
         config = a_config(*urls, served_model="sim", model="sim", in_flight_max=8, key_secret=SECRET)
         del config["anonymous_tenant"]
         config["tenants"] = {"nobody": {"keys": [format_digest(digest(SECRET.encode(), "hg-first"))]}}
+        config["records"] = {"folder": str(tmp_path / "records"), "bytes_max": f"{RECORDS_BYTES_MAX // 1024}KiB"}
+        # Nobody listens there: what is to be sent waits, and is dropped in the end.
+        config["tracing"] = {"endpoint": f"http://127.0.0.1:{free_port()}", "sample_percent": 100}
         async with gateway_beside(config, tmp_path) as (gateway, process):
             floor = (await gateway.status())["held"]
             soak = Soak(gateway, process, config)
@@ -111,6 +116,9 @@ async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None
 
     print(f"floor {floor}, afterwards {held}, answers {dict(soak.seen)}")
     assert {what: held[what] for what in EMPTY} == dict.fromkeys(EMPTY, 0)
+    kept = sum(path.stat().st_size for path in (tmp_path / "records").rglob("*.*") if path.is_file())
+    # A file may be as large as a sixteenth before any goes.
+    assert 0 < kept <= RECORDS_BYTES_MAX * 9 / 8
     assert held["tasks"] <= floor["tasks"] + 2
     assert held["open_files"] <= floor["open_files"] + 4
     assert soak.seen["200"] > 0.3 * sum(soak.seen.values())

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from headgate.cli.checkup.clock import Heard, clock_findings, heard_at
 from headgate.cli.checkup.finding import Finding, Level, note, ok, problem
-from headgate.cli.checkup.machine import open_files, secret_strength
+from headgate.cli.checkup.machine import open_files, records_folder, secret_strength
 from headgate.config.settings import Settings
 from tests.cli.conftest import Headgate, Said
 from tests.config.builders import settings_of, small_with
@@ -384,3 +384,14 @@ def test_a_secret_is_worth_its_length_and_variety(secret: bytes, level: Level) -
 
 def test_where_there_is_no_secret_nothing_is_said_of_it() -> None:
     assert list(secret_strength(None)) == []
+
+
+def test_a_folder_of_records_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    there, new, in_a_file = (records_folder(tmp_path / part) for part in ("", "a/b", "file/records"))
+
+    assert (there.level, new.level, in_a_file.level) == (Level.OK, Level.OK, Level.PROBLEM)
+    assert new.message == f"{tmp_path / 'a/b'} can be made"
+    assert in_a_file.message == f"{tmp_path / 'file'} is no folder, so no records are kept"
+    assert not (tmp_path / "a").exists()

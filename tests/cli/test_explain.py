@@ -238,7 +238,7 @@ async def test_one_that_waits_is_explained_while_it_waits(headgate: Headgate, tm
         held = await engine.next_request()
         second = asyncio.create_task(gateway.post(chat()).__aenter__())
         await gateway.until(lambda status: status["queued"]["interactive"] == 1)
-        running, waiting = gateway.gateway._decisions._admitted
+        running, waiting = gateway.gateway._sight.decisions._admitted
         at_engine = await asked(headgate, running.request_id)
         queued = await asked(headgate, waiting.request_id)
         engine.behaviour = Behaviour()
@@ -261,7 +261,7 @@ async def test_an_id_that_is_not_known_is_told_with_the_next_step(headgate: Head
         "",
         "headgate: nothing is known of request req_of_yesterday: is it the x-request-id of an answer of this gateway, "
         f"since its start? It keeps the last {REQUESTS_MAX} requests and the last {REFUSED_MAX} refused on arrival; "
-        "what the door refuses before it is scheduled is explained by its answer alone\n",
+        "records in its configuration keeps more\n",
     )
 
 

@@ -274,10 +274,10 @@ def test_where_a_pool_may_be_empty_somebody_must_wait_for_a_start(classes: str, 
 
 
 def test_a_class_that_may_not_use_the_pool_does_not_count() -> None:
-    other = "  other: {engine: llamacpp, in_flight_max: 1, endpoints: http://a:1}\nmodels:"
+    other = "  spare: {engine: llamacpp, in_flight_max: 1, endpoints: http://a:1}\nmodels:"
     text = (POOL % SCALING % "endpoints_min: 0, endpoints_max: 4").replace("models:", other)
 
-    assert problems_of(text + "classes: {interactive: {pools: other, start_wait: 3m}}") == [
+    assert problems_of(text + "classes: {interactive: {pools: spare, start_wait: 3m}}") == [
         (
             "2: pools.small.scaling.endpoints_min: is 0, and nobody waits for an endpoint to start; "
             "set start_wait on a class that may use the pool, or raise this to 1"

@@ -389,6 +389,21 @@ def test_names_that_cannot_travel_in_headers_and_metrics_are_refused() -> None:
     ]
 
 
+def test_names_that_metrics_give_to_something_else_are_refused() -> None:
+    text = SMALL.replace("small", "gateway").replace("demo", "other") + "classes: {none: {band: 0}, other: {band: 1}}\n"
+    spare = text.replace(
+        "pools:\n", "pools:\n  other: {engine: vllm, endpoints: ['http://127.0.0.1:1'], in_flight_max: 1}\n"
+    )
+
+    assert [each.partition(": ")[2] for each in problems_of(spare)] == [
+        'pools.other: metrics give what is of no pool of the policy the name "other"; choose another',
+        'pools.gateway: metrics give what is of the gateway itself the name "gateway"; choose another',
+        'tenants.other: metrics give the tenants that are not told apart the name "other"; choose another',
+        'classes.none: metrics give what ended before it had a class the name "none"; choose another',
+        'classes.other: metrics give what is of no class of the policy the name "other"; choose another',
+    ]
+
+
 def test_a_model_needs_a_pool_and_references_must_exist() -> None:
     text = small_with("  x: {models: [nope], classes: [interactive]}", "classes: {chat: {band: 0, pools: [nope]}}")
     text = text.replace("smollm2: small", "smollm2: small\n  empty: []").replace("anonymous_tenant: demo\n", "")

@@ -6,7 +6,7 @@ from headgate.core.summary import EndpointSummary, GivenUp, Summary, Waiting
 from headgate.model.endpoint import EndpointState
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, EndpointId, PoolName
-from tests.support.builders import a_scheduler, arrived, at, completed, joined, leaving, told
+from tests.support.builders import a_policy, a_scheduler, arrived, at, completed, joined, leaving, told
 
 
 def test_a_new_scheduler_is_empty() -> None:
@@ -31,7 +31,19 @@ def test_the_summary_counts_what_waits_by_class_and_what_runs_by_endpoint() -> N
             Waiting((PoolName("p"),), band=0, work_ns=cost_ns(EngineSpeed(), 25, 150)),
             Waiting((PoolName("p"),), band=1, work_ns=cost_ns(EngineSpeed(), 25, 150)),
         ),
+        queued_tenants={("interactive", "acme"): 1, ("batch", "acme"): 1},
     )
+
+
+def test_what_each_tenant_has_waiting_is_told_of_all_who_wait() -> None:
+    scheduler = a_scheduler(policy=a_policy(tenants=tuple(f"t{number}" for number in range(30))))
+    told(scheduler, at(0), arrived("first", tenant="t0"))
+    for number in range(30):
+        told(scheduler, at(0), *[arrived(f"{number}/{each}", tenant=f"t{number}") for each in range(1 + number % 3)])
+
+    shown = scheduler.summary().queued_tenants
+
+    assert shown == {("interactive", f"t{number}"): 1 + number % 3 for number in range(30)}
 
 
 def test_classes_in_which_nobody_waits_are_there_with_zero() -> None:

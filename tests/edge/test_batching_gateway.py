@@ -47,9 +47,9 @@ async def test_those_who_come_together_are_asked_together_and_each_is_answered(t
     assert [status for status, _ in answers] == [200] * 3
     assert [len(body["data"]) for _, body in answers] == [1, 1, 2]
     assert sum(body["usage"]["prompt_tokens"] for _, body in answers) == 28
-    assert 'headgate_batch_size_bucket{le="1.0",pool="small"} 1.0' in metrics
-    assert 'headgate_batch_size_bucket{le="4.0",pool="small"} 2.0' in metrics
-    assert 'headgate_batch_wait_seconds_count{pool="small"} 4.0' in metrics
+    assert 'headgate_batch_size_bucket{pool="small",le="1.0"} 1\n' in metrics
+    assert 'headgate_batch_size_bucket{pool="small",le="4.0"} 2\n' in metrics
+    assert 'headgate_batch_wait_seconds_count{pool="small"} 4\n' in metrics
     assert held["batched_inputs"] == 0
 
 

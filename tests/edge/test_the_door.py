@@ -140,7 +140,8 @@ async def test_the_admin_listener_has_its_own_closed_list(tmp_path: Path) -> Non
         "/status": 200,
         "/v1/models": 404,
         CHAT: 404,
-        "/": 404,
+        # It leads to the console's page.
+        "/": 200,
     }
 
 

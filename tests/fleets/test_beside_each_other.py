@@ -16,7 +16,7 @@ QUIET = ("--profile", "tiny", "--speed-up", "1")
 async def test_engines_of_two_pools_never_get_the_same_port(tmp_path: Path) -> None:
     """Some listen only when they have loaded, so that for minutes the system takes their ports to be free."""
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), endpoints=2)
-    config["pools"]["other"] = deepcopy(config["pools"]["small"])
+    config["pools"]["second"] = deepcopy(config["pools"]["small"])
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
         urls = [each.url for _, each in gateway.gateway._fleets.endpoints()]
         async with asyncio.timeout(20):

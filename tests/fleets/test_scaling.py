@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.compose.scaling import Scaling
+from headgate.compose import scaling as scaling_module
+from headgate.compose.scaling import SAMPLED, WHOLE_MAX, Scaling
 from headgate.core.events import EndpointJoined, EndpointReadied, Event, PolicyChanged, RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
@@ -126,6 +127,32 @@ def tell(scaling: Scaling, scheduler: Scheduler, *events: Event) -> None:
 
 def asked(name: str) -> RequestArrived:
     return RequestArrived(Ticket(name, Api.CHAT, "m", "acme", stream=True, prompt_bytes=40))
+
+
+async def test_what_is_asked_of_a_pool_that_is_not_scaled_is_told_by_a_part_of_its_requests(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Counting each would cost more than all other figures together."""
+    monkeypatch.setattr(scaling_module, "ScalingRules", rules)
+    scaling, exact = Scaling({}), Scaling({POOL: rules()})
+    for each in (scaling, exact):
+        scheduler = an_empty_pool(each, ServiceClass("chat", band=0))
+        tell(each, scheduler, EndpointJoined(Endpoint("small/0", "small", 4)), EndpointReadied("small/0"))
+        tell(each, scheduler, *(asked(f"r{number}") for number in range(WHOLE_MAX + 20 * SAMPLED)))
+        running = asyncio.create_task(each.run(scheduler.summary, lambda: Instant(NOW + SECOND), no_fleet))
+        async with asyncio.timeout(15):
+            while not each.told():
+                await asyncio.sleep(0.01)
+        running.cancel()
+
+    [estimated], [counted] = scaling.told(), exact.told()
+    assert (estimated.pool, estimated.endpoints_wanted) == (POOL, None)
+    assert estimated.demand_ppm > 0
+    assert estimated.demand_ppm == pytest.approx(counted.demand_ppm, rel=0.01)
+
+
+async def no_fleet(pool: PoolName, endpoints: int) -> bool:
+    return False
 
 
 @pytest.mark.parametrize("start_wait_ns", [Duration(SECOND), None], ids=["held", "refused"])

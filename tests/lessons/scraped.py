@@ -46,7 +46,7 @@ class ScrapedEngine(FakeEngine):
 def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways of this test look at their engines a hundred times as often."""
     quick = partial(EngineWatch, interval_s=0.05, timeout_s=0.1, stale_after_s=STALE_AFTER_S)
-    monkeypatch.setattr("headgate.compose.gateway.EngineWatch", quick)
+    monkeypatch.setattr("headgate.compose.engines.EngineWatch", quick)
 
 
 async def series_of(gateway: RunningGateway) -> dict[str, float]:

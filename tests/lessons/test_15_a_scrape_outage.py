@@ -137,7 +137,7 @@ async def test_an_engine_that_comes_up_is_found_while_every_metrics_page_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More pages than may be read at once hang until their time is up; all of them in turn take five seconds."""
-    monkeypatch.setattr("headgate.compose.gateway.EngineWatch", partial(EngineWatch, interval_s=0.05, timeout_s=1.0))
+    monkeypatch.setattr("headgate.compose.engines.EngineWatch", partial(EngineWatch, interval_s=0.05, timeout_s=1.0))
     async with AsyncExitStack() as stack:
         *engines, late = [await stack.enter_async_context(ScrapedEngine()) for _ in range(40)]
         late.loading = True

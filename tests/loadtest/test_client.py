@@ -235,3 +235,22 @@ async def test_classes_tiers_and_keys_reach_the_server() -> None:
     assert (line["ending"], line["class"]) == ("completed", "batch")
     assert request.headers["x-headgate-class"] == "batch"
     assert request.json["service_tier"] == "flex"
+
+
+async def test_a_silent_try_is_asked_again_beside_itself() -> None:
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(hang_before_head=True)
+        running = asyncio.create_task(ran(a_plan(engine.url, ask_again_s=0.01, retries_most=2, patience_s=1.0)))
+        tries = [await engine.next_request() for _ in range(3)]
+        line = (await running).line
+
+    assert [each.headers["x-stainless-retry-count"] for each in tries] == ["0", "1", "2"]
+    assert (line["ending"], line["retries"]) == ("abandoned", 0)
+
+
+async def test_who_has_its_first_token_is_not_asked_again() -> None:
+    async with FakeEngine() as engine:
+        line = (await ran(a_plan(engine.url, ask_again_s=5.0))).line
+
+        assert len(engine.requests) == 1
+    assert line["ending"] == "completed"

@@ -266,6 +266,15 @@ async def test_a_field_that_is_unknown_is_answered_with_those_that_may_be_sent()
     assert "since, until, tenant, class, model" in wire.error["message"]
 
 
+async def test_no_tenant_is_made_that_is_called_as_metrics_call_all_the_rest() -> None:
+    directory = FakeDirectory()
+    wire = await asked(directory, "tenants/create", b'{"tenant": "other"}', key="hg-keys")
+
+    assert wire.status == 409
+    assert "choose another" in wire.error["message"]
+    assert not directory.asked
+
+
 async def test_what_is_written_is_written_in_the_name_of_whoever_asked() -> None:
     directory = FakeDirectory()
     wire = await asked(directory, "tenants/create", b'{"tenant": "acme"}', key="hg-keys")

@@ -31,9 +31,14 @@ NEEDS_A_KEY = {
     b"/v1/usage": b"GET",
 }
 # The admin listener: it only reads, and asks for no key.
-NEEDS_NO_KEY = (b"/health", b"/ready", b"/metrics", b"/status")
+NEEDS_NO_KEY = (b"/health", b"/ready", b"/metrics", b"/status", b"/verdict")
+# Likewise, by its query.
+NEEDS_NO_KEY_ASKED = (b"/requests",)
 # Likewise, with the name of one thing behind it.
 NEEDS_NO_KEY_BELOW = (b"/explain/",)
+# The page for people, its files, and what leads there.
+CONSOLE_FILES = {b"/console/" + each.encode() for each in ("", "console.css", "console.js", "icon.svg")}
+LEADS_THERE = (b"/", b"/console")
 
 # What engines and servers of other kinds have, or had.
 # fmt: off
@@ -152,7 +157,9 @@ async def test_every_page_of_the_admin_listener_stands_in_the_table(tmp_path: Pa
         admin = gateway.gateway._admin
 
     assert set(admin.pages) == set(NEEDS_NO_KEY)
+    assert set(admin.pages_asked) == set(NEEDS_NO_KEY_ASKED)
     assert set(admin.pages_below) == set(NEEDS_NO_KEY_BELOW)
+    assert {path for path in CONSOLE_FILES if path.removeprefix(b"/console/") not in admin.console._files} == set()
     assert admin.api is None, "without keys of operators there is nothing that writes"
 
 
@@ -181,7 +188,7 @@ async def test_a_route_has_one_method(stage: Stage, path: bytes) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("path", NEEDS_NO_KEY, ids=bytes.decode)
+@pytest.mark.parametrize("path", [*NEEDS_NO_KEY, *NEEDS_NO_KEY_ASKED], ids=bytes.decode)
 async def test_an_operators_page_is_only_read(stage: Stage, path: bytes) -> None:
     for method in METHODS:
         answer = await stage.ask(method, path, admin=True)
@@ -235,7 +242,8 @@ async def test_what_engines_can_be_told_to_do_is_not_passed_on(stage: Stage, met
     """With a good key, since a caller is not an operator."""
     stage.engine.requests.clear()
     probes = {probe.path for probe in stage.engine.probes}
-    allowed = {path.decode() for path in NEEDS_NO_KEY} if admin and method == b"GET" else set()
+    reads = admin and method == b"GET"
+    allowed = {path.decode() for path in NEEDS_NO_KEY if path.decode() in CONTROL_PATHS} if reads else set()
     answered = {}
     for path in CONTROL_PATHS:
         answer = await stage.ask(method, path.encode(), KEY, admin=admin)
@@ -258,7 +266,9 @@ async def test_another_spelling_of_a_path_is_another_path(stage: Stage, method: 
         answered[path] = answer.status if answer else None
         assert answer is None or b"hg-acme" not in answer.body
 
-    assert {path: status for path, status in answered.items() if status not in {400, 404, 405, None}} == {}
+    beyond = {path: status for path, status in answered.items() if status not in {400, 404, 405, None}}
+    leads = {path: 307 for path in answered if path.partition(b"?")[0] in LEADS_THERE}
+    assert beyond == (leads if admin and method == b"GET" else {})
     assert stage.engine.requests == []
 
 

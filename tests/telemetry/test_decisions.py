@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.core.commands import Abort, Eject, Readmit
+from headgate.core.commands import Abort, Eject, End, Readmit
 from headgate.core.events import AttemptEnded, AttemptEnding, FirstToken, PolicyChanged, TimerFired
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
-from headgate.model.units import SECOND, RequestId
+from headgate.model.units import SECOND, Duration, RequestId
 from headgate.telemetry.decisions import (
     NAME_CHARS_MAX,
     REASON_CHARS_MAX,
@@ -53,7 +53,7 @@ def steps_of(explanation: dict[str, Any], *keys: str) -> list[tuple[Any, ...]]:
 
 def small() -> Decisions:
     """An observer that keeps three requests, and two that were refused."""
-    return Decisions(requests_max=3, refused_max=2)
+    return Decisions(requests_max=3, refused_max=2, lasting_max=0)
 
 
 # What machines are told
@@ -275,6 +275,35 @@ def test_the_oldest_is_forgotten_first() -> None:
     assert (decisions.reach().held, decisions.reach().since) == (3, at(2))
 
 
+def over_of(name: str) -> End:
+    return replace(over(), request_id=RequestId(name))
+
+
+def test_what_is_open_is_not_forgotten_before_what_has_ended() -> None:
+    moments: list[Moment] = [(0, arrived("long"), [sent("long")])]
+    for number in range(1, 6):
+        moments.append((number, arrived(str(number)), []))
+        moments.append((number, TimerFired(), [over_of(str(number))]))
+    decisions = observed(moments, Decisions(requests_max=3, lasting_max=1))
+
+    assert [name for name in ("long", *"12345") if decisions.history(RequestId(name))] == ["long", *"345"]
+    assert decisions.reach().since == at(0)
+    assert "long" in [each.request_id for each in decisions.picture(RequestId("5")).requests]  # type: ignore[union-attr]
+    # From its end on it ages as one that arrived then.
+    decisions.saw(TimerFired(), [over_of("long")], at(6))
+    assert [name for name in ("long", *"12345") if decisions.history(RequestId(name))] == ["long", *"45"]
+    for number in range(7, 10):
+        decisions.saw(arrived(str(number)), [], at(number))
+        decisions.saw(TimerFired(), [over_of(str(number))], at(number))
+    assert decisions.history(RequestId("long")) is None
+
+
+def test_of_those_that_are_open_for_ever_only_so_many_are_kept() -> None:
+    decisions = observed([(n, arrived(str(n)), []) for n in range(9)], Decisions(requests_max=3, lasting_max=2))
+
+    assert [n for n in range(9) if decisions.history(RequestId(str(n)))] == [4, 5, 6, 7, 8]
+
+
 def test_a_flood_of_refusals_does_not_wash_away_the_others() -> None:
     decisions = observed([(0, arrived("kept"), []), (1, arrived("other"), [])], small())
     for number in range(100):
@@ -375,8 +404,18 @@ def test_one_that_is_not_known_is_told_how_far_back_is_known() -> None:
     something = unknown(RequestId("x"), observed([(0, arrived(), [])]).reach(), at(840))
 
     assert nothing["request_id"] == "x"
-    assert "refused on arrival; what the door" in str(nothing["error"])
-    assert "refused on arrival, the oldest of which came 840 s ago; what the door" in str(something["error"])
+    assert "refused on arrival; records in its configuration" in str(nothing["error"])
+    assert "refused on arrival, the oldest of which came 840 s ago; records" in str(something["error"])
+
+
+@pytest.mark.parametrize(
+    ("length", "said"),
+    [(48 * 3_600, "2 days"), (24 * 3_600, "24 hours"), (3_600, "60 minutes"), (119, "119 s"), (1, "1 s")],
+)
+def test_one_that_no_file_has_either_is_told_how_long_files_keep(length: int, said: str) -> None:
+    told = unknown(RequestId("x"), Decisions().reach(), at(0), longer_ns=Duration(length * SECOND))
+
+    assert f"an answer of the last {said}? Files keep that long" in str(told["error"])
 
 
 # It must not raise

@@ -149,7 +149,9 @@ def test_words_about_entries_that_do_not_come_to_the_whole_are_not_believed() ->
     assert shared.usages == (Tokens(5, 5), Tokens(5, 5))
 
 
-@pytest.mark.parametrize("usage", [None, {}, [], {"prompt_tokens": -1}, {"prompt_tokens": "7"}])
+@pytest.mark.parametrize(
+    "usage", [None, {}, [], {"prompt_tokens": -1}, {"prompt_tokens": 10**30}, {"prompt_tokens": "7"}]
+)
 def test_without_usage_there_is_none_to_share(usage: object) -> None:
     shared = taken_apart(an_answer(2, usage=usage), [1, 1], counted=False)
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.ticket import Api
-from headgate.model.usage import Usage, UsageSource
+from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
 from headgate.wire.kserve_events import ChunkTranslator, Generated, Setting, whole_body
 from headgate.wire.sse import EVENT_BYTES_MAX, StreamScanner
 from headgate.wire.usage import UsageFinder
@@ -81,6 +81,19 @@ def test_usage_is_the_models_where_it_says_it() -> None:
     told = [event("a", num_input_tokens=7, num_output_tokens=2), event("b", num_input_tokens=[7], num_output_tokens=3)]
 
     assert scanned(translated(b"".join(told))).usage == Usage(7, 5, 0, UsageSource.ENGINE)
+
+
+@pytest.mark.parametrize("count", [10**30, [2**30] * 3, -1])
+def test_a_count_of_tokens_that_cannot_be_is_not_believed(count: object) -> None:
+    stream = event("a", num_input_tokens=count, num_output_tokens=count) + event("b")
+
+    assert scanned(translated(stream)).usage == Usage(10, 2, 0, UsageSource.ESTIMATED)
+
+
+def test_counts_of_many_events_come_to_no_more_than_can_be() -> None:
+    stream = event("a", num_input_tokens=1, num_output_tokens=TOKENS_MAX) * 3
+
+    assert scanned(translated(stream)).usage == Usage(1, TOKENS_MAX, 0, UsageSource.ENGINE)
 
 
 def test_usage_is_estimated_where_the_model_does_not_say_it_and_says_so() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headgate.model.usage import Usage, UsageSource
+from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
 from headgate.wire.usage import OBJECT_BYTES_MAX, UsageFinder, read_usage
 
 CHAT = (
@@ -68,6 +68,13 @@ def engine_said(prompt: int, output: int, cached: int = 0) -> Usage:
         ),
         (b'{"prompt_tokens":3,"completion_tokens_details":null}', Usage(3, 0, 0, UsageSource.ENGINE)),
         (b'{"prompt_tokens":3,"completion_tokens_details":{"reasoning_tokens":-5}}', None),
+        (b'{"prompt_tokens":3,"completion_tokens":%d}' % TOKENS_MAX, engine_said(3, TOKENS_MAX)),
+        (b'{"prompt_tokens":3,"completion_tokens":%d}' % (TOKENS_MAX + 1), None),
+        (b'{"prompt_tokens":1%s}' % (b"0" * 30), None),
+        (b'{"input_tokens":3,"output_tokens":1%s}' % (b"0" * 400), None),
+        (b'{"prompt_tokens":3,"completion_tokens":1%s}' % (b"0" * 6_000), None),
+        (b'{"prompt_tokens":3,"prompt_tokens_details":{"cached_tokens":1%s}}' % (b"0" * 30), None),
+        (b'{"prompt_tokens":3,"completion_tokens_details":{"reasoning_tokens":1%s}}' % (b"0" * 30), None),
         (b'{"prompt_tokens":"3"}', None),
         (b'{"completion_tokens":4}', None),
         (b"{}", None),

@@ -4,26 +4,37 @@ A gateway, three simulated engines and more traffic than they can carry, each a 
 started from the very verbs that a user would type, and the live view of it all. Two tenants share
 the interactive class, one of them three times as busy; long prompts and a flood of batch work come
 on top. What to look for: interactive first tokens stay quick while batch work waits.
+
+With `--incident` all is well at first, and then something goes wrong (`demo_incidents.py`). What to look for: the
+verdict on the console's page.
 """
 
 import argparse
+import json
 import os
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from textwrap import dedent
+from textwrap import dedent, indent
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from headgate.cli.demo_incidents import Incident
 
 ENGINES = 3
 PROFILE = "rtxpro6000-llama-8b"
 MODEL = "demo"
 TENANTS = ("acme", "bolt", "nightly")
 SECRET = "HEADGATE_KEY_SECRET"
+INCIDENTS = ("long-prompts", "noisy-tenant", "engine-hang", "retry-storm", "launch")
 
 # As `headgate loadtest` takes them: who asks how often for what.
 MIX = (
@@ -38,21 +49,27 @@ RATE = 12.0
 _START_S_MAX = 30.0
 _STOP_S_MAX = 10.0
 _FOR_EVER_S = 24 * 3600.0
+_INCIDENT_S = 1800.0
+"""So long an incident lasts at most. Whoever brings the traffic draws all of it before the first request."""
+_ASK_S_MAX = 3.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--rate", type=float, default=RATE, help=f"requests a second over all callers ({RATE:g})")
+    parser.add_argument("--rate", type=float, help=f"requests a second over all callers ({RATE:g}; 5 with --incident)")
     parser.add_argument("--seconds", type=float, help="end by itself after so long; else with Ctrl-C")
+    parser.add_argument("--incident", choices=INCIDENTS, help="let this go wrong after a while in which all is well")
+    parser.add_argument("--no-view", action="store_true", help="lines of progress instead of the live view")
 
 
 def run(args: argparse.Namespace) -> int:
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A terminal that is closed ends the demo as Ctrl-C does, with all that it started.
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder:
-        demo = Demo(Path(folder))
+        demo = _demo(args, Path(folder))
         try:
-            return demo.show(args.rate, args.seconds)
+            # Frames one below the other are of no use to a file or a pipe.
+            return demo.show(args.seconds, view=sys.stdout.isatty() and not args.no_view)
         except KeyboardInterrupt:
             return 0
         except DemoFailed as failure:
@@ -62,16 +79,28 @@ def run(args: argparse.Namespace) -> int:
             demo.stop()
 
 
+def _demo(args: argparse.Namespace, folder: Path) -> "Demo":
+    if args.incident is None:
+        return Demo(folder, args.rate or RATE)
+    from headgate.cli.demo_incidents import INCIDENTS as KNOWN
+    from headgate.cli.demo_incidents import RATE as USUAL_RATE
+
+    return IncidentDemo(folder, args.rate or USUAL_RATE, KNOWN[args.incident])
+
+
 class DemoFailed(Exception):
     """A part of the demo did not come up; the message says which, and what it said."""
 
 
 class Demo:
-    def __init__(self, folder: Path) -> None:
+    tenants: tuple[str, ...] = TENANTS
+
+    def __init__(self, folder: Path, rate: float) -> None:
         self._folder = folder
+        self._rate = rate
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = _free_ports(ENGINES + 2)
-        self._keys = {tenant: f"hg-{secrets.token_urlsafe(32)}" for tenant in TENANTS}
+        self._keys = {tenant: f"hg-{secrets.token_urlsafe(32)}" for tenant in self.tenants}
         self._environment = {
             **os.environ,
             SECRET: secrets.token_urlsafe(32),
@@ -82,23 +111,20 @@ class Demo:
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self._ports[-1]}"
 
-    def show(self, rate: float, seconds: float | None) -> int:
+    def show(self, seconds: float | None, *, view: bool) -> int:
         from headgate.cli.top import watch
 
-        print("headgate demo: starting three simulated engines and a gateway", file=sys.stderr)
-        for number in range(ENGINES):
-            port = str(self._ports[number])
-            self._start(f"engine-{number + 1}", "engine", "--profile", PROFILE, "--model", MODEL, "--port", port)
+        print("headgate demo: starting simulated engines and a gateway", file=sys.stderr)
+        self._start_engines()
         file = self._folder / "headgate.yaml"
         file.write_text(self._configuration())
         self._start("gateway", "serve", str(file))
         self._wait_until_ready()
-        traffic = [part for mix in MIX for part in ("--mix", mix)]
-        lasting = ("--rate", f"{rate:g}", "--duration", f"{seconds or _FOR_EVER_S:g}")
-        clients = ("--patience", "30", "--exact-output")
-        url = f"http://127.0.0.1:{self._ports[-2]}"
-        self._start("traffic", "loadtest", url, "--model", MODEL, *lasting, *clients, *traffic)
-        return watch(self.admin_url, seconds=seconds)
+        print(f"headgate demo: the console is at {self.admin_url}/console/", file=sys.stderr, flush=True)
+        self._begin(seconds)
+        if view:
+            return watch(self.admin_url, seconds=seconds, above=self._above)
+        return self._tell_lines(seconds)
 
     def stop(self) -> None:
         """Ends what was started, the last first, and by its process id alone."""
@@ -108,6 +134,8 @@ class Demo:
         for child in children:
             if child.poll() is None:
                 child.send_signal(signal.SIGINT)
+                # One that hangs hears of it only when it goes on.
+                child.send_signal(signal.SIGCONT)
         until = time.monotonic() + _STOP_S_MAX
         for child in children:
             try:
@@ -115,6 +143,54 @@ class Demo:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
+
+    # What it shows
+
+    def _begin(self, seconds: float | None) -> None:
+        """Traffic, from here on."""
+        self._start_traffic("traffic", MIX, self._rate, seconds or _FOR_EVER_S, ("--patience", "30"))
+
+    def _above(self) -> str:
+        return f"console: {self.admin_url}/console/"
+
+    def _tell_lines(self, seconds: float | None) -> int:
+        """One line whenever there is something new to say."""
+        until = None if seconds is None else time.monotonic() + seconds
+        told = ("", "")
+        while until is None or time.monotonic() < until:
+            self._complain_of_the_dead("gateway")
+            above, (matter, sentence) = self._above(), self._verdict()
+            if (above, matter) != told:
+                print(f"{above} | {sentence}", flush=True)
+                told = above, matter
+            time.sleep(1.0)
+        return 0
+
+    def _verdict(self) -> tuple[str, str]:
+        """What the gateway says is the matter, the worst first: in a word, and in a sentence."""
+        try:
+            with urllib.request.urlopen(f"{self.admin_url}/verdict", timeout=_ASK_S_MAX) as answer:  # noqa: S310 (ours)
+                found: dict[str, list[dict[str, str]]] = json.load(answer)
+        except (OSError, ValueError):
+            return "", "no verdict yet"
+        for each in found.get("verdicts", ()):
+            return each["incident"], f"{each['cause']}: {each['sentence']}"
+        return "", "no verdict yet"
+
+    # Its parts
+
+    def _start_engines(self) -> None:
+        for number in range(ENGINES):
+            port = str(self._ports[number])
+            self._start(f"engine-{number + 1}", "engine", "--profile", PROFILE, "--model", MODEL, "--port", port)
+
+    def _start_traffic(
+        self, name: str, mix: Sequence[str], rate: float, seconds: float, manners: Sequence[str]
+    ) -> None:
+        traffic = [part for each in mix for part in ("--mix", each)]
+        lasting = ("--rate", f"{rate:g}", "--duration", f"{seconds:g}", "--exact-output")
+        url = f"http://127.0.0.1:{self._ports[-2]}"
+        self._start(name, "loadtest", url, "--model", MODEL, *lasting, *manners, *traffic)
 
     def _start(self, name: str, *arguments: str) -> None:
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -136,14 +212,20 @@ class Demo:
         while time.monotonic() < until:
             self._complain_of_the_dead()
             status = ask(self.admin_url)
-            if status is not None and _ready(status) == ENGINES:
+            if status is not None and _ready(status) >= self._engines_first:
                 return
             time.sleep(0.1)
         raise DemoFailed(f"the engines were not ready within {_START_S_MAX:g} s:\n{self._log('gateway')}")
 
-    def _complain_of_the_dead(self) -> None:
+    @property
+    def _engines_first(self) -> int:
+        """With how many it begins."""
+        return ENGINES
+
+    def _complain_of_the_dead(self, *names: str) -> None:
+        """Of these; of all, where none are named."""
         for name, child in self._children.items():
-            if child.poll() is not None:
+            if child.poll() is not None and (not names or name in names):
                 raise DemoFailed(f"{name} ended with status {child.returncode}:\n{self._log(name)}")
 
     def _log(self, name: str) -> str:
@@ -153,7 +235,6 @@ class Demo:
         from headgate.wire.keys import digest, format_digest
 
         secret = self._environment[SECRET].encode()
-        endpoints = ", ".join(f'"http://127.0.0.1:{port}"' for port in self._ports[:ENGINES])
         tenants = "\n".join(
             f'  {tenant}: {{keys: ["{format_digest(digest(secret, key))}"]}}' for tenant, key in self._keys.items()
         )
@@ -166,18 +247,116 @@ class Demo:
               simulated:
                 engine: vllm
                 served_model: {MODEL}
-                in_flight_max: 12
-                endpoints: [{endpoints}]
-                speed: {PROFILE}
-            models:
-              {MODEL}: simulated
-            classes:
-              interactive: {{ttft: 2s, tpot: 100ms}}
-              long: {{}}
-              batch: {{}}
-            tenants:
             """)
-        return f"{head}{tenants}\n"
+        pool, classes = indent(dedent(self._pool()), "    "), dedent(self._classes())
+        return f"{head}{pool}models:\n  {MODEL}: simulated\n{classes}tenants:\n{tenants}\n"
+
+    def _pool(self) -> str:
+        return f"""\
+            in_flight_max: 12
+            {self._endpoints()}
+            speed: {PROFILE}
+            prices: {{per_hour: 1.5}}
+            """
+
+    def _endpoints(self) -> str:
+        return "endpoints: [" + ", ".join(f'"http://127.0.0.1:{port}"' for port in self._ports[:ENGINES]) + "]"
+
+    def _classes(self) -> str:
+        return """\
+            classes:
+              interactive:
+                ttft: 2s
+                tpot: 100ms
+                stage_budget: {queue: 1s, prefill: 1s}
+              long: {}
+              batch: {}
+            """
+
+
+class IncidentDemo(Demo):
+    """All is well, and then it is not."""
+
+    def __init__(self, folder: Path, rate: float, incident: "Incident") -> None:
+        from headgate.cli import demo_incidents
+
+        self.tenants = demo_incidents.TENANTS
+        super().__init__(folder, rate)
+        self._known = demo_incidents
+        self._incident = incident
+        self._begins_at = 0.0
+        self._seconds: float | None = None
+        self._happens = False
+
+    def _begin(self, seconds: float | None) -> None:
+        self._begins_at = time.monotonic() + self._known.HEALTHY_S
+        self._seconds = seconds
+        self._start_traffic("traffic", self._known.USUAL, self._rate, seconds or _FOR_EVER_S, ("--patience", "30"))
+
+    def _above(self) -> str:
+        left_s = self._begins_at - time.monotonic()
+        if left_s <= 0 and not self._happens:
+            self._happens = True
+            self._happen()
+        if self._happens:
+            state = f"incident: {self._incident.begins}"
+        else:
+            state = f"all is well; the gateway learns what is usual, the incident begins in {round(left_s, -1):.0f} s"
+        return f"console: {self.admin_url}/console/ | {state}"
+
+    def _happen(self) -> None:
+        incident = self._incident
+        if incident.instead:
+            self._children["traffic"].send_signal(signal.SIGINT)
+        if incident.rate:
+            self._start_traffic("incident", incident.mix, incident.rate, self._seconds or _INCIDENT_S, incident.manners)
+        if incident.hangs:
+            self._children[incident.hangs].send_signal(signal.SIGSTOP)
+
+    @property
+    def _engines_first(self) -> int:
+        return 2 if self._incident.cold_start_s else ENGINES
+
+    def _start_engines(self) -> None:
+        if self._incident.cold_start_s:
+            return
+        for number in range(ENGINES):
+            port = str(self._ports[number])
+            arguments = ("--profile", self._known.PROFILE, "--model", MODEL, "--port", port)
+            self._start(f"engine-{number + 1}", "engine", *arguments)
+
+    def _pool(self) -> str:
+        return f"""\
+            in_flight_max: {self._known.IN_FLIGHT_MAX}
+            {self._fleet() if self._incident.cold_start_s else self._endpoints()}
+            speed: {self._known.PROFILE}
+            prices: {{per_hour: 12}}
+            """
+
+    def _fleet(self) -> str:
+        """Engines that the gateway starts: the first at once, all further ones slowly."""
+        engine = shlex.join([sys.executable, "-m", "headgate.cli.main", "engine", "--profile", self._known.PROFILE])
+        slowly = f"[ {{slot}} -lt {self._engines_first} ] && cold=0 || cold={self._incident.cold_start_s:g}"
+        shell = f"{slowly}; exec {engine} --model {{model}} --port {{port}} --cold-start $cold"
+        command = json.dumps(["sh", "-c", shell])
+        scaling = f"endpoints_min: {self._engines_first}, endpoints_max: 5, period: 5s, cold_start: 30s"
+        logs = json.dumps(str(self._folder / "engines"))
+        return (
+            f"fleet: {{kind: processes, command: {command}, endpoints: {self._engines_first}, logs: {logs}}}\n"
+            f"            scaling: {{{scaling}}}"
+        )
+
+    def _classes(self) -> str:
+        return """\
+            classes:
+              interactive:
+                ttft: 2s
+                tpot: 75ms
+                stage_budget: {queue: 500ms, prefill: 1s}
+                objectives: {ttft_percent: 99, served_percent: 99}
+              long: {}
+              batch: {}
+            """
 
 
 def _ready(status: Mapping[str, Sequence[Mapping[str, object]]]) -> int:

@@ -2,6 +2,8 @@
 
 `check` reads the file alone; this also asks whatever it names. No gateway needs to run; where one does, it is compared
 with the file. Everything is asked at once and nothing is waited for longer than two seconds.
+
+With `--live` a running gateway is asked instead what is wrong at this moment, and with whom.
 """
 
 import argparse
@@ -20,10 +22,19 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--live", action="store_true", help="ask a running gateway what is wrong at this moment")
+    parser.add_argument(
+        "--gateway", metavar="URL", help="with --live: its admin listener, such as http://127.0.0.1:9090"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
     """The exit code is 1 if there is any problem."""
+    if args.live:
+        return _live(args)
+    if args.gateway is not None:
+        print("headgate: --gateway names whom --live asks; add --live", file=sys.stderr)
+        return 2
     from headgate.cli.checkup.finding import Level
 
     findings = _findings(args.file)
@@ -36,6 +47,31 @@ def run(args: argparse.Namespace) -> int:
         print("\n".join(_lines(findings)))
         print(_summary(findings), file=sys.stderr)
     return 0 if well else 1
+
+
+def _live(args: argparse.Namespace) -> int:
+    import asyncio
+
+    from headgate.cli.checkup.live import Said, ask, lines
+    from headgate.cli.gateway_status import NotAGateway
+    from headgate.cli.status import admin_url
+    from headgate.engines.page import open_session
+
+    async def asked(url: str) -> tuple[Said, bytes]:
+        async with open_session() as session:
+            return await ask(session, url)
+
+    url = admin_url(args.gateway, args.file)
+    if url is None:
+        return 1
+    try:
+        said, page = asyncio.run(asked(url))
+    except NotAGateway as error:
+        hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --gateway"
+        print(f"headgate: {error}; {hint}", file=sys.stderr)
+        return 1
+    print(page.decode().rstrip() if args.json else "\n".join(lines(said)))
+    return 0 if said.well else 1
 
 
 def _findings(file: Path) -> "list[Finding]":

@@ -59,6 +59,7 @@ def _add_traffic(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[r
 def _add_behaviour(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[reportPrivateUsage]
     group.add_argument("--patience", type=_positive, metavar="S", help="leave if there is no first token by then")
     group.add_argument("--retries", type=_tokens, default=2, metavar="N", help="further tries at most (2)")
+    group.add_argument("--ask-again", type=_positive, metavar="S", help="ask once more beside a try silent for so long")
     group.add_argument("--connections", type=_count, default=10_000, metavar="N", help="open at most (10000)")
     group.add_argument("--drain", type=_positive, default=120.0, metavar="S", help="wait for last answers (120)")
 
@@ -115,6 +116,7 @@ def _plan(args: argparse.Namespace) -> "Plan":
         shared_prefix_tokens=args.shared_prefix,
         patience_s=args.patience,
         retries_most=args.retries,
+        ask_again_s=args.ask_again,
         connections_most=connections,
         drain_s=args.drain,
     )

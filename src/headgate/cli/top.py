@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,14 +40,16 @@ def run(args: argparse.Namespace) -> int:
         return 0
 
 
-def watch(url: str, *, seconds: float | None = None) -> int:
-    """Shows the gateway behind this address until interrupted, or for so many seconds."""
+def watch(url: str, *, seconds: float | None = None, above: Callable[[], str] | None = None) -> int:
+    """Shows the gateway behind this address until interrupted, or for so many seconds.
+
+    What `above` says, once for each frame, stands above it."""
     view = View(sys.stdout.isatty())
     until = None if seconds is None else time.monotonic() + seconds
     try:
         while until is None or time.monotonic() < until:
             started = time.monotonic()
-            view.show(ask(url), url)
+            view.show(ask(url), url, [] if above is None else [above(), ""])
             time.sleep(max(0.0, _EVERY_S - (time.monotonic() - started)))
     finally:
         view.close()
@@ -70,7 +73,7 @@ class View:
         if terminal:
             sys.stdout.write(_ENTER)
 
-    def show(self, status: Status | None, url: str) -> None:
+    def show(self, status: Status | None, url: str, above: Sequence[str] = ()) -> None:
         columns, rows = shutil.get_terminal_size()
         if status is None:
             self._past.clear()
@@ -80,8 +83,8 @@ class View:
                 # It was started again, and counts from nothing.
                 self._past.clear()
             self._past.append(status)
-            lines = screen(status, self._past[0], columns=columns, rows=rows - 1)
-        self._write(lines)
+            lines = screen(status, self._past[0], columns=columns, rows=rows - 1 - len(above))
+        self._write([*(line[:columns] for line in above), *lines])
 
     def _write(self, lines: list[str]) -> None:
         if self._terminal:

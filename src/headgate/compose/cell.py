@@ -4,6 +4,7 @@ import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headgate.config.cell import member_name
@@ -16,6 +17,10 @@ from headgate.model.units import SECOND
 from headgate.ports.clock import Clock
 from headgate.ports.observer import Observer
 from headgate.telemetry.cell import CellFigures
+from headgate.telemetry.live import CellNow
+
+if TYPE_CHECKING:
+    from headgate.hosts.cell.registry import CellMember, Registry
 
 
 def open_cell(
@@ -56,6 +61,13 @@ def open_cell(
     )
 
 
+def open_registry(host: CellHost, cell: CellSettings, admin: Callable[[], tuple[str, int]]) -> "Registry":
+    """Where the members of the cell tell each other where they are asked; `admin` is where this one is."""
+    from headgate.hosts.cell.registry import Registry
+
+    return Registry(cell.store, cell=cell.name, member=host.name, admin=admin, leads=lambda: host.leads)
+
+
 def cell_status(host: CellHost, cell: CellSettings, staged: str | None) -> Mapping[str, object]:
     view, store = host.view(), host.store
     return {
@@ -76,6 +88,16 @@ def cell_status(host: CellHost, cell: CellSettings, staged: str | None) -> Mappi
         },
         "staged": staged,
     }
+
+
+def cell_now(host: CellHost, members: "Sequence[CellMember]" = ()) -> CellNow:
+    """`members` are those whose addresses are known."""
+    view = host.view()
+    if view.epoch is None:
+        return CellNow(view.mode.value, view.leads, None)
+    name = view.epoch.id.rpartition("/")[0]
+    admin = next((each.admin for each in members if each.name == name), "")
+    return CellNow(view.mode.value, view.leads, (name, admin))
 
 
 def cell_figures(host: CellHost) -> CellFigures:

@@ -9,55 +9,51 @@ import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import partial
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from headgate import __version__
 from headgate.compose.accounts import Accounts
-from headgate.compose.cell import cell_figures, cell_status, open_cell
+from headgate.compose.cell import cell_figures, cell_now, cell_status, open_cell, open_registry
+from headgate.compose.engines import Engines
 from headgate.compose.fleets import Fleets
 from headgate.compose.keda import start_scaler
+from headgate.compose.requests import Requests
 from headgate.compose.scaling import Scaling
+from headgate.compose.sight import Sight, Sources
 from headgate.config.problems import ConfigErrors
-from headgate.config.settings import PoolSettings, Settings
-from headgate.core.events import BudgetsTold, EndpointUnreadied, PolicyChanged
+from headgate.config.quantities import address_text
+from headgate.config.settings import Settings
+from headgate.core.events import BudgetsTold, PolicyChanged
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary, held_by_pool
+from headgate.edge import request_record
 from headgate.edge.admin import AdminApp
 from headgate.edge.admin_api import AdminApi
 from headgate.edge.batching import Batchers
-from headgate.edge.connection import Bounds
+from headgate.edge.connection import Bounds, Refused
 from headgate.edge.door import Door, DoorLimits
 from headgate.edge.large_bodies import LargeBodies
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import Replies
 from headgate.edge.server import Listener, bind
-from headgate.engines.dialects import DIALECTS
-from headgate.engines.http import HttpEngine
 from headgate.engines.page import open_session
-from headgate.engines.watch import EngineWatch
-from headgate.fleets.static import changes
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
-from headgate.model.endpoint import Endpoint
 from headgate.model.limits import LimitsLeft
 from headgate.model.outcome import Outcome
 from headgate.model.policy import BatchRules
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, PoolName, RequestId, TenantId
-from headgate.ports.fleet import FleetEndpoint, Phase
+from headgate.ports.fleet import Phase
 from headgate.ports.observer import Observer
-from headgate.telemetry.decisions import Decisions
-from headgate.telemetry.explanation import explained, unknown
-from headgate.telemetry.log import LogObserver, log, tell
-from headgate.telemetry.loop_lag import measure_for_ever
-from headgate.telemetry.meters import Histogram, Meters
-from headgate.telemetry.prometheus import EngineSignals, render
+from headgate.telemetry.live import GatewayNow
+from headgate.telemetry.log import log, tell
 
 if TYPE_CHECKING:
     from headgate.fleets.keda.scaler import KedaScaler
+    from headgate.hosts.cell.registry import CellMember, Registry
 
 _EXIT_MISTAKE = 70
 
@@ -89,28 +85,43 @@ class Gateway:
         self._fault: BaseException | None = None
         self._clock = SystemClock()
         # Before anything that would have to be closed, should a part of it not be fit.
+        self._sight = Sight(settings)
+        self._meters = self._sight.meters
         self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._directory_changed)
         self._session = open_session()
         self._accounts.open_notices(self._session)
-        self._engines: dict[EndpointId, HttpEngine] = {}
-        self._addresses: dict[EndpointId, _Address] = {}
-        self._endpoints: tuple[Endpoint, ...] = ()
-        self._meters = Meters()
-        self._batchers = Batchers(self._engines, self._meters.batched)
-        self._decisions = Decisions()
-        self._loop_lag = Histogram()
         self._scaling = Scaling(_scaling_rules(settings))
         self._cell: CellHost | None = None
-        self._host = self._open_host((self._meters, self._decisions, LogObserver(), *observers), worker)
-        self._watch = EngineWatch(self._session, self._host.tell, _tell_signals)
+        self._host = self._open_host((*self._sight.of_requests, *observers), worker)
+        self._engines = Engines(self._session, self._host.tell, self._host.summary)
         if self._cell is not None:
-            self._watch.rest()
+            self._engines.watch.rest()
+        self._batchers = Batchers(self._engines.asked, self._meters.batched)
         self._fleets = Fleets(
             self._session, self._known, self._follow_fleets, on_start=self._on_start, on_drain=self._meters.drained
         )
         self._attempts = OpenAttempts(self._host.tell)
         self._large_bodies = LargeBodies()
-        self._door = Door(
+        self._door = self._open_door(settings)
+        self._listeners: tuple[Listener, ...] = ()
+        self._beside: set[asyncio.Future[None]] = set()
+        self._shared = worker is not None
+        self._keda: KedaScaler | None = None
+        self._registry = self._open_registry()
+        requests = self._open_requests()
+        self._admin = AdminApp(
+            ready=self._ready,
+            metrics=self._metrics,
+            status=self._status,
+            explain=requests.explain,
+            requests=requests.search,
+            verdict=lambda: self._sight.verdict(self._sources()),
+        )
+        self._admin.api = self._open_admin_api(settings)
+        self._take_over(settings)
+
+    def _open_door(self, settings: Settings) -> Door:
+        return Door(
             host=self._host,
             engines=self._batchers,
             attempts=self._attempts,
@@ -122,19 +133,31 @@ class Gateway:
             cap_large=self._large_bodies.cap,
             zone=settings.zone,
             metadata_names=_metadata_names(settings),
+            records=self._sight,
+            sample_ppm=_sample_ppm(settings),
         )
-        self._listeners: tuple[Listener, ...] = ()
-        self._beside: set[asyncio.Future[None]] = set()
-        self._shared = worker is not None
-        self._keda: KedaScaler | None = None
-        self._admin = AdminApp(ready=self._ready, metrics=self._metrics, status=self._status, explain=self._explain)
-        self._admin.api = self._open_admin_api(settings)
-        self._take_over(settings)
+
+    def _open_registry(self) -> "Registry | None":
+        cell = self._settings.cell
+        if self._cell is None or cell is None:
+            return None
+        return open_registry(self._cell, cell, lambda: self._listeners[-1].address)
+
+    def _open_requests(self) -> Requests:
+        archive, now = self._sight.kept.archive, self._clock.now
+        if self._cell is None or self._registry is None:
+            return Requests(archive, self._session, now)
+        return Requests(archive, self._session, now, own=self._cell.name, members=self._registry.members)
+
+    def members(self) -> "list[CellMember]":
+        """Of the cell, those that were heard of in the last seconds; none without a cell."""
+        return [] if self._registry is None else self._registry.members()
 
     def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
         cell, accounts = self._settings.cell, self._accounts
         if cell is None:
-            watching = (*observers, *accounts.of_requests, self._scaling, *accounts.of_scheduler)
+            deciding = (self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler)
+            watching = (*observers, *accounts.of_requests, *self._sight.bookkeepers, *deciding)
             return LocalHost(Scheduler(), self._clock, watching, self._on_fault)
         self._cell = open_cell(
             self._settings,
@@ -142,12 +165,12 @@ class Gateway:
             self._clock,
             observers,
             self._on_fault,
-            of_scheduler=(self._scaling, *accounts.of_scheduler),
+            of_scheduler=(self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler),
             on_duty=self._on_duty,
             on_agreed=self._on_agreed,
             serves=self._serves,
             worker=worker,
-            bookkeepers=accounts.of_requests,
+            bookkeepers=(*accounts.of_requests, *self._sight.bookkeepers),
         )
         return self._cell
 
@@ -162,13 +185,13 @@ class Gateway:
         finally:
             self._leave.set()
             await self._fleets.stop()
-            await self._watch.stop()
+            await self._engines.watch.stop()
             self._host.stop()
             await self._accounts.stop()
+            await self._sight.stop()
             if self._cell is not None:
                 await self._cell.store.stop()
-            for engine in self._engines.values():
-                engine.close()
+            self._engines.close()
             await self._large_bodies.stop()
             await self._session.close()
         return 0 if self._fault is None else _EXIT_MISTAKE
@@ -184,9 +207,13 @@ class Gateway:
         except OSError:
             for_callers.close()
             raise
-        refused = partial(self._meters.turned_away, Outcome.INVALID)
-        door = Listener(self._door, for_callers, bounds, on_refused=refused)
+        door = Listener(self._door, for_callers, bounds, on_refused=self._refused)
         return door, Listener(self._admin, for_operators, bounds)
+
+    def _refused(self, request_id: str, refused: Refused) -> None:
+        """Before it became a request: it has a record by which its answer is explained, and no trace."""
+        self._meters.turned_away(Outcome.INVALID)
+        self._sight.kept.take(request_record.of_none(RequestId(request_id), refused.status, str(refused)))
 
     async def _serve(self, started: Callable[[tuple[str, int] | None, tuple[str, int]], None]) -> None:
         self._listeners = self._listen()
@@ -194,12 +221,16 @@ class Gateway:
         beside = [
             *(asyncio.create_task(listener.sweep_for_ever()) for listener in self._listeners),
             asyncio.create_task(self._attempts.sweep_for_ever()),
-            asyncio.create_task(measure_for_ever(self._loop_lag)),
+            asyncio.create_task(self._engines.gpus.run()),
             asyncio.create_task(self._scaling.run(self._host.summary, self._clock.now, self._scale, self._decides)),
         ]
+        if self._registry is not None:
+            beside.append(asyncio.create_task(self._registry.run()))
         for task in beside:
             task.add_done_callback(self._ended_beside)
         try:
+            self._admin.console = self._sight.console(self._sources())
+            self._sight.begin(self._sources(), self._ended_beside)
             await self._accounts.begin(self._ended_beside)
             await asyncio.gather(*(listener.start() for listener in self._listeners))
             await self._fleets.start()
@@ -214,9 +245,11 @@ class Gateway:
             await asyncio.gather(self._drain(), self._stop_scaler())
         finally:
             await self._stop_scaler()
+            self._sight.let_go()
             await asyncio.gather(*(listener.stop() for listener in self._listeners))
             for task in beside:
                 task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
 
     async def _stop_scaler(self) -> None:
         """Before the last requests end: new ones go elsewhere, and only there it is known how many are wanted."""
@@ -292,9 +325,9 @@ class Gateway:
         """Of a cell one process looks at the engines; an island looks for itself."""
         assert self._cell is not None
         if looks:
-            self._watch.resume(self._cell.ready_endpoints())
+            self._engines.watch.resume(self._cell.ready_endpoints())
         else:
-            self._watch.rest()
+            self._engines.watch.rest()
 
     def _decides(self) -> bool:
         return self._cell is None or self._cell.leads
@@ -308,11 +341,13 @@ class Gateway:
         if before.cell != settings.cell:
             tell(logging.WARNING, "another cell needs a restart")
         self._accounts.change_to(settings)
+        self._sight.change_to(settings)
         self._admin.api = self._open_admin_api(settings)
         self._door.limits = _door_limits(settings)
         self._door.replies = Replies(settings.error_docs, settings.quote_engine_errors)
         self._door.zone = settings.zone
         self._door.metadata_names = _metadata_names(settings)
+        self._door.sample_ppm = _sample_ppm(settings)
         for listener in self._listeners:
             listener.connections.bounds = _bounds(settings)
         self._take_over(settings)
@@ -326,39 +361,7 @@ class Gateway:
         self._follow_fleets()
 
     def _follow_fleets(self) -> None:
-        """Brings scheduler, engines and probes to what the fleets say."""
-        found = tuple(self._fleets.endpoints())
-        # Who has not started is looked at by its fleet alone; the scheduler knows that it is coming.
-        old, new = self._addresses, {each.id: _address(pool, each) for pool, each in found if each.started}
-        endpoints = tuple(_endpoint(pool, each) for pool, each in found)
-        for event in changes(self._endpoints, endpoints):
-            self._host.tell(event)
-        for endpoint_id in old:
-            if old[endpoint_id] != new.get(endpoint_id):
-                self._watch.unwatch(endpoint_id)
-        for endpoint_id, address in new.items():
-            if old.get(endpoint_id) != address:
-                if endpoint_id in self._engines:
-                    # Behind another address stands another engine, which has yet to say that it is ready; and so has
-                    # one that was on its way out.
-                    self._host.tell(EndpointUnreadied(endpoint_id))
-                    self._engines[endpoint_id].close()
-                self._engines[endpoint_id] = self._open(endpoint_id, address)
-        # What was sent to an endpoint that leaves may have yet to ask it. And of an endpoint that is there the host may
-        # know nothing at the moment: an island has no part of it, or the scheduler has yet to find it.
-        known = {each.id for each in self._host.summary().endpoints}
-        for endpoint_id in self._engines.keys() - known - new.keys():
-            self._engines.pop(endpoint_id).close()
-        self._endpoints, self._addresses = endpoints, new
-
-    def _open(self, endpoint_id: EndpointId, address: "_Address") -> HttpEngine:
-        """Begins to watch the engine at this address, and gives what asks it."""
-        dialect, model, key = DIALECTS[address.engine], address.served_model, address.api_key
-        self._watch.watch(endpoint_id, address.url, dialect=dialect, served_model=model, api_key=key)
-        passes_priority = address.passes_priority
-        return HttpEngine(
-            address.url, served_model=model, api_key=key, dialect=dialect, passes_priority=passes_priority
-        )
+        self._engines.follow(tuple(self._fleets.endpoints()))
 
     def _known(self, endpoint_id: EndpointId) -> EndpointSummary | None:
         return next((each for each in self._host.summary().endpoints if each.id == endpoint_id), None)
@@ -427,14 +430,39 @@ class Gateway:
             return False, "leaving"
         return self._accounts.ready(serves=self._serves)
 
+    def _sources(self) -> Sources:
+        """What is asked when somebody wants to see this gateway."""
+        cell, engines = self._cell, self._engines
+        return Sources(
+            now=self._clock.now,
+            summary=self._host.summary,
+            held=self._held,
+            signals=engines.signals,
+            scaling=self._scaling.told,
+            cell=lambda: None if cell is None else cell_figures(cell),
+            ledger=self._accounts.ledger_figures,
+            directory=self._accounts.directory_figures,
+            decide_s=lambda: self._host.decide_time.total_ns / SECOND,
+            decides=self._decides,
+            transport=engines.connect_times.medians,
+            gateway=self._gateway_now,
+            session=self._session,
+            engines=engines.watch.capabilities,
+        )
+
+    def _gateway_now(self) -> GatewayNow:
+        cell = self._cell
+        return GatewayNow(
+            name=address_text(*self._settings.listen) if cell is None else cell.name,
+            version=__version__,
+            uptime_s=time.monotonic() - self._started_at,
+            config_hash=self._settings.hash,
+            draining=self._door.draining,
+            cell=None if cell is None else cell_now(cell, self.members()),
+        )
+
     def _metrics(self) -> Callable[[], tuple[bytes, str]]:
-        """What makes the page, in whichever thread; the picture of this moment is taken here."""
-        signals = EngineSignals(self._watch.signals_missing(), self._watch.telemetry_ages_s())
-        held, scaling = self._held(), self._scaling.told()
-        figures = None if self._cell is None else cell_figures(self._cell)
-        summary = self._host.summary()
-        page = partial(render, self._meters, self._loop_lag, summary, held, signals, scaling=scaling, cell=figures)
-        return partial(page, ledger=self._accounts.ledger_figures(), directory=self._accounts.directory_figures())
+        return self._sight.metrics(self._sources())
 
     def _held(self) -> dict[str, int]:
         """How much of everything that could pile up there is at this moment. All of it falls when traffic does.
@@ -449,9 +477,10 @@ class Gateway:
             "tasks": len(asyncio.all_tasks()),
             "connections": sum(len(listener.connections) for listener in self._listeners),
             "batched_inputs": self._batchers.waiting,
-            "engine_connections": sum(engine.connections for engine in self._engines.values()),
+            "engine_connections": self._engines.connections,
             "reader_processes": self._large_bodies.processes,
             "notices": self._accounts.notices_waiting,
+            "records": self._sight.kept.waiting,
             "open_files": _open_files(),
         }
 
@@ -469,11 +498,11 @@ class Gateway:
             "held_for_start": held_by_pool(summary),
             "counted": self._meters.figures(),
             "held": self._held(),
-            "explainable": self._decisions.reach().held,
+            "explainable": self._sight.decisions.reach().held,
             # Of a cell only the scheduler knows.
             "endpoints_wanted": self._scaling.wanted() if self._decides() else {},
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
-            "engines": [asdict(found) for found in self._watch.capabilities()],
+            "engines": [asdict(found) for found in self._engines.watch.capabilities()],
             **self._cell_status(),
             **self._accounts.status(),
         }
@@ -484,36 +513,9 @@ class Gateway:
         staged = None if self._staged is None else self._accounts.policy_hash(self._staged)
         return {"cell": cell_status(self._cell, self._settings.cell, staged)}
 
-    def _explain(self, name: str) -> tuple[bool, Callable[[], Mapping[str, object]]]:
-        """Whether the request is known, and what tells of it, in whichever thread, as of this moment."""
-        request_id, now = RequestId(name), self._clock.now()
-        picture = self._decisions.picture(request_id)
-        if picture is None:
-            return False, partial(unknown, request_id, self._decisions.reach(), now)
-        return True, partial(explained, picture, now)
-
 
 def _listeners(settings: Settings) -> tuple[object, ...]:
     return settings.listen, settings.admin_listen, settings.scaler_listen
-
-
-@dataclass(frozen=True, slots=True)
-class _Address:
-    """How one endpoint is asked."""
-
-    url: str
-    engine: str
-    served_model: str
-    passes_priority: bool
-    api_key: str | None = field(repr=False)
-
-
-def _address(pool: PoolSettings, endpoint: FleetEndpoint) -> _Address:
-    return _Address(endpoint.url, pool.engine, pool.served_model, pool.passes_priority, pool.api_key)
-
-
-def _endpoint(pool: PoolSettings, endpoint: FleetEndpoint) -> Endpoint:
-    return Endpoint(endpoint.id, pool.name, endpoint.in_flight_max, device=endpoint.device, zone=endpoint.zone)
 
 
 def _batch_rules(settings: Settings) -> dict[PoolName, BatchRules]:
@@ -528,13 +530,6 @@ def _scaling_rules(settings: Settings) -> dict[PoolName, ScalingRules]:
     return {pool.name: pool.scaling for pool in settings.pools if pool.scaling is not None}
 
 
-def _tell_signals(endpoint_id: EndpointId, missing: str | None) -> None:
-    if missing is None:
-        tell(logging.INFO, "endpoint tells its load again", endpoint=endpoint_id)
-    else:
-        tell(logging.WARNING, "endpoint does not tell its load", endpoint=endpoint_id, missing=missing)
-
-
 def _open_files() -> int:
     """Sockets and files of this process, where the system tells."""
     try:
@@ -545,6 +540,10 @@ def _open_files() -> int:
 
 def _metadata_names(settings: Settings) -> tuple[str, ...]:
     return () if settings.ledger is None else settings.ledger.metadata
+
+
+def _sample_ppm(settings: Settings) -> int | None:
+    return None if settings.tracing is None else settings.tracing.sample_ppm
 
 
 def _door_limits(settings: Settings) -> DoorLimits:

@@ -5,6 +5,8 @@ cannot be scaled from here, such as one that is found by its name, is scaled by 
 
 Where a request finds no endpoint of its pools the autoscaler is asked at once about those pools that have none: until
 one has started somebody waits.
+
+How much is asked of a pool that is not scaled is told too, for whoever looks; there a part of the requests will do.
 """
 
 import asyncio
@@ -15,7 +17,7 @@ from typing import Final
 from headgate.core.autoscaling.autoscaler import Autoscaler, Figures, Scale
 from headgate.core.autoscaling.signal import Demand
 from headgate.core.commands import Command, End, Hold
-from headgate.core.events import EndpointJoined, Event, PolicyChanged
+from headgate.core.events import Event, RequestArrived
 from headgate.core.summary import Summary
 from headgate.model.outcome import Outcome
 from headgate.model.scaling import ScalingRules
@@ -27,6 +29,9 @@ ScaleFleet = Callable[[PoolName, int], Awaitable[bool]]
 """Whether the fleet of the pool is another for it."""
 BETWEEN_S: Final = 0.5
 """However many find no endpoint, the autoscaler is not asked more often between two periods."""
+WHOLE_MAX: Final = 200
+SAMPLED: Final = 8
+"""Where no pool is scaled so many requests of a period are counted one by one, and of those after them one in eight."""
 
 
 class Scaling:
@@ -34,8 +39,8 @@ class Scaling:
         self._rules: dict[PoolName, ScalingRules] = dict(rules)
         self._autoscaler = Autoscaler(rules)
         self._demand = Demand()
-        self._counts = bool(rules)
-        """Whether any pool has been scaled so far. Before, nobody pays for counting what nobody asks for."""
+        self._arrivals = 0
+        """Of this period, where no pool is scaled."""
         self._may_be_empty = _may_be_empty(rules)
         self._found_none = asyncio.Event()
         """Set when a request has found no endpoint that could serve it."""
@@ -45,15 +50,21 @@ class Scaling:
         """As of the last period."""
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        if self._counts or isinstance(event, PolicyChanged | EndpointJoined):
-            self._demand.saw(event, commands, now)
+        weight = 1 if self._rules or not isinstance(event, RequestArrived) else self._weight()
+        self._demand.saw(event, commands, now, weight=weight)
         if self._may_be_empty and not self._found_none.is_set() and any(_found_none(command) for command in commands):
             self._found_none.set()
+
+    def _weight(self) -> int:
+        """For how many requests the next one counts."""
+        self._arrivals += 1
+        if self._arrivals <= WHOLE_MAX:
+            return 1
+        return 0 if self._arrivals % SAMPLED else SAMPLED
 
     def change_rules(self, rules: Mapping[PoolName, ScalingRules]) -> None:
         if rules != self._rules:
             self._rules = dict(rules)
-            self._counts = self._counts or bool(rules)
             self._may_be_empty = _may_be_empty(rules)
             self._autoscaler.change_rules(rules)
 
@@ -74,12 +85,11 @@ class Scaling:
         return tuple(
             PoolScaling(
                 each.pool,
-                endpoints_wanted=wanted[each.pool],
+                endpoints_wanted=wanted.get(each.pool),
                 demand_ppm=each.demand_ppm,
                 endpoints_ready=each.ready,
             )
             for each in self.figures
-            if each.pool in wanted
         )
 
     async def run(
@@ -100,7 +110,7 @@ class Scaling:
                 await asyncio.sleep(min(BETWEEN_S, max(0.0, over_s - loop.time())))
             if not decides():
                 self.figures = ()
-            elif self._rules:
+            else:
                 await self._tick(summary(), now(), scale)
 
     def _period_ns(self) -> Duration:
@@ -118,6 +128,7 @@ class Scaling:
 
     async def _tick(self, summary: Summary, now: Instant, scale: ScaleFleet) -> None:
         self.figures = self._demand.figures(summary, now)
+        self._arrivals = 0
         await self._order(self._autoscaler.tick(self.figures, now), scale)
 
     async def _tick_early(self, summary: Summary, now: Instant, scale: ScaleFleet) -> None:

@@ -1,16 +1,29 @@
 """What does a configuration mean, in a few lines that a person can check at a glance?"""
 
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Mapping, Sized
 from dataclasses import asdict
+from decimal import Decimal
 
 from headgate.config.quantities import address_text, day_text, duration_text, fine_text, size_text, usd_text
 from headgate.config.schema import UNLIMITED
-from headgate.config.settings import CellSettings, DnsSettings, LedgerSettings, PoolSettings, ProcessSettings, Settings
+from headgate.config.settings import (
+    CellSettings,
+    DnsSettings,
+    LedgerSettings,
+    Objectives,
+    PoolSettings,
+    ProcessSettings,
+    RecordsSettings,
+    Settings,
+    TracingSettings,
+)
 from headgate.model.caps import Caps
 from headgate.model.limits import Limits
 from headgate.model.money import Budget, Price
 from headgate.model.policy import Model, Pool, Promise, ServiceClass
 from headgate.model.speed import EngineSpeed
+from headgate.model.stage import Stage
+from headgate.model.units import Duration
 
 _RULES = ("retry", "health", "headroom", "admission", "routing", "shedding", "ladder")
 """The parts of the policy that hold for all alike."""
@@ -30,6 +43,10 @@ def explain(settings: Settings) -> Iterator[str]:
         yield _ledger(settings.ledger, settings.policy.unit)
     if settings.notices is not None:
         yield f"notices of budgets go to {settings.notices.webhook_shown}"
+    if settings.tracing is not None:
+        yield _tracing(settings.tracing)
+    if settings.records is not None:
+        yield _records(settings.records)
     if settings.admin_keys:
         operators = ", ".join(f"{each.name} ({', '.join(each.permissions)})" for each in settings.admin_keys)
         yield f"operators with a key: {operators}"
@@ -39,7 +56,9 @@ def explain(settings: Settings) -> Iterator[str]:
     for model in settings.policy.models:
         yield f"model {model.name}: served by {_names(model.pools)}{_rungs(model)}"
     for service_class in settings.policy.classes:
-        yield _service_class(service_class)
+        name = service_class.name
+        budgets, promised = settings.stage_budgets.get(name, {}), settings.objectives.get(name, Objectives())
+        yield _service_class(service_class) + _stage_budgets(budgets) + _objectives(promised)
     anonymous = f'; without a key: tenant "{settings.anonymous_tenant}"' if settings.anonymous_tenant else ""
     tenants, limited = settings.policy.tenants, [each for each in settings.policy.tenants if each.limits != Limits()]
     limits = f", {len(limited):,} with limits" if limited else ""
@@ -86,6 +105,10 @@ def as_data(settings: Settings) -> dict[str, object]:
         "database": None if settings.database is None else settings.database.url_shown,
         "ledger": None if settings.ledger is None else {**asdict(settings.ledger), "unit": settings.policy.unit},
         "notices": None if settings.notices is None else settings.notices.webhook_shown,
+        "tracing": None if settings.tracing is None else _tracing_data(settings.tracing),
+        "records": None if settings.records is None else asdict(settings.records),
+        "stage_budgets": settings.stage_budgets,
+        "objectives": {name: asdict(each) for name, each in settings.objectives.items()},
         "operators": {each.name: each.permissions for each in settings.admin_keys},
         "tenants": len(settings.policy.tenants),
         "keys": len(settings.keys),
@@ -106,6 +129,49 @@ def _cell_data(cell: CellSettings) -> dict[str, object]:
     told = asdict(cell)
     told["store"] = told.pop("store_shown")
     return told
+
+
+def _tracing(tracing: TracingSettings) -> str:
+    kept = f"{_percent(tracing.sample_ppm)} of all, {_percent(tracing.slowest_ppm)} slowest of each class"
+    bound = f"{tracing.kept_per_second_max:,} a second at most"
+    return f"traces go to {_host(tracing)}: refusals, errors, {kept}, {bound}, named by {tracing.names}"
+
+
+def _tracing_data(tracing: TracingSettings) -> dict[str, object]:
+    """Headers by name; they and what stands after the host may be secrets."""
+    return {**asdict(tracing), "endpoint": _host(tracing), "headers": sorted(tracing.headers)}
+
+
+def _host(tracing: TracingSettings) -> str:
+    scheme, _, rest = tracing.endpoint.partition("://")
+    return f"{scheme}://{rest.partition('/')[0]}"
+
+
+def _records(records: RecordsSettings) -> str:
+    kept = f"{duration_text(records.retention_ns)} or {size_text(records.bytes_max)}"
+    return f"what became of requests is kept in {records.folder} for {kept}, whichever is less"
+
+
+def _stage_budgets(budgets: Mapping[Stage, Duration]) -> str:
+    said = [f"{stage.value} {duration_text(length)}" for stage, length in budgets.items()]
+    return f", budget of its stages: {', '.join(said)}" if said else ""
+
+
+def _objectives(promised: Objectives) -> str:
+    said: list[str] = []
+    if promised.ttft_ppm is not None:
+        said.append(f"{_percent(promised.ttft_ppm)} begin in time")
+    if promised.duration_ns is not None and promised.duration_ppm is not None:
+        said.append(f"{_percent(promised.duration_ppm)} done within {duration_text(promised.duration_ns)}")
+    if promised.served_ppm is not None:
+        said.append(f"{_percent(promised.served_ppm)} served")
+    if promised.cost_per_1k_tokens is not None:
+        said.append(f"${usd_text(promised.cost_per_1k_tokens)} a thousand tokens at most")
+    return f", objectives: {', '.join(said)}" if said else ""
+
+
+def _percent(ppm: int) -> str:
+    return f"{Decimal(ppm) / 10_000:f} %"
 
 
 def _fleet(pool: PoolSettings) -> dict[str, object]:

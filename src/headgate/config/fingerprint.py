@@ -24,6 +24,7 @@ from headgate.config.settings import (
     PoolSettings,
     ProcessSettings,
     Settings,
+    TracingSettings,
 )
 from headgate.wire.keys import format_digest
 
@@ -43,20 +44,19 @@ def fingerprint(settings: Settings) -> str:
 def _key(settings: Settings) -> bytes:
     """All secrets together; nothing where there are none."""
     api_keys = {pool.name: pool.api_key for pool in settings.pools if pool.api_key is not None}
-    variables = {pool.name: _variables(pool) for pool in settings.pools if _variables(pool)}
-    store, database = _store_with_secret(settings.cell), _database_with_secret(settings.database)
-    webhook = _webhook_with_secret(settings.notices)
-    if settings.key_secret is None and not (api_keys or variables or store or database or webhook):
+    others: list[object] = [
+        {pool.name: _variables(pool) for pool in settings.pools if _variables(pool)},
+        _store_with_secret(settings.cell),
+        _database_with_secret(settings.database),
+        _webhook_with_secret(settings.notices),
+        _collector_with_secret(settings.tracing),
+    ]
+    # What nobody uses leaves no trace, so that a new kind of secret changes no hash of those who have none.
+    while others and not others[-1]:
+        others.pop()
+    if settings.key_secret is None and not api_keys and not others:
         return b""
-    known: tuple[object, ...] = (settings.key_secret, api_keys)
-    if variables or store or database or webhook:
-        known = (*known, variables)
-    if store or database or webhook:
-        known = (*known, store)
-    if database or webhook:
-        known = (*known, database)
-    if webhook:
-        known = (*known, webhook)
+    known = (settings.key_secret, api_keys, *others)
     secrets = msgspec.json.encode(known, order="deterministic")
     return hashlib.pbkdf2_hmac("sha256", secrets, b"headgate configuration", _STRETCH)
 
@@ -80,6 +80,11 @@ def _database_with_secret(database: DatabaseSettings | None) -> str | None:
 
 def _webhook_with_secret(notices: NoticeSettings | None) -> str | None:
     return None if notices is None or notices.webhook == notices.webhook_shown else notices.webhook
+
+
+def _collector_with_secret(tracing: TracingSettings | None) -> tuple[str, Mapping[str, str]] | None:
+    """Where spans go, with what goes along: the headers, and what stands after the host, may be secrets."""
+    return None if tracing is None else (tracing.endpoint, tracing.headers)
 
 
 def _parts(settings: Settings) -> dict[str, object]:
@@ -124,6 +129,14 @@ def _parts(settings: Settings) -> dict[str, object]:
         parts["ledger"] = settings.ledger if settings.cell is None else replace(settings.ledger, spool="")
     if settings.notices is not None:
         parts["notices"] = replace(settings.notices, webhook="")
+    if settings.tracing is not None:
+        parts["tracing"] = replace(settings.tracing, endpoint="", headers=dict.fromkeys(settings.tracing.headers, ""))
+    if settings.records is not None:
+        parts["records"] = settings.records if settings.cell is None else replace(settings.records, folder="")
+    if settings.stage_budgets:
+        parts["stage_budgets"] = settings.stage_budgets
+    if settings.objectives:
+        parts["objectives"] = settings.objectives
     if settings.cell is not None:
         parts["cell"] = replace(settings.cell, store="", member=None)
     return parts

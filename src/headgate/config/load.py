@@ -36,6 +36,7 @@ from headgate.config.rules import (
 )
 from headgate.config.schema import File
 from headgate.config.settings import Address, Settings
+from headgate.config.sight import objectives, records_settings, stage_budgets, tracing_settings
 from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import callers
 from headgate.model.policy import Policy, ServiceClass
@@ -137,6 +138,10 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
         admin_keys=admin_keys(file, report),
         ledger=ledger_settings(file, report),
         notices=notice_settings(file, report),
+        tracing=tracing_settings(file, report),
+        records=records_settings(file, report),
+        stage_budgets=stage_budgets(file, classes, report),
+        objectives=objectives(file, classes, report),
         hash="",
     )
 

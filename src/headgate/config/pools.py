@@ -95,6 +95,7 @@ class _Pools:
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
             passes_priority=section.passes_priority,
+            gpu_metrics_port=section.gpu_metrics_port,
             fleet=fleet_settings(name, section, self.report),
             scaling=scaling_rules(name, section, self.report),
             batching=batch_rules(name, section, self.report),

@@ -6,17 +6,26 @@ of plain characters.
 
 import re
 from collections.abc import Collection, Mapping
+from typing import Final
 
 from headgate.config.problems import Place, Report
 from headgate.config.schema import ClassSection, File
 from headgate.config.shape import suggestion
 from headgate.model.policy import ServiceClass
+from headgate.model.tenant import OTHER_TENANTS
 
 PATH_LENGTH_MAX = 256
 """How long the path of a tenant may be altogether."""
 
 A_NAME = "a name is made of up to 64 letters, digits, and . _ -"
 A_PATH = "a tenant's name is made of up to 64 letters, digits, and . _ -, or of several such with / between them"
+
+TAKEN: Final = {
+    "pools": {"other": "what is of no pool of the policy", "gateway": "what is of the gateway itself"},
+    "classes": {"other": "what is of no class of the policy", "none": "what ended before it had a class"},
+    "tenants": {OTHER_TENANTS: "the tenants that are not told apart"},
+}
+"""What metrics call something else, by the section in which a name would mean two things."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@+-]{0,255}")
@@ -38,10 +47,19 @@ def check_names(file: File, report: Report) -> None:
             if not is_name(name):
                 report.problem((section, name), A_NAME, read=True)
     check_paths(file.tenants, report)
+    _check_taken(file, report)
     for name in file.models:
         if not _MODEL_NAME.fullmatch(name):
             problem = "a model's name is made of up to 256 letters, digits, and . _ : / @ + -"
             report.problem(("models", name), problem, read=True)
+
+
+def _check_taken(file: File, report: Report) -> None:
+    for section, names in (("pools", file.pools), ("classes", file.classes or {}), ("tenants", file.tenants)):
+        for name in names:
+            if (meaning := TAKEN[section].get(name)) is not None:
+                problem = f'metrics give {meaning} the name "{name}"; choose another'
+                report.problem((section, name), problem, read=True)
 
 
 def check_paths(tenants: Collection[str], report: Report) -> None:

@@ -40,6 +40,8 @@ SpoolBytes = Annotated[int, Meta(ge=16 * MIB, extra={"reads": "size"})]
 Positive = Annotated[int, Meta(ge=1)]
 Count = Annotated[int, Meta(ge=0)]
 Percent = Annotated[int, Meta(ge=0, le=100)]
+Objective = Annotated[float, Meta(ge=50.0, le=99.999)]
+"""How many of a hundred must keep a target."""
 Part = Annotated[int, Meta(ge=1, le=1_000)]
 """In percent, where more than the whole may be meant."""
 Remembered = Annotated[int, Meta(ge=10, le=100_000)]
@@ -76,6 +78,13 @@ Spool = Annotated[
             "rows wait there while the database is away"
         }
     ),
+]
+Collector = Annotated[
+    str,
+    Meta(extra={"next": "write where an OpenTelemetry collector takes traces by HTTP, such as http://collector:4318"}),
+]
+RecordsFolder = Annotated[
+    str, Meta(extra={"next": "name a folder that outlives the process, such as /var/lib/headgate/records"})
 ]
 BudgetUsd = Annotated[
     int,
@@ -230,6 +239,7 @@ class PoolSection(Section, frozen=True):
     api_key: Secret | None = None
     warm_up: LastingOrNone = 30 * SECOND
     passes_priority: bool = False
+    gpu_metrics_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None
     prompt_tokens_min: Count = 0
@@ -279,6 +289,31 @@ class VariantSection(Section, frozen=True):
     model: str | None = None
 
 
+class StageBudgetSection(Section, frozen=True):
+    """How much of a request's time each of its stages may take; none that is left out is looked at (sight.py)."""
+
+    ingress: Lasting | None = None
+    auth: Lasting | None = None
+    classify: Lasting | None = None
+    queue: Lasting | None = None
+    route: Lasting | None = None
+    connect: Lasting | None = None
+    prefill: Lasting | None = None
+    decode: Lasting | None = None
+    post_processing: Lasting | None = None
+    settle: Lasting | None = None
+
+
+class ObjectivesSection(Section, frozen=True):
+    """What is promised of a class over a month, by which alerts are made (sight.py)."""
+
+    ttft_percent: Objective | None = None
+    duration: Lasting | None = None
+    duration_percent: Objective | None = None
+    served_percent: Objective | None = None
+    cost_per_1k_tokens: Usd | None = None
+
+
 class ClassSection(Section, frozen=True):
     """Each setting left out is that of the default class of this name, else of any class (classes.py)."""
 
@@ -305,6 +340,8 @@ class ClassSection(Section, frozen=True):
     budgets: BudgetsSection = BudgetsSection()
     max_cost_per_request: Usd | None = None
     max_cost_per_unit: Usd | None = None
+    stage_budget: StageBudgetSection = StageBudgetSection()
+    objectives: ObjectivesSection = ObjectivesSection()
 
 
 class TenantLimitsSection(Section, frozen=True):
@@ -418,6 +455,21 @@ class AdminKeySection(Section, frozen=True):
     permissions: Permissions
 
 
+class TracingSection(Section, frozen=True):
+    endpoint: Collector
+    headers: dict[str, Secret] = {}
+    sample_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = 10.0
+    slowest_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
+    kept_per_second_max: Positive = 200
+    names: str = "gen_ai"
+
+
+class RecordsSection(Section, frozen=True):
+    folder: RecordsFolder
+    retention: Lasting = 24 * 60 * MINUTE
+    bytes_max: SpoolBytes = 1024 * MIB
+
+
 class File(Section, frozen=True):
     pools: Annotated[dict[str, PoolSection], Meta(extra={"next": "name at least one pool of endpoints"})]
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
@@ -445,4 +497,6 @@ class File(Section, frozen=True):
     database: DatabaseSection | None = None
     admin_keys: dict[str, AdminKeySection] = {}
     ledger: LedgerSection | None = None
+    tracing: TracingSection | None = None
+    records: RecordsSection | None = None
     notices: NoticesSection | None = None

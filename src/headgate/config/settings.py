@@ -6,11 +6,13 @@ environment variables any more, and a secret is never part of how a value prints
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from headgate.model.money import NanoUsd
 from headgate.model.policy import BatchRules, Policy
 from headgate.model.scaling import ScalingRules
-from headgate.model.units import Duration, EndpointId, PoolName, TenantId
+from headgate.model.stage import Stage
+from headgate.model.units import ClassName, Duration, EndpointId, PoolName, TenantId
 
 
 class Address(NamedTuple):
@@ -115,6 +117,8 @@ class PoolSettings:
     """What its engines ask for as a bearer token."""
     passes_priority: bool = False
     """Whether its engines schedule by priority, so that the field `priority` of a request may reach them."""
+    gpu_metrics_port: int | None = None
+    """Where on its endpoints' machines a DCGM exporter tells of their GPUs; None where nobody asks one."""
     fleet: DnsSettings | ProcessSettings | None = None
     """Where its endpoints come from, if they are not listed."""
     scaling: ScalingRules | None = None
@@ -186,6 +190,50 @@ class NoticeSettings:
     webhook_shown: str
 
 
+TRACE_NAMES: Final = ("gen_ai", "gen_ai_1_36", "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class TracingSettings:
+    """Where traces go, and which are kept."""
+
+    endpoint: str
+    """The whole address that spans are posted to."""
+    headers: Mapping[str, str] = field(repr=False)
+    """What goes along with each post; may hold secrets."""
+    sample_ppm: int
+    """Of all requests, so many in a million are kept, whatever became of them."""
+    slowest_ppm: int
+    """Of each class, so many of the slowest are kept."""
+    kept_per_second_max: int
+    names: str
+    """By which version of OpenTelemetry's conventions for generative AI spans are named, or by none: `TRACE_NAMES`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsSettings:
+    """Where records of requests outlive the process, and for how long."""
+
+    folder: str
+    retention_ns: Duration
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Objectives:
+    """What is promised of a class over a month. Parts in a million of requests; None where nothing is promised."""
+
+    ttft_ppm: int | None = None
+    """Of streams, those whose first token comes within the class's `ttft`."""
+    duration_ns: Duration | None = None
+    duration_ppm: int | None = None
+    """Of requests that completed, those that took no longer than `duration_ns`."""
+    served_ppm: int | None = None
+    """Of requests that were no mistake of the caller, those that were served."""
+    cost_per_1k_tokens: NanoUsd | None = None
+    """What a thousand tokens, in and out, may cost on the average of an hour."""
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     listen: Address
@@ -221,5 +269,15 @@ class Settings:
     ledger: LedgerSettings | None = None
     """None where nothing is written down; needs a database."""
     notices: NoticeSettings | None = None
+    tracing: TracingSettings | None = None
+    """None where no traces are sent."""
+    records: RecordsSettings | None = None
+    """None where what became of requests is known only as long as this process lives."""
+    stage_budgets: Mapping[ClassName, Mapping[Stage, Duration]] = field(
+        default_factory=dict[ClassName, Mapping[Stage, Duration]]
+    )
+    """How long each stage of a request may take, by class; only what the file says."""
+    objectives: Mapping[ClassName, Objectives] = field(default_factory=dict[ClassName, Objectives])
+    """Classes of which something is promised."""
     warnings: tuple[str, ...] = ()
     """What is allowed but probably not meant, each with where it stands and the next step."""

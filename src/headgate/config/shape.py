@@ -38,7 +38,12 @@ def suggestion(word: str, known: Iterable[str], *, quiet: str = "") -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    return next(iter(get_close_matches(word, list(known), n=1, cutoff=0.6)), None)
+    """What looks like the word; first what goes on where the word ends. A slip seldom changes the first letter."""
+    names = list(known)
+    begun = [name for name in names if name.startswith(f"{word}_")]
+    alike = [name for name in names if name[:1] == word[:1]]
+    close = get_close_matches(word, alike, n=1, cutoff=0.6) or get_close_matches(word, names, n=1, cutoff=0.7)
+    return next(iter(begun or close), None)
 
 
 @dataclass(frozen=True, slots=True)

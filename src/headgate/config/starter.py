@@ -61,6 +61,9 @@ models:
 tenants:
   laptop: {{}}
 anonymous_tenant: laptop
+
+# `headgate explain ID` tells what became of the last requests; with a folder for a day, also after a restart.
+# records: {{folder: /var/lib/headgate/records}}
 """
 
 

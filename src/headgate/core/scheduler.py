@@ -740,6 +740,7 @@ class Scheduler:
             ),
             waiting=tuple(Waiting(*where, work) for where, work in backlog.work.by_pools_and_band().items()),
             held=dict(backlog.held),
+            queued_tenants=backlog.by_tenant(),
         )
 
 

@@ -7,7 +7,7 @@ to reach back into the core.
 from dataclasses import dataclass, field
 
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import ClassName, EndpointId, PoolName
+from headgate.model.units import ClassName, EndpointId, PoolName, TenantId
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,8 @@ class Summary:
     waiting: tuple[Waiting, ...] = ()
     held: dict[tuple[PoolName, ClassName], int] = field(default_factory=dict[tuple[PoolName, ClassName], int])
     """Requests that came while a pool had no endpoint and wait, by pool and class; they have a bound of their own."""
+    queued_tenants: dict[tuple[ClassName, TenantId], int] = field(default_factory=dict[tuple[ClassName, TenantId], int])
+    """The same by class and tenant; only who has any waiting is there, so the bounds of the queues are its own."""
 
 
 def held_by_pool(summary: Summary) -> dict[PoolName, int]:

@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from headgate.edge.admin_api import ADMIN_API, AdminApi
+from headgate.edge.admin_console import CONSOLE, AdminConsole
+from headgate.edge.admin_query import BadQuery, RequestQuery, read_local, read_query
 from headgate.edge.client import Client
 from headgate.edge.replies import JSON
 
@@ -30,43 +32,61 @@ class AdminApp:
         ready: Callable[[], tuple[bool, str]],
         metrics: Callable[[], Callable[[], tuple[bytes, str]]],
         status: Callable[[], Mapping[str, object]],
-        explain: Callable[[str], tuple[bool, Callable[[], Mapping[str, object]]]],
+        explain: Callable[[str, bool], Awaitable[tuple[int, Mapping[str, object]]]],
+        requests: Callable[[RequestQuery], Awaitable[Mapping[str, object]]],
+        verdict: Callable[[], Mapping[str, object]],
     ) -> None:
+        """`explain` is told whether to ask this process alone, and gives a status and what it says."""
         self._ready = ready
         self._metrics = metrics
         self._status = status
         self._explain = explain
+        self._requests = requests
+        self._verdict = verdict
         self.pages: Mapping[bytes, Callable[[], Awaitable[_Page]]] = {
             b"/health": self._health_page,
             b"/ready": self._ready_page,
             b"/metrics": self._metrics_page,
             b"/status": self._status_page,
+            b"/verdict": self._verdict_page,
         }
-        self.pages_below: Mapping[bytes, Callable[[str], Awaitable[_Page]]] = {
+        self.pages_below: Mapping[bytes, Callable[[str, bytes], Awaitable[_Page]]] = {
             b"/explain/": self._explain_page,
         }
-        """One for each name that may follow the path."""
+        """One for each name that may follow the path; they are given the query too."""
+        self.pages_asked: Mapping[bytes, Callable[[bytes], Awaitable[_Page]]] = {
+            b"/requests": self._requests_page,
+        }
+        """Pages that go by their query."""
         self.api: AdminApi | None = None
         """What changes anything; None where nobody may."""
+        self.console: AdminConsole | None = None
+        """The page for people; None where there is none."""
 
     async def __call__(self, client: Client) -> None:
         if self.api is not None and client.path.startswith(ADMIN_API):
             await self.api(client)
             return
-        found = self._find(client.path) if client.method in ("GET", "HEAD") else None
+        reads = client.method in ("GET", "HEAD")
+        if reads and self.console is not None and await self.console(client):
+            return
+        found = self._find(client.path, client.query) if reads else None
         if found is None:
-            known = [*self.pages, *(path + b"REQUEST_ID" for path in self.pages_below)]
+            below = (path + b"REQUEST_ID" for path in self.pages_below)
+            known = [CONSOLE, *self.pages, *self.pages_asked, *below]
             client.reply(404, [_TEXT], b"GET one of: %b\n" % b", ".join(known))
             return
         status, kind, body = await found
         client.reply(status, [kind], body)
 
-    def _find(self, path: bytes) -> Awaitable[_Page] | None:
+    def _find(self, path: bytes, query: bytes) -> Awaitable[_Page] | None:
         if (page := self.pages.get(path)) is not None:
             return page()
+        if (page_asked := self.pages_asked.get(path)) is not None:
+            return page_asked(query)
         above, slash, name = path.rpartition(b"/")
         if (page_below := self.pages_below.get(above + slash)) is not None and _NAME.fullmatch(name):
-            return page_below(name.decode())
+            return page_below(name.decode(), query)
         return None
 
     async def _health_page(self) -> _Page:
@@ -85,10 +105,27 @@ class AdminApp:
     async def _status_page(self) -> _Page:
         return 200, JSON, _json(self._status())
 
-    async def _explain_page(self, request_id: str) -> _Page:
-        known, tell = self._explain(request_id)
-        # Who else was sent meanwhile is looked for among thousands.
-        return (200 if known else 404), JSON, _json(await asyncio.to_thread(tell))
+    async def _verdict_page(self) -> _Page:
+        return 200, JSON, _json(self._verdict())
+
+    async def _explain_page(self, request_id: str, query: bytes) -> _Page:
+        try:
+            local = read_local(query)
+        except BadQuery as problem:
+            return _refused(problem)
+        status, told = await self._explain(request_id, local)
+        return status, JSON, _json(told)
+
+    async def _requests_page(self, query: bytes) -> _Page:
+        try:
+            asked = read_query(query)
+        except BadQuery as problem:
+            return _refused(problem)
+        return 200, JSON, _json(await self._requests(asked))
+
+
+def _refused(problem: BadQuery) -> _Page:
+    return 400, JSON, _json({"error": str(problem)})
 
 
 def _json(data: Mapping[str, object]) -> bytes:

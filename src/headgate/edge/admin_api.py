@@ -20,6 +20,7 @@ from msgspec import Meta, Struct
 from headgate.edge.auth import bearer
 from headgate.edge.client import BodyTooLarge, Client, ClientLeft
 from headgate.edge.replies import JSON
+from headgate.model.tenant import OTHER_TENANTS
 from headgate.model.units import SECOND, Instant
 from headgate.ports.directory import (
     Actor,
@@ -244,6 +245,10 @@ class AdminApi:
     async def _create_tenant(self, asked: TenantBody, actor: Actor) -> Mapping[str, object]:
         if asked.tenant.count("/") > 1:
             raise Unwritten(f'"{asked.tenant}" is the path of a key; make it by keys/create')
+        if asked.tenant == OTHER_TENANTS:
+            raise Unwritten(
+                f'metrics give the tenants that are not told apart the name "{asked.tenant}"; choose another'
+            )
         return _tenant(await self._directory.create_tenant(asked.tenant, asked.terms(), actor))
 
     async def _change_tenant(self, asked: TenantBody, actor: Actor) -> Mapping[str, object]:

@@ -408,8 +408,14 @@ def _joined(batch: Batch, askers: Mapping[int, _Asked]) -> Call:
     if len(askers) == 1:
         # Engines take two calls of one name at the same time for one, or for a mistake.
         return replace(first.call, request_id=RequestId(f"{first.call.request_id}.{batch.number}"), body=body)
+    told = [asked.call.sent for asked in askers.values() if asked.call.sent is not None]
     # A name or a trace belongs to one request: engines repeat names in their answers, and these go to all.
-    return Call(RequestId(f"batch_{secrets.token_hex(12)}"), first.call.api, body)
+    return Call(RequestId(f"batch_{secrets.token_hex(12)}"), first.call.api, body, sent=partial(_tell_all, told))
+
+
+def _tell_all(told: Sequence[Callable[[], None]]) -> None:
+    for tell in told:
+        tell()
 
 
 async def _read(answer: Answer, bytes_max: int) -> bytearray:

@@ -6,6 +6,7 @@ more stops bringing it while that is full.
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
@@ -63,27 +64,49 @@ class Client:
         "_whole",
         "_wire",
         "always",
+        "began_at",
         "body_bytes_max",
         "finished",
+        "finished_at",
         "headers",
         "left",
         "method",
         "on_blocked",
         "on_unblocked",
         "path",
+        "query",
+        "received_at",
         "started",
+        "status",
         "write",
     )
 
     def __init__(
-        self, wire: Wire, *, method: str, path: bytes, headers: Mapping[bytes, bytes], body_bytes_max: int
+        self,
+        wire: Wire,
+        *,
+        method: str,
+        path: bytes,
+        headers: Mapping[bytes, bytes],
+        body_bytes_max: int,
+        began_at: int = 0,
+        query: bytes = b"",
     ) -> None:
         self._wire = wire
+        self.began_at = began_at or time.monotonic_ns()
+        """When the first byte of the request came; this and other moments are of the clock that never goes back."""
+        self.received_at = 0
+        """When the last byte of the body came; 0 as long as it has not."""
+        self.finished_at = 0
+        self.status = 0
+        """Of the answer; 0 before there is one."""
         self.write = wire.send
         """More of the answer, between its head and its end."""
         self.method = method
         self.path = path
         """As it was sent: what is authorised is exactly what is routed."""
+        self.query = query
+        """What stood after a question mark, as it was sent. Nothing that callers ask goes by it."""
         self.headers = headers
         self.body_bytes_max = body_bytes_max
         self.always: Headers = []
@@ -161,6 +184,7 @@ class Client:
     def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         assert not self.started, "an answer has one head"
         self.started = True
+        self.status = status
         self._wire.send_head(status, [*self.always, *headers])
 
     def finish(self, data: bytes = b"") -> None:
@@ -168,6 +192,7 @@ class Client:
         assert not self.finished, "an answer ends once"
         self.finished = True
         self._wire.send_end(data)
+        self.finished_at = time.monotonic_ns()
 
     # Told by the connection
 
@@ -200,6 +225,7 @@ class Client:
 
     def complete_body(self) -> None:
         self._complete = True
+        self.received_at = time.monotonic_ns()
         self._wake()
 
     def leave(self) -> None:

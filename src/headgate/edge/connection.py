@@ -14,6 +14,7 @@ import asyncio
 import re
 import socket
 import struct
+import time
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Final, cast
@@ -71,6 +72,7 @@ class Connection(asyncio.Protocol):
     """Also the protocol of its parser."""
 
     __slots__ = (
+        "_began_at",
         "_bodiless",
         "_body_bytes",
         "_chunked",
@@ -102,6 +104,8 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._parser = httptools.HttpRequestParser(self)
+        self._began_at = 0
+        """When the first byte of the request came, in nanoseconds of the clock that never goes back."""
         self._client: Client | None = None
         """The exchange under way; None between two requests."""
         self._in_head = True
@@ -219,6 +223,7 @@ class Connection(asyncio.Protocol):
     # What the parser tells
 
     def on_message_begin(self) -> None:
+        self._began_at = time.monotonic_ns()
         self._target = b""
         self._headers = {}
         self._headers_seen = 0
@@ -262,12 +267,15 @@ class Connection(asyncio.Protocol):
         self.due_at = self._loop.time() + bounds.receive_s_max
         method = self._parser.get_method().decode()
         self._bodiless = method == "HEAD"
+        path, _, query = self._target.partition(b"?")
         self._client = Client(
             self,
             method=method,
-            path=self._target.partition(b"?")[0],
+            path=path,
+            query=query,
             headers=headers,
             body_bytes_max=bounds.body_bytes_max,
+            began_at=self._began_at,
         )
         self._others.serve(self._client, self)
 
@@ -415,10 +423,7 @@ class Connection(asyncio.Protocol):
         self._keep_alive = False
         client = self._client
         if client is None or not (client.started or self._in_head or self._surplus):
-            if client is None:
-                # Where there is one, it is counted as one whose caller left.
-                self._others.on_refused()
-            self._transport.write(self._others.refusal(refused))
+            self._transport.write(self._others.refusal(refused, client))
             self._close()
         else:
             # The exchange under way has an answer of its own, which must not be mixed up with another.

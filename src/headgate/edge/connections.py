@@ -20,6 +20,8 @@ from headgate.wire.replies import error_body
 log = logging.getLogger("headgate")
 
 App = Callable[[Client], Awaitable[None]]
+OnRefused = Callable[[str, Refused], None]
+"""Given the id that the answer carries."""
 
 _STATUS_LINES: Final = {each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.encode()) for each in HTTPStatus}
 
@@ -27,7 +29,7 @@ _STATUS_LINES: Final = {each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.e
 class Connections:
     """All connections of one listener."""
 
-    def __init__(self, app: App, bounds: Bounds, on_refused: Callable[[], None]) -> None:
+    def __init__(self, app: App, bounds: Bounds, on_refused: OnRefused) -> None:
         self._app = app
         self.bounds = bounds
         self.on_refused = on_refused
@@ -89,10 +91,15 @@ class Connections:
                 # Only a cut connection says that what was sent is not all.
                 connection.abort()
 
-    def refusal(self, refused: Refused) -> bytes:
+    def refusal(self, refused: Refused, client: Client | None) -> bytes:
+        named = () if client is None else (value for name, value in client.always if name == b"x-request-id")
+        request_id = next(iter(named), b"") or b"req_%b" % secrets.token_hex(12).encode()
+        if client is None:
+            # Where there is one, it is counted as one whose caller left.
+            self.on_refused(request_id.decode(), refused)
         body = error_body(message=str(refused), type="invalid_request_error", code="invalid_request_error")
         headers = [
-            (b"x-request-id", b"req_%b" % secrets.token_hex(12).encode()),
+            (b"x-request-id", request_id),
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (b"connection", b"close"),

@@ -8,15 +8,17 @@ are then treated as all others.
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from headgate.core.events import RequestWithdrawn, WithdrawalCause
+from headgate.edge import request_record
 from headgate.edge.auth import KeyRing
 from headgate.edge.client import Client, ClientLeft, NoRoomForBody
 from headgate.edge.exchange import Exchange
 from headgate.edge.intake import Intake, ModelAsked, Turned, identify, take_in
-from headgate.edge.kserve import KserveReplies, ServerAsked, find_route, is_kserve
+from headgate.edge.kserve import SERVER_ROUTES, KserveReplies, ServerAsked, find_route, is_kserve
 from headgate.edge.large_bodies import CapLarge, ReadLarge, cap_in_thread, read_in_thread
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import JSON, Replies
@@ -26,6 +28,7 @@ from headgate.model.ticket import Api
 from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
 from headgate.ports.host import Host
+from headgate.ports.records import NoRecords, Records, RequestRecord
 from headgate.wire.replies import json_body, models_body
 
 ROUTES: Mapping[bytes, Api] = {
@@ -79,6 +82,10 @@ class Door:
     """Where this gateway stands; empty where nobody says."""
     metadata_names: tuple[str, ...] = ()
     """What of callers' metadata is kept for the accounts."""
+    records: Records = field(default_factory=NoRecords)
+    """Told of each request that has ended, however it did."""
+    sample_ppm: int | None = None
+    """Of a million traces so many are kept whatever becomes of them; None where no traces are sent."""
     draining: bool = False
     bodies_bytes: int = 0
     """What the bodies of open requests take."""
@@ -93,20 +100,37 @@ class Door:
         client.always.append((b"x-request-id", request_id.encode()))
         if self.draining:
             client.always.append((b"connection", b"close"))
+        record = request_record.begin(client, request_id, self.sample_ppm)
         try:
-            await self._route(client, request_id)
+            await self._route(client, record)
         except Turned as turned:
-            self.turned_away(turned.outcome)
+            self._turn_away(record, turned.outcome, turned.kept)
             replies = self._replies_for(client)
             wait = turned.retry_after_ns
             client.reply(*replies.error(turned.outcome, turned.message, param=turned.param, retry_after_ns=wait))
         except ClientLeft:
-            self.turned_away(Outcome.CANCELLED)
+            self._turn_away(record, Outcome.CANCELLED, "its caller left before the request was complete")
+        except asyncio.CancelledError:
+            record.outcome, record.reason = Outcome.CANCELLED, "this gateway left before the request had ended"
+            raise
+        except Exception:
+            record.reason = "it met a mistake of this gateway, which its log tells"
+            # Its connection gives this answer, where none has begun.
+            record.status = 0 if client.started or client.left else 500
+            raise
+        finally:
+            if not _is_of_gateway(client):
+                request_record.close(record, client)
+                self.records.take(record)
 
-    async def _route(self, client: Client, request_id: RequestId) -> None:
+    def _turn_away(self, record: RequestRecord, outcome: Outcome, why: str) -> None:
+        record.outcome, record.reason = outcome, why
+        self.turned_away(outcome)
+
+    async def _route(self, client: Client, record: RequestRecord) -> None:
         api = ROUTES.get(client.path)
         if api is not None and client.method == "POST":
-            await self._take(api, client, request_id)
+            await self._take(api, client, record)
         elif client.path == MODELS_ROUTE and client.method == "GET":
             tenant = identify(client, self.access.keys)
             client.reply(200, [JSON], models_body(self.access.models(tenant)))
@@ -114,16 +138,16 @@ class Door:
             tenant = identify(client, self.access.keys)
             client.reply(200, [JSON, (b"cache-control", b"no-store")], json_body(self.access.usage(tenant)))
         elif is_kserve(client.path):
-            await self._route_kserve(client, request_id)
+            await self._route_kserve(client, record)
         else:
-            self._no_route(client)
+            self._no_route(client, record)
 
-    async def _route_kserve(self, client: Client, request_id: RequestId) -> None:
+    async def _route_kserve(self, client: Client, record: RequestRecord) -> None:
         route = find_route(client.path)
         if route is None or client.method != route.method:
-            self._no_route(client)
+            self._no_route(client, record)
         elif isinstance(route.asked, ModelAsked):
-            await self._take(Api.INFER, client, request_id, route.asked)
+            await self._take(Api.INFER, client, record, route.asked)
         else:
             identify(client, self.access.keys)
             self._tell_of_itself(route.asked, client)
@@ -141,15 +165,17 @@ class Door:
     def _replies_for(self, client: Client) -> Replies:
         return KserveReplies.of(self.replies) if is_kserve(client.path) else self.replies
 
-    async def _take(self, api: Api, client: Client, request_id: RequestId, asked: ModelAsked | None = None) -> None:
+    async def _take(self, api: Api, client: Client, record: RequestRecord, asked: ModelAsked | None = None) -> None:
+        record.api = api
         if self.draining:
             raise _leaving()
         if len(self._open) >= self.limits.requests_open_max:
             message = f"{len(self._open)} requests are open, as many as limits.requests_open_max allows; try again"
             raise Turned(Outcome.QUEUE_FULL, message)
         access = self.access
-        tenant = identify(client, access.keys)
-        body_bytes = 0
+        record.tenant = tenant = identify(client, access.keys)
+        record.authorised_at = time.monotonic_ns()
+        request_id, body_bytes = record.request_id, 0
 
         def grow(size: int) -> bool:
             nonlocal body_bytes
@@ -167,9 +193,18 @@ class Door:
                 # While the body came in the configuration changed, and with it perhaps whose key this is.
                 intake = intake.of(identify(client, self.access.keys))
             parts = (self.host, self.engines, self.attempts)
-            salt = self.access.salts.get(intake.ticket.tenant)
-            replies, cap_large = self._replies_for(client), self.cap_large
-            await Exchange(client, intake, *parts, replies=replies, cache_salt=salt, cap_large=cap_large).run()
+            request_record.describe(record, intake.ticket)
+            await Exchange(
+                client,
+                intake,
+                *parts,
+                replies=self._replies_for(client),
+                cache_salt=self.access.salts.get(intake.ticket.tenant),
+                cap_large=self.cap_large,
+                record=record,
+                # By how it began: meanwhile traces may have been switched on or off.
+                traced=bool(record.span),
+            ).run()
         finally:
             self._open.discard(request_id)
             self.bodies_bytes -= body_bytes
@@ -218,12 +253,12 @@ class Door:
             return Turned(Outcome.QUEUE_FULL, f"a body of this size could not be read within {limit}; try again")
         return Turned(Outcome.INVALID, f"the request did not come in whole within {limit}; send it faster")
 
-    def _no_route(self, client: Client) -> None:
+    def _no_route(self, client: Client, record: RequestRecord) -> None:
         allowed = "POST" if client.path in ROUTES else "GET" if client.path in READ_ROUTES else None
         if (route := find_route(client.path)) is not None:
             allowed = route.method
         message = f"{client.method} is not allowed here; use {allowed}" if allowed else "there is nothing at this path"
-        self.turned_away(Outcome.INVALID)
+        self._turn_away(record, Outcome.INVALID, message)
         status, headers, body = self._replies_for(client).no_route(message, allowed=allowed)
         client.reply(status, headers, body)
 
@@ -265,6 +300,11 @@ class Door:
         """Ends the grace time of a drain, be it under way or yet to begin."""
         self._hurried = True
         self._emptied.set()
+
+
+def _is_of_gateway(client: Client) -> bool:
+    """Whether the gateway itself answers. Of that no record is kept: it says nothing of engines or queues."""
+    return client.method == "GET" and (client.path in READ_ROUTES or client.path in SERVER_ROUTES)
 
 
 def _leaving() -> Turned:

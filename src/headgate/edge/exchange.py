@@ -10,8 +10,8 @@ same breath: before the scheduler says so, since that may be a message away.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
-from dataclasses import replace
 
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import (
@@ -30,11 +30,14 @@ from headgate.edge.large_bodies import CapLarge, cap_in_thread
 from headgate.edge.open_attempts import OpenAttempt, OpenAttempts
 from headgate.edge.relay import EngineReply, Relay, Result
 from headgate.edge.replies import Replies, tale
+from headgate.edge.request_record import passed_on
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
-from headgate.model.units import SECOND, Duration, EndpointId
+from headgate.model.units import SECOND, Duration, EndpointId, Instant
 from headgate.ports.engine import Call, Company, Engine
 from headgate.ports.host import Host
+from headgate.ports.records import AttemptRecord, RequestRecord
+from headgate.wire.request import RequestBody
 
 _SPOKEN = "another attempt was the first to answer"
 
@@ -51,11 +54,16 @@ class Exchange:
         replies: Replies,
         cache_salt: str | None = None,
         cap_large: CapLarge = cap_in_thread,
+        record: RequestRecord | None = None,
+        traced: bool = False,
     ) -> None:
+        """What becomes of it is written into `record`. Where it is `traced` engines are told of its trace."""
         self._client = client
-        self._ticket = intake.ticket
-        ticket = intake.ticket
-        self._call = Call(ticket.request_id, ticket.api, intake.body, intake.passed_on, cache_salt)
+        ticket = self._ticket = intake.ticket
+        self._record = record or RequestRecord(ticket.request_id, Instant(0), 0)
+        self._traced = traced
+        self._intake = intake
+        self._cache_salt = cache_salt
         self._cap_large = cap_large
         self._host = host
         self._engines = engines
@@ -76,6 +84,7 @@ class Exchange:
         """Why an attempt is not to be begun, where its abort came before."""
 
     async def run(self) -> None:
+        self._record.queued_at = time.monotonic_ns()
         line = self._host.open(self._ticket, self._aside)
         self._client.notify_when_left(self._client_left)
         ended = False
@@ -88,7 +97,8 @@ class Exchange:
             if not ended:
                 self._give_up()
             if (untaken := line.close()) is not None:
-                self._attempt_ended(untaken, Result(AttemptEnding.ABORTED, "the door was closed"))
+                closed = Result(AttemptEnding.ABORTED, "the door was closed")
+                self._attempt_ended(untaken, closed, self._begin_record(untaken))
             for hedge in self._hedges:
                 # The end of the request has stopped it, and it has nothing more to wait for.
                 await hedge
@@ -112,14 +122,15 @@ class Exchange:
     # One attempt
 
     async def _attempt(self, dispatch: Dispatch) -> None:
+        record = self._begin_record(dispatch)
         why = _SPOKEN if self._spoken else self._aborted.get(dispatch.attempt)
         if why is not None:
-            self._attempt_ended(dispatch, Result(AttemptEnding.ABORTED, why))
+            self._attempt_ended(dispatch, Result(AttemptEnding.ABORTED, why), record)
             return
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
         now = asyncio.get_running_loop().time()
-        attempt = OpenAttempt(dispatch, self._client, task, streamed=self._ticket.stream, now=now)
+        attempt = OpenAttempt(dispatch, self._client, task, record, streamed=self._ticket.stream, now=now)
         self._attempts.add(attempt)
         self._open[dispatch.attempt] = attempt
         result: Result | None = None
@@ -142,20 +153,36 @@ class Exchange:
                 # Nobody else will say how much there was of it.
                 last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.reported)
                 self._host.tell(Progressed((last,)))
-            self._attempt_ended(dispatch, result)
+            if result.usage is None and attempt.first_seen:
+                self._record.output_tokens = attempt.events
+            self._attempt_ended(dispatch, result, record)
+
+    def _begin_record(self, dispatch: Dispatch) -> AttemptRecord:
+        record = AttemptRecord(
+            dispatch.attempt,
+            dispatch.endpoint_id,
+            dispatch.pool,
+            reason=dispatch.reason,
+            hedge=dispatch.hedge,
+            waited_ns=dispatch.waited_ns,
+            now=time.monotonic_ns(),
+        )
+        self._record.class_name = dispatch.service_class
+        self._record.attempts.append(record)
+        return record
 
     async def _relay(self, dispatch: Dispatch, attempt: OpenAttempt) -> Result:
         engine = self._engines.get(dispatch.endpoint_id)
         if engine is None:
             return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left")
-        call, degraded = await self._shaped(dispatch.caps)
-        if call.api in BATCHED:
-            call = replace(call, company=self._company(dispatch))
+        body, degraded = await self._shaped(dispatch.caps)
+        call = self._call(body, dispatch, attempt.record)
         self._model = dispatch.model or self._ticket.model
         if dispatch.model is not None:
             degraded = (*degraded, f"model={dispatch.model}")
         if dispatch.level:
             degraded = (*degraded, f"level={dispatch.level}")
+        self._record.degraded, self._record.model_served = degraded, dispatch.model
         waited_ns, number, limits, held_ns = dispatch.waited_ns, dispatch.attempt, dispatch.limits, dispatch.held_ns
         told = tale(dispatch.service_class, self._model, waited_ns, number, degraded, limits=limits, held_ns=held_ns)
         relay = Relay(self._client, attempt, told, quotes_engine=self._replies.quotes_engines)
@@ -163,14 +190,17 @@ class Exchange:
         self._refusal = relay.refusal or self._refusal
         return result
 
-    async def _shaped(self, caps: Caps) -> tuple[Call, tuple[str, ...]]:
-        """The call as its class allows it, and what was given up for that."""
-        whole = self._call.body
-        if whole.is_large:
-            body, degraded = await self._cap_large(whole, caps)
-        else:
-            body, degraded = whole.capped(caps)
-        return (replace(self._call, body=body) if degraded else self._call), degraded
+    async def _shaped(self, caps: Caps) -> tuple[RequestBody, tuple[str, ...]]:
+        """The body as its class allows it, and what was given up for that."""
+        whole = self._intake.body
+        body, degraded = await self._cap_large(whole, caps) if whole.is_large else whole.capped(caps)
+        return (body if degraded else whole), degraded
+
+    def _call(self, body: RequestBody, dispatch: Dispatch, record: AttemptRecord) -> Call:
+        ticket = self._ticket
+        headers = passed_on(self._record, dispatch.attempt) if self._traced else self._intake.passed_on
+        company = self._company(dispatch) if ticket.api in BATCHED else None
+        return Call(ticket.request_id, ticket.api, body, headers, self._cache_salt, company, record.sent)
 
     def _company(self, dispatch: Dispatch) -> Company:
         """On which terms it may wait for others to be asked together with it."""
@@ -188,13 +218,22 @@ class Exchange:
                 other.stop(AttemptEnding.ABORTED, _SPOKEN)
         self._host.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
-    def _attempt_ended(self, dispatch: Dispatch, result: Result) -> None:
+    def _attempt_ended(self, dispatch: Dispatch, result: Result, record: AttemptRecord) -> None:
+        record.ended_at = time.monotonic_ns()
+        record.ending, record.detail = result.ending, result.detail
+        if (usage := result.usage) is not None:
+            whole = self._record
+            whole.prompt_tokens, whole.cached_tokens = usage.prompt_tokens, usage.cached_tokens
+            whole.output_tokens = usage.output_tokens
         self._host.tell(AttemptEnded(dispatch.request_id, dispatch.attempt, result.ending, result.detail, result.usage))
 
     # The end
 
     def _conclude(self, end: End) -> None:
         """Tells the caller how it ended, unless it knows already or is gone."""
+        record = self._record
+        record.outcome, record.reason, record.class_name = end.outcome, end.reason, end.service_class
+        record.waited_ns, record.held_ns = end.waited_ns, end.held_ns
         if self._client.finished or end.outcome is Outcome.CANCELLED:
             return
         if not self._client.started:

@@ -36,11 +36,19 @@ class Turned(Exception):
     """The request is refused at the door, before it becomes a ticket."""
 
     def __init__(
-        self, outcome: Outcome, message: str, param: str | None = None, *, retry_after_ns: Duration | None = None
+        self,
+        outcome: Outcome,
+        message: str,
+        param: str | None = None,
+        *,
+        retry_after_ns: Duration | None = None,
+        kept: str | None = None,
     ) -> None:
+        """`kept` is the message without any words of the caller, where it has some."""
         super().__init__(message)
         self.outcome = outcome
         self.message = message
+        self.kept = message if kept is None else kept
         self.param = param
         self.retry_after_ns = retry_after_ns
 
@@ -138,7 +146,7 @@ async def _read_tensors(client: Client, asked: ModelAsked, size_max: int, read_l
     try:
         json_bytes = json_length(client.headers.get(HEADER_LENGTH.encode()), len(raw))
     except BadRequest as bad:
-        raise Turned(Outcome.INVALID, bad.message, bad.param) from None
+        raise _not_understood(bad) from None
     await _parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER, read_large)
     return InferBody.of(raw, model=asked.model, asked=asked.asked, json_bytes=json_bytes)
 
@@ -162,7 +170,11 @@ async def _parse(raw: bytes | bytearray, api: Api, read_large: ReadLarge) -> Req
             return RequestBody.parse(raw, api)
         return await read_large(raw, api)
     except BadRequest as bad:
-        raise Turned(Outcome.INVALID, bad.message, bad.param) from None
+        raise _not_understood(bad) from None
+
+
+def _not_understood(bad: BadRequest) -> Turned:
+    return Turned(Outcome.INVALID, bad.message, bad.param, kept=bad.kept)
 
 
 def _too_large(size_max: int) -> Turned:

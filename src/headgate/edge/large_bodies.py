@@ -105,8 +105,8 @@ class LargeBodies:
         match answer:
             case Found(outline):
                 return RequestBody.outlined(raw, api, outline)
-            case Wrong(message, param):
-                raise BadRequest(message, param)
+            case Wrong(message, param, kept):
+                raise BadRequest(message, param, kept=kept)
             case _:
                 return await read_in_thread(raw, api)
 

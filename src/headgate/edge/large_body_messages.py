@@ -38,6 +38,8 @@ class Wrong(msgspec.Struct, frozen=True, tag=True, gc=False):
 
     message: str
     param: str | None
+    kept: str
+    """The message without any words of the body."""
 
 
 class Left(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -64,7 +64,7 @@ def answer_to(question: Question, raw: bytes) -> Answer:
             case Trim(length_max):
                 return Left(*trim(raw, length_max))
     except BadRequest as bad:
-        return Wrong(bad.message, bad.param)
+        return Wrong(bad.message, bad.param, bad.kept)
     except Exception as mistake:  # noqa: BLE001 (the gateway meets it too, and says so in its log)
         return Unread(type(mistake).__name__)
 

@@ -19,6 +19,7 @@ from headgate.core.events import (
 )
 from headgate.edge.client import Client
 from headgate.model.units import SECOND, Duration, RequestId, seconds
+from headgate.ports.records import AttemptRecord
 
 SWEEP_EVERY_S = 0.25
 # So many attempts are looked at before others get the loop again.
@@ -36,6 +37,7 @@ class OpenAttempt:
         "first_seen",
         "heard_at",
         "key",
+        "record",
         "reported",
         "started_at",
         "stopped",
@@ -43,9 +45,17 @@ class OpenAttempt:
     )
 
     def __init__(
-        self, dispatch: Dispatch, client: Client, task: asyncio.Task[None], *, streamed: bool, now: float
+        self,
+        dispatch: Dispatch,
+        client: Client,
+        task: asyncio.Task[None],
+        record: AttemptRecord,
+        *,
+        streamed: bool,
+        now: float,
     ) -> None:
         self.dispatch = dispatch
+        self.record = record
         self.key = (dispatch.request_id, dispatch.attempt)
         self.client = client
         self.streamed = streamed

@@ -8,6 +8,7 @@ it is whole, as long as it is of ordinary size, so that a broken one is never de
 """
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -102,6 +103,7 @@ class Relay:
             await answer.pour(stream.take)
         finally:
             self._pace_no_more()
+            self._saw_last()
         if scanner.done:
             answer.let_end()
             return Result(AttemptEnding.COMPLETED, "", scanner.usage)
@@ -125,11 +127,18 @@ class Relay:
         if client.blocked:
             answer.pause()
 
+    def _saw_last(self) -> None:
+        """Once for all its bytes: to look at the clock for each of them would cost more than it tells."""
+        record = self._attempt.record
+        if record.first_byte_at and not record.last_byte_at:
+            record.last_byte_at = time.monotonic_ns()
+
     def _pace_no_more(self) -> None:
         if self._paces:
             self._client.on_blocked = self._client.on_unblocked = None
 
     async def _whole(self, answer: Answer, first_token: FirstTokenNotice, *, tensors: bool) -> Result:
+        self._attempt.record.first_byte_at = time.monotonic_ns()
         first_token()
         headers, any_bytes = [*self._headers, (b"content-type", answer.content_type.encode())], False
         if tensors and isinstance(answer, FramedAnswer):
@@ -142,6 +151,7 @@ class Relay:
             await answer.pour(whole.take)
         finally:
             self._pace_no_more()
+            self._saw_last()
         result = whole.conclude(self._quote)
         if result.usage is not None and isinstance(answer, GatheredAnswer) and answer.estimated:
             return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
@@ -202,11 +212,13 @@ class _Stream:
             if not (scanner.events or scanner.done):
                 return scanner.closed
             attempt.first_seen = True
+            attempt.record.first_byte_at = time.monotonic_ns()
             self._first_token()
             if attempt.stopped is not None:
                 return True
             client.start(*self._head)
         if scanner.done:
+            attempt.record.last_byte_at = time.monotonic_ns()
             # `[DONE]` goes with the end itself, or an attempt stopped between the two would look complete.
             client.finish(forward)
         elif forward:

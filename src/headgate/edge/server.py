@@ -8,10 +8,9 @@ import asyncio
 import contextlib
 import socket
 import sys
-from collections.abc import Callable
 
 from headgate.edge.connection import Bounds
-from headgate.edge.connections import App, Connections
+from headgate.edge.connections import App, Connections, OnRefused
 
 _BACKLOG = 2048
 _UNSENT_BYTES_MAX = 64 * 1024
@@ -27,7 +26,7 @@ class Listener:
     """One application on one socket."""
 
     def __init__(
-        self, app: App, listening: socket.socket, bounds: Bounds, *, on_refused: Callable[[], None] = lambda: None
+        self, app: App, listening: socket.socket, bounds: Bounds, *, on_refused: OnRefused = lambda _id, _refused: None
     ) -> None:
         self.connections = Connections(app, bounds, on_refused)
         self._socket = listening

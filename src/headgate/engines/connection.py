@@ -79,7 +79,9 @@ class EngineConnection(asyncio.Protocol):
         self.idle_since = 0.0
         self.is_open = False
 
-    async def ask(self, question: list[bytes | memoryview], dialect: Dialect) -> "HttpAnswer":
+    async def ask(
+        self, question: list[bytes | memoryview], dialect: Dialect, sent: Callable[[], None] | None = None
+    ) -> "HttpAnswer":
         """Sends the question and gives the answer once its head has come. Raises `EngineFault`."""
         if not self.is_open:
             raise EngineFault(_unanswered(None))
@@ -88,6 +90,8 @@ class EngineConnection(asyncio.Protocol):
         self._head_bytes = self._interim = 0
         waiter = self._waiter = self._loop.create_future()
         self._transport.writelines(question)
+        if sent is not None:
+            sent()
         try:
             answer = await waiter
         except asyncio.CancelledError:

@@ -29,6 +29,10 @@ OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
 _OURS: Final = frozenset({401, 403, 404, 407, 408, 425, 429})
 
 
+GPU_UTILISATION: Final = "gpu_utilisation"
+"""Our name, among further metrics, of how busy an engine's GPUs are."""
+
+
 class Signal(StrEnum):
     """What an engine may tell of its load."""
 
@@ -79,8 +83,10 @@ class Courier(Protocol):
         request_id: RequestId,
         headers: Mapping[str, str],
         body: list[bytes | memoryview],
+        *,
+        sent: Callable[[], None] | None = None,
     ) -> FramedAnswer:
-        """The answer, once its head has come. Raises `EngineFault`."""
+        """The answer, once its head has come. `sent` is told when the question has gone. Raises `EngineFault`."""
         ...
 
 

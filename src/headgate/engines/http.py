@@ -9,7 +9,7 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -21,7 +21,7 @@ from headgate.engines.connection import EngineConnection, HttpAnswer, why
 from headgate.engines.dialect import Dialect
 from headgate.engines.joined import joined
 from headgate.model.ticket import Api
-from headgate.model.units import RequestId
+from headgate.model.units import SECOND, Duration, RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
 from headgate.wire.kserve import error_body
 
@@ -62,8 +62,16 @@ class HttpEngine:
     """One endpoint's engine, asked over HTTP. Made inside a running loop; its owner closes it."""
 
     def __init__(
-        self, url: str, *, served_model: str, api_key: str | None, dialect: Dialect, passes_priority: bool = False
+        self,
+        url: str,
+        *,
+        served_model: str,
+        api_key: str | None,
+        dialect: Dialect,
+        passes_priority: bool = False,
+        on_connected: Callable[[Duration], None] | None = None,
     ) -> None:
+        """`on_connected` is told of each new connection how long it took to open."""
         parts = urlsplit(url)
         assert parts.hostname is not None, "an address without a host was let through"
         self._host = parts.hostname
@@ -71,6 +79,7 @@ class HttpEngine:
         self._port = parts.port or (80 if self._tls is None else 443)
         self.served_model = served_model
         self._passes_priority = passes_priority
+        self._on_connected = on_connected
         self._dialect = dialect
         self._lines = _lines(parts.netloc, api_key)
         self._heads = {api: f"POST {path} HTTP/1.1\r\n{self._lines}" for api, path in dialect.paths.items()}
@@ -104,7 +113,7 @@ class HttpEngine:
         )
         closes = call.body.stream and not self._dialect.keeps_connection_after_stream
         head = self._head(self._heads[call.api], call.request_id, call.headers, sum(map(len, body)), closes=closes)
-        return await self._put([head, *body])
+        return await self._put([head, *body], call.sent)
 
     async def send(
         self,
@@ -113,14 +122,16 @@ class HttpEngine:
         request_id: RequestId,
         headers: Mapping[str, str],
         body: list[bytes | memoryview],
+        *,
+        sent: Callable[[], None] | None = None,
     ) -> HttpAnswer:
         """For a speaker: a question in its own words."""
         start = f"{method} {path} HTTP/1.1\r\n{self._lines}"
-        return await self._put([self._head(start, request_id, headers, sum(map(len, body))), *body])
+        return await self._put([self._head(start, request_id, headers, sum(map(len, body))), *body], sent)
 
-    async def _put(self, question: list[bytes | memoryview]) -> HttpAnswer:
+    async def _put(self, question: list[bytes | memoryview], sent: Callable[[], None] | None) -> HttpAnswer:
         connection = self._take_idle() or await self._connect()
-        return await connection.ask(question, self._dialect)
+        return await connection.ask(question, self._dialect, sent)
 
     @property
     def connections(self) -> int:
@@ -180,6 +191,7 @@ class HttpEngine:
             return EngineConnection(self._freed, self._lost)
 
         name = self._host if self._tls else None
+        began_s = self._loop.time()
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 # Several addresses are tried side by side, so that one which stays silent does not cost the others.
@@ -190,6 +202,8 @@ class HttpEngine:
             raise EngineFault(f"the engine could not be asked: {reason}") from error
         except OSError as error:
             raise EngineFault(f"the engine could not be asked: {why(error)}") from error
+        if self._on_connected is not None:
+            self._on_connected(Duration(int((self._loop.time() - began_s) * SECOND)))
         if made.is_open:
             self._open.add(made)
         return made

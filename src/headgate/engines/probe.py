@@ -13,7 +13,7 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 
-from headgate.engines.dialect import Dialect, PlacesSource, Signal, VersionSource
+from headgate.engines.dialect import GPU_UTILISATION, Dialect, PlacesSource, Signal, VersionSource
 from headgate.engines.http import authorization, metrics_url
 from headgate.engines.metrics_page import Metric, label_values, read_metrics
 from headgate.engines.page import Unheard, get_page
@@ -216,7 +216,12 @@ def _missing_problem(dialect: Dialect, signals: dict[Signal, str]) -> str | None
 
 def _further(page: bytes, dialect: Dialect) -> dict[str, float]:
     found = read_metrics(page, dialect.further_metrics.values())
-    return {ours: found[name].total for ours, name in dialect.further_metrics.items() if name in found}
+    return {
+        # How busy several GPUs are is their mean; of all else it is the sum that counts.
+        ours: found[name].mean if ours == GPU_UTILISATION else found[name].total
+        for ours, name in dialect.further_metrics.items()
+        if name in found
+    }
 
 
 def _telemetry(found: dict[str, Metric], signals: dict[Signal, str], further: dict[str, float]) -> Telemetry:

@@ -23,5 +23,8 @@ SGLANG: Final = Dialect(
             Signal.KV_USED_FRACTION: ("sglang:token_usage",),
         }
     ),
+    further_metrics=MappingProxyType(
+        {"prefix_queries": "sglang:prompt_tokens_total", "prefix_hits": "sglang:cached_tokens_total"}
+    ),
     version=VersionSource("/get_server_info", "version"),
 )

@@ -17,7 +17,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
-from headgate.engines.dialect import Dialect, Signal, VersionSource, blames_request
+from headgate.engines.dialect import GPU_UTILISATION, Dialect, Signal, VersionSource, blames_request
 from headgate.engines.triton_speaker import TritonSpeaker
 
 SERVER_PATH: Final = "/v2"
@@ -67,8 +67,9 @@ TRITON: Final = Dialect(
             "requests_failed": "nv_inference_request_failure",
             "inferences": "nv_inference_count",
             "executions": "nv_inference_exec_count",
-            "gpu_utilisation": "nv_gpu_utilization",
+            GPU_UTILISATION: "nv_gpu_utilization",
             "gpu_memory_used_bytes": "nv_gpu_memory_used_bytes",
+            "gpu_memory_total_bytes": "nv_gpu_memory_total_bytes",
         }
     ),
     version=VersionSource(SERVER_PATH, "version"),

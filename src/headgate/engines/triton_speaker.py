@@ -60,7 +60,8 @@ class TritonSpeaker:
         if body.json_bytes is not None:
             headers[HEADER_LENGTH] = str(body.json_bytes)
         pieces = body.encode_in_pieces(served_model=self._courier.served_model)
-        answer = await self._courier.send(method, self._path + body.asked, call.request_id, headers, pieces)
+        path = self._path + body.asked
+        answer = await self._courier.send(method, path, call.request_id, headers, pieces, sent=call.sent)
         if body.asked is Asked.READINESS and answer.status == 400:
             # Not ready is a state of the engine and no mistake of whoever asks; elsewhere the model may be ready.
             answer.close()
@@ -86,7 +87,8 @@ class TritonSpeaker:
         except BadRequest as bad:
             return _refused(400, bad.message, bad.param)
         path = f"{self._path}/generate_stream"
-        answer = await self._courier.send("POST", path, call.request_id, call.headers, [question.body])
+        body: list[bytes | memoryview] = [question.body]
+        answer = await self._courier.send("POST", path, call.request_id, call.headers, body, sent=call.sent)
         if answer.status != 200:
             self._model = None
             return await _error(answer)

@@ -25,6 +25,9 @@ VLLM: Final = Dialect(
             Signal.PREEMPTIONS: ("vllm:num_preemptions_total", "vllm:num_preemptions"),
         }
     ),
+    further_metrics=MappingProxyType(
+        {"prefix_queries": "vllm:prefix_cache_queries_total", "prefix_hits": "vllm:prefix_cache_hits_total"}
+    ),
     version=VersionSource("/version", "version"),
     places_hint="no page of vLLM tells its --max-num-seqs",
 )

@@ -207,6 +207,17 @@ class EngineWatch:
             for signal in watched.dialect.metrics
         }
 
+    @property
+    def resting(self) -> bool:
+        return self._resting
+
+    def told(self) -> dict[EndpointId, Telemetry]:
+        """What each endpoint told of late; those whose word is stale are not there."""
+        now = asyncio.get_running_loop().time()
+        return {
+            watched.endpoint_id: watched.telemetry for watched in self._watched.values() if self._is_fresh(watched, now)
+        }
+
     def telemetry_ages_s(self) -> dict[EndpointId, float]:
         """How long ago each endpoint last told its load; those that never did are not there."""
         now = asyncio.get_running_loop().time()

@@ -7,7 +7,9 @@ is not served sooner because the generator was late.
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
+from dataclasses import replace
 from random import Random
 from time import monotonic_ns, time
 
@@ -29,6 +31,7 @@ class Client:
         seed: int = 0,
         patience_s: float | None = None,
         retries_most: int = RETRIES,
+        ask_again_s: float | None = None,
     ) -> None:
         self._connections = connections
         self._questions = questions
@@ -36,12 +39,20 @@ class Client:
         self._seed = seed
         self._patience_s = patience_s
         self._retries_most = retries_most
+        self._ask_again_s = ask_again_s
 
     async def live(self, story: Story) -> None:
         """Lives through one request and writes it down. Cancelled, it leaves the request unfinished."""
         try:
             async with asyncio.timeout(self._patience_left_s(story)) as patience:
-                await self._ask(story, lambda: _end_patience(patience))
+                begun = asyncio.Event()
+
+                def begin() -> None:
+                    begun.set()
+                    _end_patience(patience)
+
+                async with self._beside(story, begun):
+                    await self._ask(story, begin)
         except TimeoutError:
             story.ending, story.code = Ending.ABANDONED, ""
             story.end_ns = self._now_ns()
@@ -49,6 +60,19 @@ class Client:
             story.ending, story.code = Ending.UNFINISHED, ""
             story.end_ns = self._now_ns()
             raise
+
+    def _beside(self, story: Story, begun: asyncio.Event) -> "_Beside | nullcontext[None]":
+        return nullcontext() if self._ask_again_s is None else _Beside(self._ask_again(story, begun))
+
+    async def _ask_again(self, story: Story, begun: asyncio.Event) -> None:
+        """As a proxy does that gives up a try without telling: the same is asked once more, and then runs twice."""
+        assert self._ask_again_s is not None
+        async with asyncio.TaskGroup() as tries:
+            for retries in range(1, self._retries_most + 1):
+                await asyncio.sleep(self._ask_again_s)
+                if begun.is_set():
+                    return
+                tries.create_task(self._try(replace(story, retries=retries), lambda: None))
 
     def _patience_left_s(self, story: Story) -> float | None:
         if self._patience_s is None:
@@ -107,6 +131,22 @@ class Client:
 
     def _now_ns(self) -> int:
         return monotonic_ns() - self._start_ns
+
+
+class _Beside:
+    """Work that goes on beside something else. It is waited for, and ends early where that was ended early."""
+
+    def __init__(self, work: Coroutine[object, object, None]) -> None:
+        self._work = work
+        self._task: asyncio.Task[None]
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._work)
+
+    async def __aexit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
 
 def _connect_code(error: OSError) -> str:

@@ -38,6 +38,8 @@ class Plan:
     shared_prefix_tokens: int = 0
     patience_s: float | None = None
     retries_most: int = RETRIES
+    ask_again_s: float | None = None
+    """After so long without a first token the same is asked once more beside it."""
     connections_most: int = CONNECTIONS_MAX
     drain_s: float = 120.0
     """How long the last requests may take after the last has begun."""
@@ -83,6 +85,7 @@ class LoadTest:
             seed=plan.seed,
             patience_s=plan.patience_s,
             retries_most=plan.retries_most,
+            ask_again_s=plan.ask_again_s,
         )
         recorder = Recorder(self._record_file, plan.senders, start_unix_s=start_unix_s) if self._record_file else None
 

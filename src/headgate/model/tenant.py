@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from headgate.model.limits import Limits
 from headgate.model.money import Budget
 from headgate.model.units import ClassName, ModelName, TenantId
 
+OTHER_TENANTS: Final = "other"
+"""How those are called together that are not told apart; none may be called so itself."""
 _NO_LIMITS = Limits()
 
 

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
+
+TOKENS_MAX: Final = 2**31
+"""More than this no attempt uses: an engine that claims more has not counted, and is not believed."""
 
 
 class UsageSource(StrEnum):

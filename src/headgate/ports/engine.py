@@ -39,6 +39,8 @@ class Call:
     """What keeps this tenant's cached prefixes apart from those of others, for engines that can."""
     company: Company | None = None
     """None where it is to be asked by itself."""
+    sent: Callable[[], None] | None = None
+    """Told when the question has been handed whole to a connection."""
 
 
 class EngineFault(Exception):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from headgate.telemetry.page import Family, family, single
 
 _MODES = ("seeking", "following", "island")
 
@@ -30,28 +30,20 @@ class CellFigures:
     unintelligible: int
 
 
-def cell_metrics(cell: CellFigures) -> Iterator[Metric]:
-    mode = GaugeMetricFamily("headgate_cell_mode", "Whom this process goes by: 1 for the present.", labels=["mode"])
+def cell_metrics(cell: CellFigures) -> Iterator[Family]:
+    mode = family("headgate_cell_mode")
     for name in _MODES:
-        mode.add_metric([name], float(name == cell.mode))
+        mode.add((name,), float(name == cell.mode))
     yield mode
-    yield _gauge("headgate_cell_leads", "Whether this process is the scheduler of its cell.", cell.leads)
-    yield _gauge("headgate_cell_epoch", "The number of the epoch that it follows.", cell.epoch)
-    yield _gauge("headgate_cell_share_of", "Of so many parts one is its own when it decides alone.", cell.share_of)
+    yield single("headgate_cell_leads", cell.leads)
+    yield single("headgate_cell_epoch", cell.epoch)
+    yield single("headgate_cell_share_of", cell.share_of)
     if cell.leads:
-        yield _gauge("headgate_cell_members", "Gateways of the cell.", cell.members)
-        yield _gauge("headgate_cell_members_absent", "Gateways that do not answer.", cell.members_absent)
-    yield _gauge("headgate_cell_unacknowledged", "Messages not acknowledged by the scheduler.", cell.unacknowledged)
-    yield _gauge("headgate_cell_store_up", "Whether the store of the cell answers.", cell.store_up)
-    yield _gauge("headgate_cell_store_round_trip_seconds", "Of the last parcel.", cell.store_round_trip_s)
-    yield _counter("headgate_cell_store_reconnects", "Connections made anew.", cell.store_reconnects)
-    yield _counter("headgate_cell_store_timeouts", "Answers that did not come in time.", cell.store_timeouts)
-    yield _counter("headgate_cell_entries_passed_over", "Entries that could not be read.", cell.unintelligible)
-
-
-def _gauge(name: str, documentation: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, documentation, value=float(value))
-
-
-def _counter(name: str, documentation: str, value: float) -> Metric:
-    return CounterMetricFamily(name, documentation, value=float(value))
+        yield single("headgate_cell_members", cell.members)
+        yield single("headgate_cell_members_absent", cell.members_absent)
+    yield single("headgate_cell_unacknowledged", cell.unacknowledged)
+    yield single("headgate_cell_store_up", cell.store_up)
+    yield single("headgate_cell_store_round_trip_seconds", cell.store_round_trip_s)
+    yield single("headgate_cell_store_reconnects_total", cell.store_reconnects)
+    yield single("headgate_cell_store_timeouts_total", cell.store_timeouts)
+    yield single("headgate_cell_entries_passed_over_total", cell.unintelligible)

@@ -6,7 +6,7 @@ keys are in them.
 
 Everything here is bounded: how many requests are kept, how many steps of each, how long a text may be that a caller or
 an engine had a hand in. Requests that were refused on arrival have a bound of their own, so that a flood of refusals
-does not wash away what became of the others.
+does not wash away what became of the others; so have those that are open for longer than the others are kept.
 """
 
 from collections import deque
@@ -22,6 +22,8 @@ REQUESTS_MAX = 5_000
 """About a kilobyte and a half each."""
 REFUSED_MAX = 1_000
 """Of those refused on arrival, which are not among the others."""
+LASTING_MAX = 5_000
+"""Of those still open when they would be forgotten."""
 STEPS_MAX = 40
 """Of one request; its end is kept in any case."""
 EJECTIONS_MAX = 1_000
@@ -42,6 +44,7 @@ class History:
         "class_named",
         "client_retries",
         "completion_ns_left",
+        "ended",
         "first_token_ns_left",
         "model",
         "n",
@@ -73,6 +76,7 @@ class History:
         self.n = ticket.n
         self.output_tokens_max = ticket.output_tokens_max
         self.steps: list[tuple[Instant, Step]] = []
+        self.ended = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Picture:
 
     history: History
     requests: tuple[History, ...]
-    """Those that were not refused on arrival, in the order of their arrival."""
+    """Those that were not refused on arrival."""
     ejections: tuple[tuple[Instant, Eject], ...]
     policies: tuple[tuple[Instant, str], ...]
     """When which policy came into force, by its hash."""
@@ -104,12 +108,17 @@ class Reach:
 class Decisions:
     """The observer."""
 
-    def __init__(self, *, requests_max: int = REQUESTS_MAX, refused_max: int = REFUSED_MAX) -> None:
+    def __init__(
+        self, *, requests_max: int = REQUESTS_MAX, refused_max: int = REFUSED_MAX, lasting_max: int = LASTING_MAX
+    ) -> None:
         self._requests_max = requests_max
+        self._lasting_max = lasting_max
         self._refused_max = refused_max
         self._histories: dict[RequestId, History] = {}
         self._admitted: deque[History] = deque()
         self._refused: deque[History] = deque()
+        self._lasting: dict[RequestId, History] = {}
+        """Open, and older than all that are admitted; when one ends it is kept as long as what arrives then."""
         self._ejections: deque[tuple[Instant, Eject]] = deque(maxlen=EJECTIONS_MAX)
         self._policies: deque[tuple[Instant, str]] = deque(maxlen=POLICIES_MAX)
         self._forgotten_until = Instant(0)
@@ -142,11 +151,24 @@ class Decisions:
         history = self._histories.get(request_id)
         if history is None:
             return None
-        around = tuple(self._admitted), tuple(self._ejections), tuple(self._policies)
+        around = (*self._lasting.values(), *self._admitted), tuple(self._ejections), tuple(self._policies)
         return Picture(history, *around, self._forgotten_until)
+
+    def history(self, request_id: RequestId) -> History | None:
+        return self._histories.get(request_id)
+
+    def around(self, history: History) -> tuple[tuple[tuple[Instant, Eject], ...], tuple[tuple[Instant, str], ...]]:
+        """The ejections of endpoints that it was at, and the changes of policy, since it arrived."""
+        since = history.arrived_at
+        if not (_after(self._ejections, since) or _after(self._policies, since)):
+            return (), ()
+        places = {step.endpoint_id for _, step in history.steps if isinstance(step, Dispatch)}
+        ejections = (each for each in self._ejections if each[0] >= since and each[1].endpoint_id in places)
+        return tuple(ejections), tuple(each for each in self._policies if each[0] >= since)
 
     def reach(self) -> Reach:
         oldest = [each[0].arrived_at for each in (self._admitted, self._refused) if each]
+        oldest += [each.arrived_at for each in self._lasting.values()]
         return Reach(self._requests_max, self._refused_max, len(self._histories), min(oldest, default=None))
 
     def _arrived(self, ticket: Ticket, commands: Sequence[Command], now: Instant) -> None:
@@ -156,12 +178,22 @@ class Decisions:
             if len(self._refused) > self._refused_max:
                 self._forget(self._refused.popleft())
         else:
-            self._admitted.append(history)
-            if len(self._admitted) > self._requests_max:
-                oldest = self._admitted.popleft()
-                if oldest.steps:
-                    self._forgotten_until = max(self._forgotten_until, oldest.steps[-1][0])
-                self._forget(oldest)
+            self._admit(history)
+
+    def _admit(self, history: History) -> None:
+        self._admitted.append(history)
+        if len(self._admitted) <= self._requests_max:
+            return
+        oldest = self._admitted.popleft()
+        if not oldest.ended:
+            # What is forgotten before its end would be told as if it had never been scheduled.
+            self._lasting[oldest.request_id] = oldest
+            if len(self._lasting) <= self._lasting_max:
+                return
+            oldest = self._lasting.pop(next(iter(self._lasting)))
+        if oldest.steps:
+            self._forgotten_until = max(self._forgotten_until, oldest.steps[-1][0])
+        self._forget(oldest)
 
     def _forget(self, history: History) -> None:
         # Its id may have come again, with another history.
@@ -172,6 +204,19 @@ class Decisions:
         history = self._histories.get(step.request_id)
         if history is not None and (len(history.steps) < STEPS_MAX or isinstance(step, End)):
             history.steps.append((now, step))
+            if isinstance(step, End):
+                self._ended(history)
+
+    def _ended(self, history: History) -> None:
+        history.ended = True
+        if self._lasting and self._lasting.get(history.request_id) is history:
+            del self._lasting[history.request_id]
+            self._admit(history)
+
+
+def _after(events: deque[tuple[Instant, Eject]] | deque[tuple[Instant, str]], since: Instant) -> bool:
+    """Whether the last of them came since then."""
+    return bool(events) and events[-1][0] >= since
 
 
 def _has_end(commands: Sequence[Command], request_id: RequestId) -> bool:

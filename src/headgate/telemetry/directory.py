@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from headgate.telemetry.page import Family, single
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,12 +17,9 @@ class DirectoryFigures:
     reconnects: int
 
 
-def directory_metrics(directory: DirectoryFigures) -> Iterator[Metric]:
-    fresh = "headgate_directory_fresh", "Whether the copy of tenants and keys is known to be whole."
-    yield GaugeMetricFamily(*fresh, value=float(directory.fresh))
-    age = "headgate_directory_age_seconds", "Since the database last confirmed the copy."
-    yield GaugeMetricFamily(*age, value=directory.age_s)
-    yield GaugeMetricFamily("headgate_directory_tenants", "Tenants that the copy holds.", value=directory.tenants)
-    yield GaugeMetricFamily("headgate_directory_keys", "Keys that the copy holds.", value=directory.keys)
-    reconnects = "headgate_directory_reconnects", "Connections to the database of keys made anew."
-    yield CounterMetricFamily(*reconnects, value=directory.reconnects)
+def directory_metrics(directory: DirectoryFigures) -> Iterator[Family]:
+    yield single("headgate_directory_fresh", directory.fresh)
+    yield single("headgate_directory_age_seconds", directory.age_s)
+    yield single("headgate_directory_tenants", directory.tenants)
+    yield single("headgate_directory_keys", directory.keys)
+    yield single("headgate_directory_reconnects_total", directory.reconnects)

@@ -44,17 +44,19 @@ def explained(picture: Picture, now: Instant) -> dict[str, object]:
     }
 
 
-def unknown(request_id: RequestId, reach: Reach, now: Instant) -> dict[str, object]:
-    """What is said of a request that nothing is known of."""
+def unknown(
+    request_id: RequestId, reach: Reach, now: Instant, *, longer_ns: Duration | None = None
+) -> dict[str, object]:
+    """What is said of a request that nothing is known of. `longer_ns` is how long files keep what memory does not."""
     oldest = "" if reach.since is None else f", the oldest of which came {_lasting(now - reach.since)} ago"
     kept = f"the last {reach.requests_max} requests and the last {reach.refused_max} refused on arrival{oldest}"
-    return {
-        "request_id": request_id,
-        "error": (
-            f"nothing is known of request {request_id}: is it the x-request-id of an answer of this gateway, since its "
-            f"start? It keeps {kept}; what the door refuses before it is scheduled is explained by its answer alone"
-        ),
-    }
+    if longer_ns is None:
+        which, where = "of this gateway, since its start?", f"It keeps {kept}; records in its configuration keeps more"
+    else:
+        which = f"of the last {_span(longer_ns)}?"
+        where = f"Files keep that long, unless they grew too large; memory has {kept}"
+    asked = f"nothing is known of request {request_id}: is it the x-request-id of an answer {which}"
+    return {"request_id": request_id, "error": f"{asked} {where}"}
 
 
 class _Telling:
@@ -318,6 +320,13 @@ def _joined(*parts: str) -> str:
 
 def _lasting(length_ns: int) -> str:
     return f"{length_ns // MILLISECOND} ms" if 0 <= length_ns < SECOND else seconds(Duration(length_ns))
+
+
+def _span(length_ns: int) -> str:
+    """In the largest unit that fits."""
+    units = (("days", 86_400 * SECOND), ("hours", 3_600 * SECOND), ("minutes", 60 * SECOND))
+    fitting = next(((name, unit) for name, unit in units if length_ns >= 2 * unit), None)
+    return _lasting(length_ns) if fitting is None else f"{length_ns // fitting[1]} {fitting[0]}"
 
 
 def _ms(length_ns: int) -> float:

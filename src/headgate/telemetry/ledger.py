@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from headgate.telemetry.page import Family, family, single
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,18 +22,14 @@ class LedgerFigures:
     open_requests: int
 
 
-def ledger_metrics(ledger: LedgerFigures) -> Iterator[Metric]:
-    up = "headgate_ledger_database_up", "Whether the database of the ledger answers."
-    yield GaugeMetricFamily(*up, value=float(ledger.database_up))
-    yield CounterMetricFamily("headgate_ledger_rows_written", "Rows that the database has.", value=ledger.written)
-    waiting = "headgate_ledger_rows_waiting", "Rows that wait for the database, in memory and in the spool."
-    yield GaugeMetricFamily(*waiting, value=ledger.waiting)
-    yield GaugeMetricFamily("headgate_ledger_spool_bytes", "What they take on disk.", value=ledger.spooled_bytes)
-    yield GaugeMetricFamily("headgate_ledger_oldest_seconds", "Age of the oldest of them.", value=ledger.oldest_s)
-    lost = CounterMetricFamily("headgate_ledger_rows_lost", "Rows that never reach the database.", labels=["why"])
-    lost.add_metric(["spool"], ledger.lost)
-    lost.add_metric(["refused"], ledger.refused)
+def ledger_metrics(ledger: LedgerFigures) -> Iterator[Family]:
+    yield single("headgate_ledger_database_up", ledger.database_up)
+    yield single("headgate_ledger_rows_written_total", ledger.written)
+    yield single("headgate_ledger_rows_waiting", ledger.waiting)
+    yield single("headgate_ledger_spool_bytes", ledger.spooled_bytes)
+    yield single("headgate_ledger_oldest_seconds", ledger.oldest_s)
+    lost = family("headgate_ledger_rows_lost_total")
+    lost.add(("spool",), ledger.lost)
+    lost.add(("refused",), ledger.refused)
     yield lost
-    yield GaugeMetricFamily(
-        "headgate_ledger_open_requests", "Requests whose rows are yet to be made.", value=ledger.open_requests
-    )
+    yield single("headgate_ledger_open_requests", ledger.open_requests)

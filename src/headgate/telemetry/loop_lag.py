@@ -7,7 +7,7 @@ delayed every stream by as much.
 import asyncio
 
 from headgate.model.units import SECOND
-from headgate.telemetry.meters import Histogram
+from headgate.telemetry.histogram import Histogram
 
 _EVERY_S = 0.1
 

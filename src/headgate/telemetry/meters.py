@@ -1,16 +1,16 @@
 """How many, how long: what has been counted since this process started?
 
-Plain integers, raised where a decision is observed; making a page of them is somebody else's
-work. Every name under which something is counted comes from a closed set: the classes and pools
-of the present policy, the outcomes, the endings. What carries another name, such as a class that
-a reload took away while its requests ran, counts as `other`, so no traffic and no number of
-reloads can grow what is kept here.
+Plain integers, raised where a decision is observed; making a page of them is somebody else's work. Every name under
+which something is counted comes from a closed set: the classes and pools of the present policy, a bounded number of its
+tenants, the outcomes, the endings. What carries another name, such as a class that a reload took away while its
+requests ran, counts as `other`, so no traffic and no number of reloads or tenants can grow what is kept here.
 """
 
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from heapq import nlargest
 from typing import TypeVar
 
+from headgate.core.classify import classify
 from headgate.core.commands import Command, Dispatch, Eject, End, Hold
 from headgate.core.events import (
     AttemptEnded,
@@ -25,11 +25,25 @@ from headgate.core.events import (
     Progressed,
     RequestArrived,
 )
+from headgate.core.rules import Rules
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName, RequestId
+from headgate.model.units import Duration, EndpointId, Instant, PoolName, RequestId
+from headgate.model.usage import Usage
 from headgate.ports.fleet import Phase
+from headgate.telemetry.counts import (
+    ENDED,
+    NOT_SERVED,
+    ClassMeter,
+    PoolMeter,
+    Promised,
+    Size,
+    Targets,
+    TenantMeter,
+    size_of,
+)
+from headgate.telemetry.histogram import LATENCY_BOUNDS_S
 
 NO_CLASS = "none"
 """The class of requests that were refused before they had one."""
@@ -37,103 +51,45 @@ OTHER = "other"
 
 # Each request is remembered until it ends. More than one process can hold at once.
 REQUESTS_MAX = 262_144
-
-LATENCY_BOUNDS_S = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75),
-    *(1.0, 1.5, 2.0, 3.0, 5.0, 7.5, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0),
-)
-SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-"""Of batches, in inputs."""
-_LATENCY_BOUNDS_NS = tuple(int(bound * SECOND) for bound in LATENCY_BOUNDS_S)
+TENANTS_MAX = 100
+"""So many tenants of the policy are told apart, those with the most weight; all others are `other`."""
 
 _Meter = TypeVar("_Meter")
-
-
-class Histogram:
-    """How often a value fell between each bound and the one before; the last has no bound. By default a duration."""
-
-    __slots__ = ("_bounds", "counts", "total")
-
-    def __init__(self, bounds: tuple[int, ...] = _LATENCY_BOUNDS_NS) -> None:
-        self._bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0
-
-    def add(self, value: int, times: int = 1) -> None:
-        self.counts[bisect_left(self._bounds, value)] += times
-        self.total += value * times
-
-
-class ClassMeter:
-    __slots__ = ("between_tokens", "output_tokens", "prompt_tokens", "requests", "to_first_token", "total", "wait")
-
-    def __init__(self) -> None:
-        self.requests = dict.fromkeys(Outcome, 0)
-        self.prompt_tokens = 0
-        self.output_tokens = 0
-        self.wait = Histogram()
-        """In our queue, before the first attempt."""
-        self.to_first_token = Histogram()
-        """From arrival to the first token of a stream."""
-        self.between_tokens = Histogram()
-        """Each token after the first, by the mean of the report it came in."""
-        self.total = Histogram()
-        """From arrival to the end of requests that completed."""
-
-    def figures(self) -> dict[str, object]:
-        return {
-            "ended": {outcome.value: count for outcome, count in self.requests.items() if count},
-            "prompt_tokens": self.prompt_tokens,
-            "output_tokens": self.output_tokens,
-            "queue_wait": self.wait.counts,
-            "time_to_first_token": self.to_first_token.counts,
-            "inter_token_latency": self.between_tokens.counts,
-            "duration": self.total.counts,
-        }
-
-
-class PoolMeter:
-    __slots__ = (
-        "batch_size",
-        "batch_wait",
-        "drains",
-        "ejections",
-        "endings",
-        "hedges",
-        "retries",
-        "starts",
-        "warmings",
-    )
-
-    def __init__(self) -> None:
-        self.batch_size = Histogram(SIZE_BOUNDS)
-        """Inputs in each call to an engine, where requests are asked together."""
-        self.batch_wait = Histogram()
-        """How long each request waited for company."""
-        self.starts = {phase: Histogram() for phase in Phase}
-        """How long endpoints were in each phase of their start."""
-        self.warmings = Histogram()
-        """How long endpoints were known before they served, whoever started them."""
-        self.drains = Histogram()
-        """How long endpoints that were given up still had attempts."""
-        self.endings = dict.fromkeys(AttemptEnding, 0)
-        self.retries = 0
-        self.hedges = 0
-        self.ejections = 0
 
 
 class _Open:
     """What is known of a request until it and its last attempt have ended."""
 
-    __slots__ = ("arrived", "class_meter", "ended", "heard", "hedge", "pool_meter", "running", "stream")
+    __slots__ = (
+        "arrived",
+        "class_meter",
+        "ended",
+        "first_at",
+        "heard",
+        "hedge",
+        "pool_meter",
+        "running",
+        "size",
+        "stream",
+        "tenant_meter",
+        "usage",
+    )
 
-    def __init__(self, arrived: Instant, class_meter: ClassMeter, pool_meter: PoolMeter, *, stream: bool) -> None:
-        self.arrived = arrived
-        self.stream = stream
+    def __init__(
+        self, ticket: Ticket, now: Instant, class_meter: ClassMeter, pool_meter: PoolMeter, tenant_meter: TenantMeter
+    ) -> None:
+        self.arrived = now
+        self.stream = ticket.stream
+        self.size: Size = size_of(ticket.prompt_bytes)
         self.class_meter = class_meter
         self.pool_meter = pool_meter
+        self.tenant_meter = tenant_meter
+        self.first_at: Instant | None = None
+        """When the first token of a stream came."""
         self.heard: Instant | None = None
         """When its tokens were last reported."""
+        self.usage: Usage | None = None
+        """Of the attempt that completed."""
         self.running = 0
         """How many attempts are under way."""
         self.hedge: tuple[int, PoolMeter] | None = None
@@ -147,15 +103,28 @@ class Meters:
     def __init__(self) -> None:
         self.classes = {name: ClassMeter() for name in (NO_CLASS, OTHER)}
         self.pools = {OTHER: PoolMeter()}
+        self.tenants = {OTHER: TenantMeter()}
+        self.promised: Mapping[str, Promised] = {}
+        """By class; only those of which something is promised."""
         self.held: dict[tuple[str, str], int] = {}
         """How many were held for an endpoint to start, by class and pool."""
+        self._rules: Rules | None = None
+        """Those of the present policy: what classes arrivals by."""
         self._open: dict[RequestId, _Open] = {}
         self._pool_of: dict[EndpointId, PoolName] = {}
-        self._warming_since: dict[EndpointId, Instant] = {}
+        self.warming_since: dict[EndpointId, Instant] = {}
+        """Since when those endpoints are known that do not serve, or since when they have not."""
 
     @property
     def open_requests(self) -> int:
         return len(self._open)
+
+    def promise(self, promised: Mapping[str, Promised]) -> None:
+        """From here on requests are judged by these, and by the targets of their classes."""
+        self.promised = dict(promised)
+        for name, meter in self.classes.items():
+            duration_ns = self.promised.get(name, Promised()).duration_ns
+            meter.targets = Targets(meter.targets.ttft_ns, meter.targets.tpot_ns, duration_ns)
 
     def turned_away(self, outcome: Outcome) -> None:
         """Counts a request that ended at the door, before the scheduler heard of it."""
@@ -178,36 +147,36 @@ class Meters:
         self._pool(pool).drains.add(took_ns)
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
-        self._happened(event, now)
+        # What is frequent comes first, and is not matched by its fields: this is on the path of every decision.
+        if isinstance(event, RequestArrived):
+            self._arrived(event.ticket, now)
+        elif isinstance(event, AttemptEnded):
+            self._attempt_ended(event)
+        elif isinstance(event, Progressed):
+            self._progress(event, now)
+        elif isinstance(event, FirstToken):
+            self._first_token(event.request_id, now)
+        else:
+            self._happened(event, now)
         for command in commands:
-            match command:
-                case Dispatch():
-                    self._dispatched(command)
-                case End():
-                    self._ended(command, now)
-                case Hold(_, pool, service_class):
-                    if (service_class, pool) in self.held:
-                        self.held[service_class, pool] += 1
-                case Eject(endpoint_id):
-                    self._pool(self._pool_of.get(endpoint_id)).ejections += 1
-                case _:
-                    pass
+            if isinstance(command, Dispatch):
+                self._dispatched(command)
+            elif isinstance(command, End):
+                self._ended(command, now)
+            elif isinstance(command, Hold):
+                if (key := (command.service_class, command.pool)) in self.held:
+                    self.held[key] += 1
+            elif isinstance(command, Eject):
+                self._pool(self._pool_of.get(command.endpoint_id)).ejections += 1
 
     def _happened(self, event: Event, now: Instant) -> None:
         match event:
-            case RequestArrived(ticket):
-                self._arrived(ticket, now)
-            case FirstToken(request_id):
-                self._first_token(request_id, now)
-            case Progressed():
-                self._progress(event, now)
-            case AttemptEnded():
-                self._attempt_ended(event)
-            case PolicyChanged(policy):
+            case PolicyChanged(policy, policy_hash):
+                self._rules = Rules(policy, policy_hash)
                 self._change_policy(policy)
             case EndpointJoined(endpoint):
                 if endpoint.id not in self._pool_of:
-                    self._warming_since[endpoint.id] = now
+                    self.warming_since[endpoint.id] = now
                 self._pool_of[endpoint.id] = endpoint.pool
             case EndpointUnreadied(endpoint_id):
                 self._unreadied(endpoint_id, now)
@@ -215,29 +184,34 @@ class Meters:
                 self._readied(endpoint_id, now)
             case EndpointLeaving(endpoint_id):
                 self._pool_of.pop(endpoint_id, None)
-                self._warming_since.pop(endpoint_id, None)
+                self.warming_since.pop(endpoint_id, None)
             case _:
                 pass
 
     def _unreadied(self, endpoint_id: EndpointId, now: Instant) -> None:
         if endpoint_id in self._pool_of:
-            self._warming_since.setdefault(endpoint_id, now)
+            self.warming_since.setdefault(endpoint_id, now)
 
     def _readied(self, endpoint_id: EndpointId, now: Instant) -> None:
-        if (since := self._warming_since.pop(endpoint_id, None)) is not None:
+        if (since := self.warming_since.pop(endpoint_id, None)) is not None:
             self._pool(self._pool_of.get(endpoint_id)).warmings.add(Duration(now - since))
 
     def _arrived(self, ticket: Ticket, now: Instant) -> None:
+        # Nobody tells the class of a request before it is sent or over, and it may wait long until then.
+        service_class = None if self._rules is None else classify(ticket, self._rules)
+        self.of_class(None if service_class is None else service_class.name).asked += 1
         if len(self._open) < REQUESTS_MAX:
             other = self.classes[OTHER], self.pools[OTHER]
-            self._open[ticket.request_id] = _Open(now, *other, stream=ticket.stream)
+            self._open[ticket.request_id] = _Open(ticket, now, *other, self.of_tenant(ticket.tenant))
 
     def _dispatched(self, command: Dispatch) -> None:
-        class_meter, pool_meter = self._class(command.service_class), self._pool(command.pool)
+        class_meter, pool_meter = self.of_class(command.service_class), self._pool(command.pool)
         if command.hedge:
             pool_meter.hedges += 1
         elif command.attempt == 1:
             class_meter.wait.add(command.waited_ns)
+            class_meter.admitted += 1
+            class_meter.degraded += command.level > 0 or command.model is not None
         else:
             pool_meter.retries += 1
         if (found := self._open.get(command.request_id)) is not None:
@@ -249,8 +223,9 @@ class Meters:
 
     def _first_token(self, request_id: RequestId, now: Instant) -> None:
         found = self._open.get(request_id)
-        if found is not None and found.stream:
-            found.class_meter.to_first_token.add(now - found.arrived)
+        if found is not None and found.stream and found.first_at is None:
+            found.first_at = now
+            found.class_meter.first_token(found.size, now - found.arrived)
 
     def _progress(self, event: Progressed, now: Instant) -> None:
         for report in event.attempts:
@@ -268,22 +243,35 @@ class Meters:
         if found is not None and found.hedge is not None and found.hedge[0] == event.attempt:
             pool_meter = found.hedge[1]
         pool_meter.endings[event.ending] += 1
-        if event.usage is not None:
+        tenant_meter = found.tenant_meter if found else self.tenants[OTHER]
+        if (usage := event.usage) is not None:
             # A counter may never fall, whatever an engine claims.
-            class_meter.prompt_tokens += max(0, event.usage.prompt_tokens)
-            class_meter.output_tokens += max(0, event.usage.output_tokens)
+            prompt_tokens, output_tokens = max(0, usage.prompt_tokens), max(0, usage.output_tokens)
+            class_meter.prompt_tokens += prompt_tokens
+            class_meter.output_tokens += output_tokens
+            tenant_meter.prompt_tokens += prompt_tokens
+            tenant_meter.output_tokens += output_tokens
         if found is not None:
+            if event.ending is AttemptEnding.COMPLETED:
+                found.usage = usage
             found.running -= 1
             self._forget_if_over(event.request_id, found)
 
     def _ended(self, command: End, now: Instant) -> None:
-        meter = self._class(command.service_class)
-        meter.requests[command.outcome] += 1
+        meter, outcome = self.of_class(command.service_class), command.outcome
+        meter.requests[outcome] += 1
+        if not command.attempts and command.waited_ns:
+            # It was let in, and was never sent.
+            meter.admitted += 1
         found = self._open.get(command.request_id)
+        tenant_meter = found.tenant_meter if found else self.tenants[OTHER]
+        tenant_meter.requests[ENDED[outcome]] += 1
         if found is None:
             return
-        if command.outcome is Outcome.COMPLETED:
-            meter.total.add(Duration(now - found.arrived))
+        if outcome is Outcome.COMPLETED:
+            _completed(found, meter, now)
+        elif found.stream and found.first_at is None and outcome in NOT_SERVED:
+            meter.unserved()
         found.ended = True
         self._forget_if_over(command.request_id, found)
 
@@ -302,8 +290,12 @@ class Meters:
             },
         }
 
-    def _class(self, name: str | None) -> ClassMeter:
+    def of_class(self, name: str | None) -> ClassMeter:
         return self.classes.get(NO_CLASS if name is None else name) or self.classes[OTHER]
+
+    def of_tenant(self, name: str) -> TenantMeter:
+        """Its own, or that of the nearest above it that is told apart."""
+        return self.tenants.get(name) or self.tenants[told_apart(name, self.tenants)]
 
     def _pool(self, name: str | None) -> PoolMeter:
         return self.pools.get(OTHER if name is None else name) or self.pools[OTHER]
@@ -311,7 +303,41 @@ class Meters:
     def _change_policy(self, policy: Policy) -> None:
         _keep(self.classes, (NO_CLASS, OTHER, *(each.name for each in policy.classes)), ClassMeter)
         _keep(self.pools, (OTHER, *(each.name for each in policy.pools)), PoolMeter)
+        known = nlargest(TENANTS_MAX, policy.tenants, key=lambda each: each.weight)
+        _keep(self.tenants, (OTHER, *(each.id for each in known)), TenantMeter)
+        for each in policy.classes:
+            self.classes[each.name].targets = Targets(each.ttft_ns, each.tpot_ns)
+        self.promise(self.promised)
         self.held = _held(self.held, policy)
+
+
+def _completed(found: _Open, meter: ClassMeter, now: Instant) -> None:
+    meter.completed(found.size, now - found.arrived)
+    if (usage := found.usage) is not None:
+        meter.useful_prompt_tokens += max(0, usage.prompt_tokens)
+        meter.useful_output_tokens += max(0, usage.output_tokens)
+    if not found.stream or _within_targets(found, meter.targets, now):
+        meter.good += 1
+
+
+def _within_targets(found: _Open, targets: Targets, now: Instant) -> bool:
+    """Whether the first token of a stream came in time, and those after it fast enough on the mean."""
+    first_at = found.first_at
+    if first_at is None:
+        return targets.ttft_ns is None
+    if targets.ttft_ns is not None and first_at - found.arrived > targets.ttft_ns:
+        return False
+    further = 0 if found.usage is None else found.usage.output_tokens - 1
+    return targets.tpot_ns is None or further < 1 or now - first_at <= targets.tpot_ns * further
+
+
+def told_apart(tenant: str, names: Container[str]) -> str:
+    """The nearest above a tenant that is told apart: of `acme/search/nightly` perhaps `acme`."""
+    while "/" in tenant:
+        tenant = tenant.rpartition("/")[0]
+        if tenant in names:
+            return tenant
+    return OTHER
 
 
 def _held(counted: Mapping[tuple[str, str], int], policy: Policy) -> dict[tuple[str, str], int]:

@@ -19,6 +19,7 @@ from typing import Final, cast
 import msgspec
 
 from headgate.model.units import BYTES_PER_TOKEN
+from headgate.model.usage import TOKENS_MAX
 from headgate.wire.batches import Inputs, Joinery, Part, Unshareable
 from headgate.wire.fields import Fields
 from headgate.wire.request import LARGE_BYTES, RequestBody
@@ -187,7 +188,7 @@ def _count(raw: msgspec.Raw | None) -> int | None:
         count = None if raw is None else _COUNT.decode(raw)
     except _UNREADABLE:
         return None
-    return count if count is not None and count >= 0 else None
+    return count if count is not None and 0 <= count <= TOKENS_MAX else None
 
 
 def share(whole: int, weights: Sequence[int]) -> list[int]:

@@ -32,10 +32,12 @@ _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))
 class BadRequest(Exception):
     """The body cannot be understood. The message says what to change; `param` names the field, if it is one."""
 
-    def __init__(self, message: str, param: str | None = None) -> None:
+    def __init__(self, message: str, param: str | None = None, *, kept: str | None = None) -> None:
+        """`kept` is the message without any words of the body, where it has some: only the caller is told those."""
         super().__init__(message)
         self.message = message
         self.param = param
+        self.kept = message if kept is None else kept
 
 
 def split(raw: bytes) -> Fields:
@@ -74,7 +76,7 @@ def read(
         return decoder.decode(raw)
     except msgspec.DecodeError:  # Its subclass ValidationError too: a value of another type.
         path = name if inside is None else f"{inside}.{name}"
-        raise BadRequest(f'"{path}" must be {kind}, not {excerpt(raw)}', path) from None
+        raise not_of_kind(path, kind, raw) from None
 
 
 def is_given(fields: Fields, name: str) -> bool:
@@ -82,7 +84,12 @@ def is_given(fields: Fields, name: str) -> bool:
     return raw is not None and bytes(raw) != b"null"
 
 
-def excerpt(raw: msgspec.Raw | bytes) -> str:
+def not_of_kind(path: str, kind: str, raw: msgspec.Raw | bytes) -> BadRequest:
+    wrong = f'"{path}" must be {kind}'
+    return BadRequest(f"{wrong}, not {_excerpt(raw)}", path, kept=wrong)
+
+
+def _excerpt(raw: msgspec.Raw | bytes) -> str:
     text = bytes(raw)[:41].decode(errors="replace")
     return text if len(text) <= 40 else text[:40] + "…"
 

@@ -54,7 +54,8 @@ def render(turns: Sequence[Turn], form: ChatForm) -> str:
     pieces = [form.start]
     for turn in turns:
         if turn.role not in ROLES:
-            raise BadRequest(f'this model takes turns of {", ".join(ROLES)}, not of "{turn.role}"', "messages")
+            wrong = f"this model takes turns of {', '.join(ROLES)}"
+            raise BadRequest(f'{wrong}, not of "{turn.role}"', "messages", kept=wrong)
         pieces += [_opening(form, turn.role), _text(turn.content), form.closing]
     return "".join([*pieces, _opening(form, "assistant").rstrip(" ")])
 
@@ -77,5 +78,6 @@ def _part(part: dict[str, msgspec.Raw]) -> str:
     except msgspec.DecodeError:
         raise BadRequest("a part of a message has no type, or a text that is none", "messages") from None
     if found.type != "text":
-        raise BadRequest(f'this model takes text, no part of type "{found.type[:40]}"', "messages")
+        wrong = "this model takes text"
+        raise BadRequest(f'{wrong}, no part of type "{found.type[:40]}"', "messages", kept=wrong)
     return found.text

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.wire.fields import FIELDS, BadRequest, Fields, excerpt, read
+from headgate.wire.fields import FIELDS, BadRequest, Fields, not_of_kind, read
 from headgate.wire.outline import fields_once
 
 _SHARED_MEMORY: Final = "shared_memory_"
@@ -44,11 +44,12 @@ def check_tensors(fields: Fields, name: str) -> None:
         tensors = [check_once(each, name) for each in _TENSORS.decode(raw)]
         parameters = [check_once(each["parameters"], name) for each in tensors if "parameters" in each]
     except (msgspec.DecodeError, RecursionError):
-        raise BadRequest(f'"{name}" must be an array of tensors, not {excerpt(raw)}', name) from None
+        raise not_of_kind(name, "an array of tensors", raw) from None
     for parameter in chain.from_iterable(parameters):
         if parameter.startswith(_SHARED_MEMORY):
             reason = "memory is not shared with callers; send the data with the request"
-            raise BadRequest(f'"{name}" has the parameter "{parameter}": {reason}', name)
+            kept = f'"{name}" has a parameter "{_SHARED_MEMORY}…": {reason}'
+            raise BadRequest(f'"{name}" has the parameter "{parameter}": {reason}', name, kept=kept)
 
 
 def check_parameters(fields: Fields, name: str) -> None:

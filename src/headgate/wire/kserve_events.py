@@ -16,7 +16,7 @@ import msgspec
 
 from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
-from headgate.model.usage import UsageSource
+from headgate.model.usage import TOKENS_MAX, UsageSource
 from headgate.wire.replies import error_body, read_error
 from headgate.wire.sse import EVENT_BYTES_MAX, error_event, payload_of
 
@@ -105,7 +105,7 @@ class Generated:
             self._prompt_tokens = read
         if (written := _number(event.get("num_output_tokens", _NULL))) is not None:
             # Each event counts what came with it.
-            self._told_tokens = (self._told_tokens or 0) + written
+            self._told_tokens = min((self._told_tokens or 0) + written, TOKENS_MAX)
         reason = _joined(event.get("finish_reason", _NULL))
         if reason not in ("", "None"):
             self._finish = reason
@@ -209,7 +209,9 @@ def _joined(value: msgspec.Raw) -> str:
 
 
 def _number(value: msgspec.Raw) -> int | None:
+    """A count of tokens; None where there is none, or it is one that cannot be."""
     if bytes(value) == b"null":
         return None
     number = _NUMBER.decode(value)
-    return number if isinstance(number, int) else sum(number)
+    count = number if isinstance(number, int) else sum(number)
+    return count if 0 <= count <= TOKENS_MAX else None

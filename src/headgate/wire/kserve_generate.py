@@ -170,7 +170,8 @@ def _read(raw: bytes) -> _Request:
     try:
         request = msgspec.json.decode(raw, type=_Request)
     except msgspec.ValidationError as error:
-        raise BadRequest(f"a field has a value of another type: {error}") from None
+        wrong = "a field has a value of another type"
+        raise BadRequest(f"{wrong}: {error}", kept=wrong) from None
     for name, count in ("n", request.n), ("best_of", request.best_of):
         if count is not None and count > 1:
             raise BadRequest(f'this model gives one answer; leave "{name}" out', name)

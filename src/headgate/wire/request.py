@@ -25,7 +25,7 @@ from headgate.wire.fields import (
     STRING,
     BadRequest,
     Fields,
-    excerpt,
+    not_of_kind,
     read,
     split,
     too_many,
@@ -337,10 +337,10 @@ def _measure_prompt(fields: Fields, api: Api) -> tuple[int, int]:
             length = len(raw)
         case _:
             kind = "an array of messages" if api is Api.CHAT else "a string or an array"
-            raise BadRequest(f'"{name}" must be {kind}, not {excerpt(raw)}', name)
+            raise not_of_kind(name, kind, raw)
     if api is Api.RESPONSES and (instructions := bytes(fields.get("instructions", b"null"))) != b"null":
         if not instructions.startswith(b'"'):
-            raise BadRequest(f'"instructions" must be a string, not {excerpt(instructions)}', "instructions")
+            raise not_of_kind("instructions", "a string", instructions)
         length += len(instructions)
     return length, length
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from headgate.model.usage import Usage, UsageSource
+from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
 
 OBJECT_BYTES_MAX: Final = 4096
 """The longest `"usage": {…}` that is read; real ones have a few hundred bytes."""
@@ -44,7 +44,7 @@ _DECODER: Final = msgspec.json.Decoder(_UsageObject)
 
 
 def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
-    """What a usage object says; None where it is not one."""
+    """What a usage object says; None where it is not one, or says what cannot be."""
     try:
         said = _DECODER.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -57,7 +57,8 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
     cached = (details.cached_tokens if details else None) or 0
     of_output = said.completion_tokens_details or said.output_tokens_details
     reasoning = (of_output.reasoning_tokens if of_output else None) or 0
-    if min(prompt, output, cached, reasoning) < 0:
+    counts = prompt, output, cached, reasoning
+    if min(counts) < 0 or max(counts) > TOKENS_MAX:
         return None
     source = UsageSource.ESTIMATED if said.usage_source == UsageSource.ESTIMATED else UsageSource.ENGINE
     return Usage(prompt, output, cached, source, reasoning)

@@ -96,6 +96,18 @@ def test_what_is_served_counts_by_what_it_is_predicted_to_take() -> None:
     assert watched.asked_ns(20) == 0
 
 
+def test_a_request_may_count_for_several_or_be_passed_over_and_so_do_its_retries() -> None:
+    watched = Watched(*ready("e1"), *ready("e2"), policy=a_policy(retry=RetryRules(credit_per_first_attempt=100)))
+    for name, weight in (("a", 8), ("b", 0)):
+        event = arrived(name)
+        watched.demand.saw(event, watched.scheduler.handle(event, at(1)), at(1), weight=weight)
+    assert near(watched.asked_ns(10), 8 * work_ns())
+
+    watched.tell(11, failed("a"), failed("b"))
+
+    assert near(watched.asked_ns(20), 8 * work_ns())
+
+
 def test_what_waits_counts_once_when_it_arrives() -> None:
     watched = Watched(*ready("e1", places=1))
     watched.tell(1, arrived("a"), arrived("b"))

@@ -1,8 +1,10 @@
 """Can this machine, and this shell, hold what the configuration allows?"""
 
 import math
+import os
 import resource
 from collections.abc import Iterator
+from pathlib import Path
 
 from headgate.cli.checkup.finding import Finding, note, ok, problem
 from headgate.config.settings import Settings
@@ -18,6 +20,21 @@ def machine_findings(settings: Settings) -> Iterator[Finding]:
     _, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield open_files(settings, files_max)
     yield from secret_strength(settings.key_secret)
+    if settings.records is not None:
+        yield records_folder(Path(settings.records.folder))
+
+
+def records_folder(folder: Path) -> Finding:
+    """Whether records could be written there by whoever asks; nothing is."""
+    about = "records.folder"
+    # What is not there yet is made, so the nearest that is there counts.
+    there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+    then = f"make {folder} a folder that the user of the gateway may write to, or name another in records.folder"
+    if not there.is_dir():
+        return problem(about, f"{there} is no folder, so no records are kept", then=then)
+    if not os.access(there, os.W_OK | os.X_OK):
+        return problem(about, f"{there} may not be written to by this user, so no records are kept", then=then)
+    return ok(about, f"{folder} can be written to" if there == folder.absolute() else f"{folder} can be made")
 
 
 def open_files(settings: Settings, files_max: int) -> Finding:

@@ -12,6 +12,9 @@ of another model counts there, and where it wanted to go as well.
 
 Lengths are learned as the scheduler learns them, from what engines say; so is how much of a prompt they held already.
 The time follows from the speed that was declared of the pool, corrected by what was learned of its endpoints.
+
+Where nothing is decided by it an estimate will do: whoever observes may pass over some requests and let others count
+for several.
 """
 
 from collections.abc import Sequence
@@ -75,10 +78,12 @@ class _Cached:
 class _Open:
     """A request that has not ended."""
 
-    __slots__ = ("answers", "model", "pool", "ticket")
+    __slots__ = ("answers", "model", "pool", "ticket", "weight")
 
-    def __init__(self, ticket: Ticket) -> None:
+    def __init__(self, ticket: Ticket, weight: int) -> None:
         self.ticket = ticket
+        self.weight = weight
+        """For how many requests it counts."""
         self.model = ticket.model
         """Whose pools serve it."""
         self.pool = PoolName("")
@@ -143,15 +148,20 @@ class Demand:
         """Among how many the fixed cost of a step is shared: no more than an endpoint takes at once."""
         self._since: Instant | None = None
         """From when on this was counted."""
+        self._weight = 1
+        """For how many requests the one counts that is being counted."""
 
     # What happens
 
-    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+    def saw(self, event: Event, commands: Sequence[Command], now: Instant, *, weight: int = 1) -> None:
+        """A request that arrives counts for so many; with 0 it is passed over."""
         if self._since is None:
             self._since = now
         # The two that are frequent and matter come first; of the rest most are over after this.
         if isinstance(event, RequestArrived):
-            self._arrived(event.ticket, commands)
+            if weight:
+                self._weight = weight
+                self._arrived(event.ticket, commands)
         elif isinstance(event, AttemptEnded):
             self._attempt_ended(event)
         elif isinstance(event, EndpointJoined):
@@ -181,13 +191,14 @@ class Demand:
 
     def _remember(self, ticket: Ticket) -> None:
         if len(self._open) < REQUESTS_MAX:
-            self._open[ticket.request_id] = _Open(ticket)
+            self._open[ticket.request_id] = _Open(ticket, self._weight)
 
     def _dispatched(self, command: Dispatch) -> None:
         found = self._open.get(command.request_id)
         if found is None:
             return
         if command.attempt > 1:
+            self._weight = found.weight
             self._count(found.ticket, command.pool, command.caps, command.model)
         found.pool, found.model = command.pool, command.model or found.ticket.model
         found.answers = _answers(found.ticket, command.caps)
@@ -235,8 +246,9 @@ class Demand:
         held = cached.of(prompt_tokens) if cached is not None else 0
         batch = self._batch.get(pool, MEAN_BATCH)
         prefill_ns = speed.prefill_ps(prompt_tokens, cached=held) // 1_000
-        work.prefill_ns += prefill_ns
-        work.decode_ns += cost_ns(speed, prompt_tokens, output_tokens, cached=held, batch=batch) - prefill_ns
+        whole_ns = cost_ns(speed, prompt_tokens, output_tokens, cached=held, batch=batch)
+        work.prefill_ns += self._weight * prefill_ns
+        work.decode_ns += self._weight * (whole_ns - prefill_ns)
 
     def _tokens(self, ticket: Ticket, caps: Caps, model: ModelName) -> tuple[int, int]:
         """Of the prompt, and of all answers together on the mean."""

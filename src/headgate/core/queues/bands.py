@@ -71,6 +71,10 @@ class Backlog:
     def of_tenant(self, name: ClassName, tenant: TenantId) -> int:
         return self._per_tenant.get((name, tenant), 0)
 
+    def by_tenant(self) -> dict[tuple[ClassName, TenantId], int]:
+        """Of each class what each tenant has in its queue. One copy, since those who look are many and slow."""
+        return dict(self._per_tenant)
+
     def push(self, request: Request) -> None:
         self._band(request.service_class.band).push(request, self.apart)
         self._tally(request, 1)

@@ -32,6 +32,7 @@ from headgate.hosts.cell.member import Billed, MemberEvent, Mode, ModeChanged, O
 from headgate.hosts.cell.messages import Lease, Snapshots
 from headgate.hosts.cell.node import Node, Outgoing, View
 from headgate.hosts.cell.store import Parcel, Store
+from headgate.hosts.decide_time import DecideTime
 from headgate.hosts.line import Line, Lines
 from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.ticket import Ticket
@@ -75,6 +76,7 @@ class CellHost:
         self._on_duty = on_duty
         self._on_agreed = on_agreed
         self._lines = Lines()
+        self.decide_time = DecideTime()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant | None = None
         self._sending: asyncio.Handle | None = None
@@ -251,7 +253,9 @@ class CellHost:
     def _hear(self, told: Callable[..., None], *what: object, look: bool = True) -> None:
         """What gives no orders here."""
         try:
+            began = self.decide_time.begin()
             told(*what, self._clock.now())
+            self.decide_time.end(began)
         except Exception as mistake:
             self._on_fault(mistake)
             raise
@@ -264,7 +268,9 @@ class CellHost:
         agreed: list[str] = []
         try:
             now = self._clock.now()
+            began = self.decide_time.begin()
             orders = ask(now)
+            self.decide_time.end(began)
             self._observe(event, orders, now)
             for order in orders:
                 match order:

@@ -57,6 +57,13 @@ class Wire(asyncio.Protocol):
                 raise answer
         return answers
 
+    @property
+    def local_host(self) -> str | None:
+        """By which address of this machine the store is reached; None where that is not known."""
+        if self._transport is None or not (name := self._transport.get_extra_info("sockname")):
+            return None
+        return str(name[0])
+
     def close(self) -> None:
         """At once: what was not sent or answered is lost."""
         self._end(None)

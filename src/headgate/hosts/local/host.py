@@ -12,6 +12,7 @@ from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Ejec
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
+from headgate.hosts.decide_time import DecideTime
 from headgate.hosts.line import Line, Lines
 from headgate.model.limits import LimitsLeft
 from headgate.model.money import BudgetLeft, EndpointTime
@@ -35,6 +36,7 @@ class LocalHost:
         self._observers = tuple(observers)
         self._on_fault = on_fault
         self._lines = Lines()
+        self.decide_time = DecideTime()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant | None = None
         self._deciding = False
@@ -49,7 +51,9 @@ class LocalHost:
         self._deciding = True
         try:
             now = self._clock.now()
+            began = self.decide_time.begin()
             commands = self._scheduler.handle(event, now)
+            self.decide_time.end(began)
             for observer in self._observers:
                 observer.saw(event, commands, now)
             for command in commands:

@@ -11,7 +11,7 @@ from random import Random
 from headgate.core.commands import End
 from headgate.core.events import Event, RequestArrived, RequestWithdrawn, WithdrawalCause
 from headgate.model.outcome import FACES, Outcome, RetryAfter
-from headgate.model.ticket import Api, Ticket
+from headgate.model.ticket import Ticket
 from headgate.model.units import BYTES_PER_TOKEN, SECOND, ClassName, Duration, Instant, ModelName, RequestId, after
 from headgate.simulation.virtual.manners import wait_before_retry_s
 from headgate.simulation.virtual.scenario import Callers
@@ -121,14 +121,15 @@ class Crowd:
             RequestArrived(
                 Ticket(
                     request_id,
-                    Api.CHAT,
+                    caller.manners.api,
                     self._model,
                     arrival.tenant,
                     stream=caller.manners.stream,
                     # A gateway is told bytes, and takes them for tokens at this rate.
                     prompt_bytes=arrival.prompt_tokens * BYTES_PER_TOKEN,
                     class_named=arrival.service_class,
-                    client_retries=story.tries - 1,
+                    first_token_ns_left=caller.manners.allows_ns,
+                    client_retries=arrival.tries + story.tries - 1,
                     output_tokens_max=arrival.output_tokens if caller.manners.names_length else None,
                     prefix=packed_hashes(arrival),
                 )

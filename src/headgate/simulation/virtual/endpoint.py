@@ -1,5 +1,7 @@
 """What does a gateway meet at the other end of its connections? One simulated engine, up or down, and what it holds."""
 
+from random import Random
+
 from headgate.core.commands import Abort, Dispatch
 from headgate.model.caps import Caps
 from headgate.model.units import Instant, RequestId
@@ -8,7 +10,7 @@ from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest, Spent
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.crowd import Caller
-from headgate.simulation.virtual.scenario import EngineSpec, Slow
+from headgate.simulation.virtual.scenario import EngineSpec, Fail, Slow
 from headgate.simulation.virtual.story import EndpointSample, EngineAccount
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 
@@ -30,6 +32,7 @@ class OpenAttempt:
         "first_seen",
         "heard_at",
         "output_tokens",
+        "over",
         "prompt_tokens",
         "reported",
         "started_at",
@@ -45,6 +48,8 @@ class OpenAttempt:
         self.started_at = now
         self.heard_at = now
         self.first_seen = False
+        self.over = False
+        """Whether it was stopped."""
         self.reported = 0
         """Tokens of which the scheduler was told."""
 
@@ -76,6 +81,9 @@ class VirtualEndpoint:
         """Between the last two looks at it while it starts."""
         self.slowed_by: Slow | None = None
         """The last fault that made this engine slow."""
+        self.fails_by: Fail | None = None
+        """The last fault that made this engine answer with errors."""
+        self._chance = Random(f"{spec.id} fails")
         self.due: Instant | None = None
         """When something happens next, as far as has been asked."""
         self._up_since = Instant(0)
@@ -87,6 +95,13 @@ class VirtualEndpoint:
         tokens = attempt.prompt_tokens + attempt.output_tokens
         return tokens <= self.spec.profile.context_tokens and self.spec.profile.fits(tokens)
 
+    def fails(self, now: Instant) -> bool:
+        """Whether what is asked of it now is answered with an error."""
+        fault = self.fails_by
+        if fault is None or now >= fault.at + fault.lasts_ns:
+            return False
+        return self._chance.randrange(100) < fault.percent
+
     def take(self, attempt: OpenAttempt, now: Instant) -> None:
         self.attempts[attempt.engine_id] = attempt
         names = attempt.caller.arrival.prefix
@@ -97,6 +112,7 @@ class VirtualEndpoint:
     def release(self, attempt: OpenAttempt, now: Instant, *, crashes: bool) -> None:
         """Stops an attempt. The engine is at this instant."""
         del self.attempts[attempt.engine_id]
+        attempt.over = True
         spent = self.engine.spent(attempt.engine_id, step_ends=not crashes)
         generated = self.engine.generated(attempt.engine_id)
         assert spent is not None, f"{attempt.engine_id} is not at its engine"

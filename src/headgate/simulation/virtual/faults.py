@@ -14,7 +14,7 @@ from random import Random
 from typing import Final, assert_never
 
 from headgate.model.units import Duration, EndpointId, Instant
-from headgate.simulation.virtual.scenario import Crash, Fault, Hang, Slow
+from headgate.simulation.virtual.scenario import Crash, Fail, Fault, Hang, Slow
 
 _REDRAWS_MAX: Final = 100
 """How often another place is drawn where something happens already."""
@@ -45,7 +45,7 @@ def place_of(fault: Fault) -> Place:
     match fault:
         case Crash():
             return Place(fault.endpoint_id, fault.at, fault.back_after_ns)
-        case Hang() | Slow():
+        case Hang() | Slow() | Fail():
             return Place(fault.endpoint_id, fault.at, fault.lasts_ns)
         case _:
             assert_never(fault)

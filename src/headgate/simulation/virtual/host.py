@@ -7,10 +7,11 @@ the engines asked when they go on: a step takes in all that came up to the insta
 What a live gateway does around its scheduler is done here in the same way: limits of attempts are looked at and
 progress is reported in sweeps; an engine that starts is looked at ever less often until it answers; one that dies
 breaks its connections at once, and as in life nobody says that it is gone: attempts that fail there show it. What is
-not here: the gateway's own milliseconds, and the network's.
+not here, unless the scenario has ways: the gateway's own milliseconds, and the network's.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import (
@@ -18,8 +19,10 @@ from headgate.core.events import (
     AttemptEnding,
     AttemptProgress,
     EndpointJoined,
+    EndpointLeaving,
     EndpointMeasured,
     EndpointReadied,
+    Event,
     FirstToken,
     PolicyChanged,
     Progressed,
@@ -34,12 +37,29 @@ from headgate.simulation.engine.pace import NOMINAL
 from headgate.simulation.virtual.crowd import Crowd
 from headgate.simulation.virtual.desk import Desk
 from headgate.simulation.virtual.endpoint import OpenAttempt, VirtualEndpoint, engine_id
-from headgate.simulation.virtual.scenario import Crash, Fault, Hang, Scenario, Scraper, Slow
+from headgate.simulation.virtual.scenario import (
+    Change,
+    Crash,
+    Fail,
+    Fault,
+    Hang,
+    Leave,
+    Limit,
+    Reload,
+    Scenario,
+    Scraper,
+    Slow,
+)
 from headgate.simulation.virtual.story import Audience, Ending, Sample
 from headgate.simulation.virtual.timeline import LOOKS, Timeline
+from headgate.simulation.virtual.ways import Delays
+
+_Subject = TypeVar("_Subject")
 
 STRAGGLERS_NS_MAX = Duration(30 * 24 * 60 * MINUTE)
 """How long after the last arrival everything must be over; else somebody waits for ever."""
+WAKES_MAX = 3
+"""At one instant. What an endpoint that stalls gives back may have waited for too long already: it is due at once."""
 FIRST_PAUSE_NS = Duration(500 * MILLISECOND)
 """Between the first two looks at an engine that is starting; each further pause is twice the one before."""
 
@@ -52,6 +72,8 @@ class VirtualHost:
         self._audience = audience
         self._desk = Desk(scenario.decider(), self._perform, observers)
         self._timeline = Timeline()
+        ways = scenario.ways
+        self._delays = None if ways is None else Delays(ways, self._timeline, self._desk.tell)
         self._now = Instant(0)
         self._endpoints = {spec.id: VirtualEndpoint(spec, rank) for rank, spec in enumerate(scenario.engines)}
         self._to_ask: dict[EndpointId, VirtualEndpoint] = {}
@@ -62,11 +84,16 @@ class VirtualHost:
             callers=scenario.callers,
             model=scenario.model,
             seed=scenario.seed,
-            tell=self._desk.tell,
+            tell=self._desk.tell if self._delays is None else self._tell_from_caller,
             ended=audience.ended,
         )
         self._samples = samples
         self._progress: Callable[[Instant, int], None] | None = None
+
+    @property
+    def lag_ns(self) -> Duration:
+        """How far deciding is behind what has happened."""
+        return Duration(0) if self._delays is None else self._delays.lag_ns(self._now)
 
     def run(self, progress: Callable[[Instant, int], None] | None = None) -> None:
         """To the end of the last request. `progress` is told the time and how many requests are over."""
@@ -94,6 +121,8 @@ class VirtualHost:
                 self._join(endpoint)
         for fault in scenario.faults:
             timeline.at(fault.at, self._befall, fault)
+        for change in scenario.changes:
+            timeline.at(change.at, self._change, change)
         timeline.at(Instant(self._until_sample()), self._sample, None, rank=LOOKS)
         timeline.at(Instant(scenario.progress_every_ns), self._sweep, scenario.progress_every_ns)
         if isinstance(self._desk.decider, Scraper):
@@ -108,10 +137,14 @@ class VirtualHost:
         assert moment is not None, "sweeps never end"
         if wakeup is not None and wakeup <= moment:
             self._now = max(self._now, wakeup)
-            self._desk.tell(TimerFired())
-            self._decide()
-            again = decider.next_wakeup()
-            assert again is None or again > self._now, "the decider wants to be woken at a moment that has passed"
+            for _ in range(WAKES_MAX):
+                self._desk.tell(TimerFired())
+                self._decide()
+                again = decider.next_wakeup()
+                if again is None or again > self._now:
+                    break
+            else:
+                raise AssertionError("the decider wants to be woken at a moment that has passed")
         else:
             self._now = moment
         while timeline.next() == self._now:
@@ -128,6 +161,16 @@ class VirtualHost:
 
     def _decide(self) -> None:
         self._desk.decide(self._now)
+
+    def _tell(self, event: Event) -> None:
+        if self._delays is None:
+            self._desk.tell(event)
+        else:
+            self._delays.decide(event, self._now)
+
+    def _tell_from_caller(self, event: Event) -> None:
+        assert self._delays is not None
+        self._delays.from_caller(event, self._now)
 
     def _perform(self, command: Command) -> None:
         match command:
@@ -148,6 +191,8 @@ class VirtualHost:
         attempt = OpenAttempt(dispatch, caller, self._now)
         if not endpoint.up:
             self._end_attempt(attempt, AttemptEnding.FAILED, "connection refused")
+        elif endpoint.fails(self._now):
+            self._end_attempt(attempt, AttemptEnding.FAILED, "it answered 500")
         elif not endpoint.fits(attempt):
             self._end_attempt(attempt, AttemptEnding.REFUSED, "the prompt and its answer are longer than the context")
         else:
@@ -171,8 +216,9 @@ class VirtualHost:
     def _end_attempt(
         self, attempt: OpenAttempt, ending: AttemptEnding, detail: str = "", usage: Usage | None = None
     ) -> None:
-        self._crowd.came_back(attempt.caller)
-        self._desk.tell(AttemptEnded(attempt.dispatch.request_id, attempt.dispatch.attempt, ending, detail, usage))
+        if self._is_asked(attempt):
+            self._crowd.came_back(attempt.caller)
+        self._tell(AttemptEnded(attempt.dispatch.request_id, attempt.dispatch.attempt, ending, detail, usage))
 
     # ------------------------------------------------------------------------------------------------- what engines do
 
@@ -189,19 +235,33 @@ class VirtualHost:
                 case sequence.FirstToken(name):
                     attempt = endpoint.attempts[name]
                     if attempt.stream and not attempt.outspoken:
-                        self._begin(attempt)
+                        self._hear(self._begin, attempt)
                 case sequence.Finished(name):
-                    self._finish(endpoint.attempts.pop(name), happening)
+                    self._hear(self._finish, (endpoint.attempts.pop(name), happening))
                 case _:
                     pass
 
+    def _hear(self, hear: Callable[[_Subject], None], subject: _Subject) -> None:
+        if self._delays is None:
+            hear(subject)
+        else:
+            self._delays.from_engine(hear, subject, self._now)
+
+    def _is_asked(self, attempt: OpenAttempt) -> bool:
+        """Whether its caller still waits for it; where there are no ways, whoever does not has stopped it."""
+        return self._delays is None or attempt.caller.asks == attempt.dispatch.request_id
+
     def _begin(self, attempt: OpenAttempt) -> None:
+        # On a long way it may have ended, or another attempt may have answered, before this is heard.
+        if attempt.first_seen or attempt.outspoken or attempt.over or not self._is_asked(attempt):
+            return
         attempt.first_seen = True
         attempt.heard_at = self._now
         self._crowd.began(attempt.caller, self._now)
-        self._desk.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
+        self._tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
-    def _finish(self, attempt: OpenAttempt, finished: sequence.Finished) -> None:
+    def _finish(self, ended: tuple[OpenAttempt, sequence.Finished]) -> None:
+        attempt, finished = ended
         if attempt.outspoken:
             attempt.close(finished.spent, finished.output_tokens)
             self._end_attempt(attempt, AttemptEnding.ABORTED, "another attempt was the first to answer")
@@ -224,13 +284,15 @@ class VirtualHost:
                 self._decide()
                 self._look_at(endpoint, progress)
         if progress:
-            self._desk.tell(Progressed(tuple(progress)))
+            self._tell(Progressed(tuple(progress)))
 
     def _look_at(self, endpoint: VirtualEndpoint, progress: list[AttemptProgress]) -> None:
         now, attempts = self._now, endpoint.attempts
         for name, tokens in endpoint.engine.produced():
             attempt = attempts.get(name)
             if attempt is not None and tokens > attempt.reported:
+                if attempt.stream and not attempt.first_seen:
+                    continue
                 if attempt.stream:
                     dispatch = attempt.dispatch
                     progress.append(AttemptProgress(dispatch.request_id, dispatch.attempt, tokens - attempt.reported))
@@ -293,7 +355,17 @@ class VirtualHost:
         """Even distances as long as requests arrive, then ever greater ones."""
         return Duration(max(MILLISECOND, self._scenario.span_ns // self._samples, self._now // self._samples))
 
-    # --------------------------------------------------------------------------------------------------------- faults
+    # --------------------------------------------------------------------------------------------- changes and faults
+
+    def _change(self, change: Change) -> None:
+        match change:
+            case Leave(endpoint_id):
+                self._desk.tell(EndpointLeaving(endpoint_id))
+            case Limit(endpoint_id):
+                spec = self._endpoints[endpoint_id].spec
+                self._desk.tell(EndpointJoined(Endpoint(endpoint_id, spec.pool, change.in_flight_max)))
+            case Reload(policy):
+                self._desk.tell(PolicyChanged(policy, "changed in the scenario"))
 
     def _befall(self, fault: Fault) -> None:
         endpoint = self._endpoints[fault.endpoint_id]
@@ -305,6 +377,8 @@ class VirtualHost:
                 self._crash(endpoint, fault)
             case Hang():
                 endpoint.engine.stall(self._now, after(self._now, fault.lasts_ns))
+            case Fail():
+                endpoint.fails_by = fault
             case Slow():
                 endpoint.engine.change_speed(self._now, fault.speed)
                 endpoint.slowed_by = fault

@@ -7,9 +7,11 @@ from typing import Protocol, runtime_checkable
 from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.model.policy import Policy
+from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName
 from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.state import EngineState
+from headgate.simulation.virtual.ways import Ways
 from headgate.simulation.workload.arrival import Arrivals
 
 
@@ -53,6 +55,9 @@ class Callers:
     retries: int = 0
     """How often they try again after a refusal or a failure, as the official client does."""
     stream: bool = True
+    api: Api = Api.CHAT
+    allows_ns: Duration | None = None
+    """What they tell the gateway that it may take at most up to the first token."""
     names_length: bool = False
     """Whether they say how long an answer may be at most, and get just as long a one."""
 
@@ -85,7 +90,45 @@ class Slow:
     speed: int
 
 
-Fault = Crash | Hang | Slow
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """The engine answers so many of a hundred requests with an error, at once."""
+
+    endpoint_id: EndpointId
+    at: Instant
+    lasts_ns: Duration
+    percent: int
+
+
+Fault = Crash | Hang | Slow | Fail
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Somebody takes the endpoint away in order: nothing new goes there, and what is there ends."""
+
+    endpoint_id: EndpointId
+    at: Instant
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """Somebody sets how much may be given to the endpoint at once."""
+
+    endpoint_id: EndpointId
+    at: Instant
+    in_flight_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Somebody changes the policy."""
+
+    policy: Policy
+    at: Instant
+
+
+Change = Leave | Limit | Reload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +145,10 @@ class Scenario:
     span_ns: Duration
     """How long requests arrive; rates are counted over it."""
     faults: tuple[Fault, ...] = ()
+    changes: tuple[Change, ...] = ()
+    """What operators do."""
+    ways: Ways | None = None
+    """How long events take to where they are decided; None where that is nothing."""
     decider: Callable[[], Decider]
     probe_every_ns: Duration = Duration(5 * SECOND)
     """The longest pause between two looks at an engine that is starting. As in life, like the next."""

@@ -22,6 +22,8 @@ class Arrival:
     tenant: TenantId
     prefix: tuple[int, ...] = ()
     """Names of the prompt's blocks from its start, chained: equal names mean equal prompts up to there."""
+    tries: int = 0
+    """How often its caller says that it has asked this before."""
 
 
 Arrivals = Iterator[Arrival]

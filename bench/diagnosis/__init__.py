@@ -1,0 +1,1 @@
+"""Does the diagnosis say what is wrong, soon enough, and nothing where nothing is?"""

@@ -1,0 +1,38 @@
+// How do the parts of the page hang together?
+
+import { QueueChart, TailChart } from './charts'
+import { Connection } from './connection'
+import { byId, say, set } from './dom'
+import { about, Panels, schedulerLink } from './panels'
+import { RecentPanel } from './recent'
+import { Series } from './series'
+import { VerdictPanel } from './verdict'
+
+const verdict = new VerdictPanel()
+const panels = new Panels()
+const recent = new RecentPanel()
+const series = new Series()
+const charts = [new TailChart(byId('ttft-chart'), series), new QueueChart(byId('queue-chart'), series)]
+
+new Connection('events', {
+  history: (history) => {
+    series.clear()
+    series.add(history.points)
+  },
+  state: (state) => {
+    series.add(state.tails)
+    say(byId('about'), about(state))
+    const scheduler = schedulerLink(state)
+    set(byId('scheduler'), { href: scheduler, hidden: scheduler === null })
+    verdict.show(state)
+    panels.show(state)
+    recent.show(state.recent)
+    // What nobody sees need not be drawn.
+    if (!document.hidden) for (const chart of charts) chart.show()
+  },
+  link: (link, text) => {
+    set(byId('link'), { 'data-link': link })
+    set(document.body, { 'data-stale': link === 'reconnecting' })
+    say(byId('link-text'), text)
+  },
+})

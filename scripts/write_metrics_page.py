@@ -1,0 +1,58 @@
+"""Does the reference of the metrics say what the catalogue says?
+
+The tables of docs/reference/metrics.md stand between two markers and are written by this script from
+src/headgate/telemetry/catalogue.py; everything else on the page is written by people.
+
+Usage: write_metrics_page.py [--check] [FILE]. With --check nothing is written; the exit status is 1 if something would
+be.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from headgate.telemetry.catalogue import PARTS, Described
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "metrics.md"
+BEGIN = "<!-- written by scripts/write_metrics_page.py: change src/headgate/telemetry/catalogue.py instead -->"
+END = "<!-- from here on written by people -->"
+
+
+def row(each: Described) -> str:
+    labels = ", ".join(f"`{label}`" for label in each.labels)
+    when = f"Told where {each.shown_when}." if each.shown_when else ""
+    meaning = " ".join(part for part in (each.help, each.note, when) if part)
+    return f"| `{each.name}` | {each.kind} | {labels} | {meaning} |"
+
+
+def tables() -> str:
+    parts = [
+        "\n".join(
+            (f"## {title}", "", "| metric | kind | labels | meaning |", "|---|---|---|---|", *map(row, described))
+        )
+        for title, described in PARTS.items()
+    ]
+    return "\n\n".join(parts)
+
+
+def rewritten(page: str) -> str:
+    found = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.DOTALL)
+    assert len(found.findall(page)) == 1, "the page needs both markers, once"
+    return found.sub(lambda _: f"{BEGIN}\n\n{tables()}\n\n{END}", page)
+
+
+def main(arguments: list[str]) -> int:
+    only_check = "--check" in arguments
+    named = [each for each in arguments if not each.startswith("-")]
+    path = Path(named[0]) if named else PAGE
+    before = path.read_text()
+    if before == (after := rewritten(before)):
+        return 0
+    print(f"{path.name}: {'is not what the catalogue says; run `just docs`' if only_check else 'written'}")
+    if not only_check:
+        path.write_text(after)
+    return 1 if only_check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

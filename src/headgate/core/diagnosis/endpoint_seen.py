@@ -1,0 +1,136 @@
+"""How quickly does an endpoint answer, beside what its load explains?
+
+Counted are the streams that are open there, the tokens that come, and the prompts that are computed. From the speed
+that the policy names follows how long a token should take with so many streams, of such length, and so many prompts.
+How far it is off usually is learned of each endpoint by itself, for a pool may have older machines among newer ones;
+how far it is off that is how much slower the endpoint is than it was.
+"""
+
+from collections import deque
+from typing import Final
+
+from headgate.core.diagnosis.usual import Usual
+from headgate.model.speed import EngineSpeed
+from headgate.model.units import Duration, EndpointId, Instant, PoolName
+
+SECONDS: Final = 6
+"""Its pace is measured over so many."""
+TOKENS_MIN: Final = 40
+"""Of fewer nothing is said."""
+LEARNED_PERCENT: Final = 130
+"""Of the usual, what is learned at most."""
+_PS_PER_NS: Final = 1_000
+
+
+class EndpointSeen:
+    __slots__ = (
+        "_kept",
+        "_looked_at",
+        "awaited_ns",
+        "decoding",
+        "decoding_tokens",
+        "failed_at",
+        "failing_since",
+        "failures",
+        "heard_at",
+        "id",
+        "joined_at",
+        "kv_percent",
+        "open",
+        "pace_percent",
+        "pace_usual",
+        "pool",
+        "prompt_tokens",
+        "readied_at",
+        "running",
+        "tokens",
+        "tpot_ns",
+        "unbegun_ns",
+        "waiting",
+    )
+
+    def __init__(self, endpoint_id: EndpointId, pool: PoolName, now: Instant) -> None:
+        self.id, self.pool = endpoint_id, pool
+        self.joined_at = self.heard_at = self._looked_at = now
+        self.readied_at: Instant | None = None
+        self.open = 0
+        """Streams that were sent there and have not ended."""
+        self.decoding = 0
+        """Those of them that have begun."""
+        self.decoding_tokens = 0
+        """What their prompts have, which is read for every token of theirs."""
+        self.unbegun_ns = 0
+        """What the prompts there take to compute that have not begun to be answered, by the pool's speed."""
+        self.awaited_ns = 0
+        """The same when it was last heard of: what came since may wait behind whatever is the matter."""
+        self.tokens = self.prompt_tokens = 0
+        """Since the last look: tokens of answers, and of prompts that were computed."""
+        self.failures = 0
+        """Attempts that failed there since one did not."""
+        self.failing_since = self.failed_at = now
+        """When the first of them did, and the last."""
+        self.running = self.waiting = 0
+        self.kv_percent: int | None = None
+        """As its engine says."""
+        self._kept: deque[tuple[int, int, int, int, int]] = deque(maxlen=SECONDS)
+        """Of each look: how long it was, streams times that, what they read times that, tokens, prompt tokens."""
+        self.tpot_ns: Duration | None = None
+        """Between two tokens of a stream, of late."""
+        self.pace_percent: int | None = None
+        """What that is in percent of what its load explains; None where too little came."""
+        self.pace_usual = Usual()
+
+    def sent(self, now: Instant) -> None:
+        if not self.open:
+            self.heard_at = now
+        self.open += 1
+
+    def failed(self, now: Instant) -> None:
+        if not self.failures:
+            self.failing_since = now
+        self.failed_at = now
+        self.failures += 1
+
+    def silent_ns(self, now: Instant) -> Duration:
+        """For how long nothing has come of the streams that are open there."""
+        return Duration(now - self.heard_at if self.open else 0)
+
+    @property
+    def slower_percent(self) -> int | None:
+        """Its pace in percent of what is usual of itself; None where either is unknown."""
+        pace, usual = self.pace_percent, self.pace_usual.value
+        return None if pace is None or usual is None else 100 * pace // max(1, usual)
+
+    def learn(self) -> None:
+        """All is well: so fast it is usually. By what is far off that it follows slowly: nobody may feel it yet."""
+        pace, usual = self.pace_percent, self.pace_usual.value
+        if pace is not None:
+            self.pace_usual.add(pace if usual is None else min(pace, usual * LEARNED_PERCENT // 100))
+
+    def look(self, speed: EngineSpeed, computed_percent: int, answer_tokens: int, now: Instant) -> None:
+        """`computed_percent` is what of prompts is not cached; an answer has so many tokens on the mean."""
+        if self.heard_at >= self._looked_at:
+            self.awaited_ns = self.unbegun_ns
+        passed = max(1, now - self._looked_at)
+        self._looked_at = now
+        read = self.decoding_tokens + self.decoding * answer_tokens // 2
+        computed = self.prompt_tokens * computed_percent // 100
+        self._kept.append((passed, self.decoding * passed, read * passed, self.tokens, computed))
+        self.tokens = self.prompt_tokens = 0
+        whole_ns = streams_ns = read_ns = tokens = prompts = 0
+        for took, each_ns, each_read_ns, came, computed in self._kept:
+            whole_ns += took
+            streams_ns += each_ns
+            read_ns += each_read_ns
+            tokens += came
+            prompts += computed
+        if tokens < TOKENS_MIN or not streams_ns:
+            self.tpot_ns = self.pace_percent = None
+            return
+        self.tpot_ns = Duration(streams_ns // tokens)
+        streams = max(1, streams_ns // whole_ns)
+        step_ns = speed.decode_ps(streams, kv_tokens=read_ns // whole_ns) // _PS_PER_NS
+        # What computes prompts does not decode: a token waits for its part of them.
+        busy_ns = min(whole_ns * 9 // 10, prompts * speed.prefill_token_ps // _PS_PER_NS)
+        expected_ns = step_ns * whole_ns // (whole_ns - busy_ns)
+        self.pace_percent = 100 * self.tpot_ns // max(1, expected_ns)

@@ -1,0 +1,343 @@
+"""By what is each incident recognised?
+
+One function per pattern: given the picture of a pool it says what it found, or None. They are asked in the order of
+`PATTERNS`: what is seen directly before what is inferred, and a shape of the load before the mere amount of it. The
+consequences of one incident look like another: who is refused tries again, and a queue fills whatever the reason. So
+retries and amounts come last. All but an engine that hangs and answers that grow need harm: that somebody waits for
+longer than was promised, or is not served. Where there is harm, and it is plain, some pattern always fits.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from headgate.core.diagnosis.engines import (
+    engine_failing,
+    engine_hang,
+    engines_late,
+    no_endpoints,
+    slow_endpoint,
+    slow_endpoints,
+    slow_network,
+)
+from headgate.core.diagnosis.finding import (
+    Found,
+    arrivals,
+    engine_waiting,
+    harmed,
+    kv,
+    plain,
+    prefill,
+    prompts,
+    usd,
+)
+from headgate.core.diagnosis.picture import (
+    ANSWER_ERRORS,
+    EndpointLook,
+    Picture,
+    clearly_above,
+    longer,
+    mean,
+    more_than_chance,
+)
+from headgate.core.diagnosis.seconds_seen import LATE_SECONDS, Lengths
+from headgate.model.endpoint import EndpointState
+from headgate.model.units import SECOND, Duration, TenantId, seconds
+from headgate.model.verdict import Incident
+
+FAST_PERCENT: Final = 60
+"""Of what is promised: engines that produce tokens in so much have room."""
+IDLE_KV_PERCENT: Final = 60
+KV_PERCENT: Final = 88
+LONGER_PERCENT: Final = 135
+COST_PERCENT: Final = 130
+COST_OVER_PERCENT: Final = 115
+"""What has been told is taken back when answers are within this of the usual ones."""
+COST_ARRIVALS_PERCENT: Final = 120
+"""Where callers are harmed, longer answers are why only if no more requests come than so many percent of the usual."""
+ANSWERS_USUAL_MIN: Final = 60
+ANSWERS_MIN: Final = 15
+"""Of fewer answers it is not said that they have grown."""
+NOISE_PERCENT: Final = 55
+"""Of all that came in addition, what one tenant brought."""
+NOISE_TIMES: Final = 2
+CACHE_USUAL_PERCENT: Final = 15
+RETRIES_PERCENT: Final = 30
+FRESH_PERCENT: Final = 135
+NEW_NS: Final = Duration(20 * SECOND)
+"""So long after it has become ready an endpoint has only just come."""
+
+
+# What somebody set
+
+
+def limit_too_low(picture: Picture) -> Found | None:
+    serving = picture.serving
+    if not serving or not harmed(picture) or not picture.queued:
+        return None
+    full = [each for each in serving if each.summary.in_flight * 10 >= each.summary.in_flight_max * 9]
+    if len(full) < len(serving) or not all(_idle(each, picture) for each in serving):
+        return None
+    places = sum(each.summary.in_flight_max for each in serving)
+    tpot = [each.seen.tpot_ns for each in serving if each.seen.tpot_ns is not None]
+    pace = f"{seconds(max(tpot))} between tokens" if tpot else "hardly a token is computed"
+    promised = "" if picture.tpot_ns is None else f", {seconds(picture.tpot_ns)} is promised"
+    return Found(
+        Incident.LIMIT_TOO_LOW,
+        f"All {places} places of pool {picture.pool} are taken while its engines have room: in_flight_max is too low.",
+        (
+            f"{picture.queued} requests wait, and all {places} places at {len(serving)} endpoints are taken",
+            f"engines: {pace}{promised}; KV cache {kv(picture)}, {engine_waiting(picture)} waiting there",
+        ),
+        f"Raise in_flight_max of pool {picture.pool} (`headgate check`, then reload); the headroom rules keep engines "
+        "from harm.",
+    )
+
+
+def _idle(each: EndpointLook, picture: Picture) -> bool:
+    seen = each.seen
+    # An engine that does not tell what it holds may have no more slots than we have places.
+    if seen.waiting or seen.kv_percent is None or seen.kv_percent > IDLE_KV_PERCENT or seen.tpot_ns is None:
+        return False
+    step_ns = picture.speed.step_ps // 1_000
+    most = step_ns * 2 if picture.tpot_ns is None else picture.tpot_ns * FAST_PERCENT // 100
+    return seen.tpot_ns <= most
+
+
+# Memory
+
+
+def prefix_cache_lost(picture: Picture) -> Found | None:
+    late, usual = picture.late, picture.usual
+    if not picture.known or not harmed(picture) or not usual.asked_tokens or not late.asked_tokens:
+        return None
+    now, before = 100 * late.cached_tokens // late.asked_tokens, 100 * usual.cached_tokens // usual.asked_tokens
+    if before < CACHE_USUAL_PERCENT or 2 * now > before:
+        return None
+    return Found(
+        Incident.PREFIX_CACHE_LOST,
+        f"Engines of pool {picture.pool} compute what they used to remember: {now}% of prompts are cached, usually "
+        f"{before}%.",
+        (f"{now}% of prompt tokens came from the cache, usually {before}%", prefill(picture), prompts(picture)),
+        "Look for what changed at the beginning of prompts (a date, an id) or whether engines were restarted; put what "
+        "changes behind what stays.",
+    )
+
+
+def kv_exhausted(picture: Picture) -> Found | None:
+    told = [each.seen.kv_percent for each in picture.serving if each.seen.kv_percent is not None]
+    if not told or not harmed(picture) or mean(sum(told), len(told)) < KV_PERCENT:
+        return None
+    return Found(
+        Incident.KV_EXHAUSTED,
+        f"The KV caches of pool {picture.pool} are full: {mean(sum(told), len(told))}% in use, so requests wait though "
+        "engines could compute.",
+        (
+            f"KV cache {kv(picture)}; {engine_waiting(picture)} requests wait inside engines",
+            prompts(picture),
+            f"{picture.queued} requests wait here",
+        ),
+        "Bound contexts and answers (caps of the class), or add endpoints; give engines more memory for the KV cache.",
+    )
+
+
+# What callers do
+
+
+def noisy_tenant(picture: Picture) -> Found | None:
+    late, usual = picture.late, picture.usual
+    if not picture.known or not harmed(picture) or len(late.tenants.by_name) < 2:
+        return None
+    more = {
+        name: work - picture.usually(usual.tenants_work.by_name.get(name, 0))
+        for name, work in late.tenants_work.by_name.items()
+    }
+    name = max(more, key=lambda each: (more[each], each))
+    whole = sum(each for each in more.values() if each > 0)
+    count, before = late.tenants.by_name[name], picture.usually(usual.tenants.by_name.get(name, 0))
+    if more[name] * 100 < NOISE_PERCENT * whole or count < NOISE_TIMES * before or not more_than_chance(count, before):
+        return None
+    share = 100 * late.tenants_work.by_name[name] // max(1, sum(late.tenants_work.by_name.values()))
+    if more[name] * 10 < picture.usually(sum(usual.tenants_work.by_name.values())):
+        return None
+    return Found(
+        Incident.NOISY_TENANT,
+        f"Tenant {name} asks for {count} requests in {LATE_SECONDS} s, usually {before}, and takes {share}% of pool "
+        f"{picture.pool}.",
+        (
+            f"{name}: {count} requests in {LATE_SECONDS} s, usually {before}; {share}% of all work asked for",
+            f"of what came in addition, {100 * more[name] // max(1, whole)}% is theirs",
+            arrivals(picture),
+        ),
+        f"Slow it down: `headgate operate throttle {name} --requests-per-minute {6 * max(1, 2 * before)} --for 15m`, "
+        "or give it limits in the file and reload; fair shares hold the others up meanwhile.",
+        tenant=TenantId(name),
+    )
+
+
+def cost_drift(picture: Picture) -> Found | None:
+    if not picture.known:
+        return None
+    if harmed(picture) and picture.late.arrivals * 100 > COST_ARRIVALS_PERCENT * picture.usually(
+        picture.usual.arrivals
+    ):
+        return None
+    told = picture.told is Incident.COST_DRIFT
+    percent, errors = (COST_OVER_PERCENT, 1) if told else (COST_PERCENT, ANSWER_ERRORS)
+    for name, late in picture.later.answers.items():
+        usual = picture.usual.answers.get(name, Lengths())
+        if usual.count < ANSWERS_USUAL_MIN or late.count < ANSWERS_MIN or not longer(late, usual, percent, errors):
+            continue
+        # Of traffic that goes away the longest answers are the last to end.
+        if 2 * late.asked * picture.usual.seconds < usual.asked * picture.later.seconds:
+            continue
+        now, before = mean(late.tokens, late.count), mean(usual.tokens, usual.count)
+        money = ""
+        if usual.cost:
+            money = f"; {usd(mean(late.cost, late.count))} a request, usually {usd(mean(usual.cost, usual.count))}"
+        return Found(
+            Incident.COST_DRIFT,
+            f"Answers of class {name} have grown to {now} tokens, usually {before}: each request costs "
+            f"{100 * (now - before) // max(1, before)}% more.",
+            (
+                f"{now} tokens per answer over the last {late.count}, usually {before}{money}",
+                arrivals(picture),
+            ),
+            f"Ask who changed a prompt or a limit; bound it meanwhile with caps.output_tokens of class {name}.",
+            service_class=name,
+        )
+    return None
+
+
+def retry_storm(picture: Picture) -> Found | None:
+    late, usual = picture.late, picture.usual
+    if not picture.known or not harmed(picture) or late.arrivals < 20:
+        return None
+    fresh, before = late.arrivals - late.retries, picture.usually(usual.arrivals - usual.retries)
+    now, then = 100 * late.retries // late.arrivals, 100 * usual.retries // usual.arrivals
+    if now < max(RETRIES_PERCENT, 2 * then) or fresh * 100 > FRESH_PERCENT * before:
+        return None
+    return Found(
+        Incident.RETRY_STORM,
+        f"Callers of pool {picture.pool} ask again and again: {now}% of requests are retries, usually {then}%, while "
+        "no more new ones come than ever.",
+        (
+            f"{now}% of arrivals are retries, usually {then}%",
+            f"{fresh} new requests in {LATE_SECONDS} s, usually {before}",
+            arrivals(picture),
+        ),
+        "Turn shedding on or raise Retry-After so that callers spread out; tell those who retry without waiting to "
+        "back off.",
+    )
+
+
+# More than can be computed
+
+
+def long_prompts(picture: Picture) -> Found | None:
+    if not harmed(picture) or not _longer_prompts(picture):
+        return None
+    late, usual = picture.late, picture.usual
+    now, before = mean(late.prompt_tokens, late.arrivals), mean(usual.prompt_tokens, usual.arrivals)
+    # Half a minute ago they were already on their way. What was told at first stays: it is as long ago by then.
+    drifts = picture.prompts_before * 100 > before * 100 + 35 * (now - before)
+    if picture.told in (Incident.LONG_PROMPTS, Incident.PROMPT_DRIFT):
+        drifts = picture.told is Incident.PROMPT_DRIFT
+    return Found(
+        Incident.PROMPT_DRIFT if drifts else Incident.LONG_PROMPTS,
+        f"Prompts at pool {picture.pool} have {'slowly ' if drifts else ''}grown to {now} tokens, usually {before}: "
+        "engines compute prompts instead of answers.",
+        (f"{now} tokens per prompt, usually {before}", prefill(picture), arrivals(picture)),
+        "Add endpoints, or send long prompts to a pool of their own (prompt_tokens_max of the class and the pool).",
+    )
+
+
+def _longer_prompts(picture: Picture) -> bool:
+    late, usual = picture.late, picture.usual
+    return picture.known and clearly_above(
+        total=late.prompt_tokens,
+        count=late.arrivals,
+        usual_total=usual.prompt_tokens,
+        usual_squares=usual.prompt_squares,
+        usual_count=usual.arrivals,
+        percent=LONGER_PERCENT,
+    )
+
+
+def cold_start(picture: Picture) -> Found | None:
+    if not harmed(picture):
+        return None
+    starting = [each for each in picture.endpoints if _is_new(each, picture)]
+    if not starting:
+        return None
+    waits = max(picture.now - each.seen.joined_at for each in starting)
+    return Found(
+        Incident.COLD_START,
+        f"Pool {picture.pool} waits for {len(starting)} endpoints that are starting; {len(picture.serving)} serve.",
+        (
+            (
+                f"{len(starting)} endpoints are starting, the longest for {seconds(Duration(waits))}; "
+                f"{len(picture.serving)} serve"
+            ),
+            arrivals(picture),
+            f"{picture.late.missing} requests found no endpoint in the last {LATE_SECONDS} s",
+        ),
+        f"Wait for them, or lower what is let in; for the next time raise warm_min of pool {picture.pool} or name the "
+        "launch in its calendar.",
+    )
+
+
+def _is_new(each: EndpointLook, picture: Picture) -> bool:
+    if each.summary.leaving:
+        return False
+    if each.summary.state is EndpointState.WARMING:
+        return True
+    since, usual = each.seen.readied_at, picture.usual.seconds
+    return since is not None and picture.now - since < NEW_NS and usual > 0
+
+
+def overload(picture: Picture) -> Found | None:
+    if not harmed(picture):
+        return None
+    late = picture.late
+    if not (picture.queued or late.refused or picture.level) or not plain(picture):
+        return None
+    return Found(
+        Incident.OVERLOAD,
+        f"Pool {picture.pool} is asked for more than its {len(picture.serving)} endpoints can compute.",
+        (
+            arrivals(picture),
+            (
+                f"{picture.queued} requests wait; {late.refused} were refused in the last {LATE_SECONDS} s, usually "
+                f"{picture.usually(picture.usual.refused)}"
+            ),
+            prefill(picture),
+        ),
+        "Add endpoints (raise endpoints_max or start them); until then the ladder and limits decide who gives way.",
+    )
+
+
+PATTERNS: Final[Sequence[Callable[[Picture], Found | None]]] = (
+    engine_hang,
+    engine_failing,
+    no_endpoints,
+    slow_network,
+    slow_endpoint,
+    limit_too_low,
+    prefix_cache_lost,
+    noisy_tenant,
+    kv_exhausted,
+    long_prompts,
+    slow_endpoints,
+    retry_storm,
+    cold_start,
+    cost_drift,
+    overload,
+    engines_late,
+)
+
+
+def found(picture: Picture) -> Found | None:
+    for pattern in PATTERNS:
+        if (one := pattern(picture)) is not None:
+            return one
+    return None

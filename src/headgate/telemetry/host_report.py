@@ -1,0 +1,84 @@
+"""How is this process, about once a second?
+
+Its event loop asks to be woken ten times a second; the most by which it was late counts. Its processor time and that of
+the scheduler are differences since the last report. The rest is told by those who know.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from headgate.model.units import SECOND, Duration, PoolName
+from headgate.model.verdict import HostReport
+
+WAKES: Final = 10
+_WAKE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSeen:
+    """How the store of the cell was when it was last asked."""
+
+    round_trip_ns: Duration
+    up: bool
+
+
+def _nothing() -> tuple[tuple[PoolName, Duration], ...]:
+    return ()
+
+
+def _none() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSources:
+    """What a report is made of, asked at its moment."""
+
+    process: Callable[[], str]
+    cpu_s: Callable[[], float] = time.process_time
+    decide_s: Callable[[], float]
+    """What the scheduler took since the process started."""
+    transport: Callable[[], Sequence[tuple[PoolName, Duration]]] = _nothing
+    store: Callable[[], StoreSeen | None] = _none
+    database_up: Callable[[], bool | None] = _none
+
+
+class HostReporter:
+    def __init__(self, sources: HostSources, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._sources = sources
+        self._now_s = now_s
+        self._at_s, self._cpu_s, self._decide_s = now_s(), sources.cpu_s(), sources.decide_s()
+
+    def report(self, lag_ns: Duration) -> HostReport:
+        """Since the last one the loop was late by at most so much."""
+        sources = self._sources
+        at_s, cpu_s, decide_s = self._now_s(), sources.cpu_s(), sources.decide_s()
+        passed_s = max(1e-9, at_s - self._at_s)
+        cpu_percent = round(100 * (cpu_s - self._cpu_s) / passed_s)
+        decide_percent = round(100 * (decide_s - self._decide_s) / passed_s)
+        self._at_s, self._cpu_s, self._decide_s = at_s, cpu_s, decide_s
+        store = sources.store()
+        return HostReport(
+            sources.process(),
+            lag_ns,
+            cpu_percent,
+            decide_percent,
+            tuple(sources.transport()),
+            None if store is None else store.round_trip_ns,
+            store_up=store is None or store.up,
+            database_up=sources.database_up(),
+        )
+
+
+async def report_for_ever(reporter: HostReporter, told: Callable[[HostReport], None]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        lag_ns = 0
+        for _ in range(WAKES):
+            due = loop.time() + _WAKE_S
+            await asyncio.sleep(_WAKE_S)
+            lag_ns = max(lag_ns, round((loop.time() - due) * SECOND))
+        told(reporter.report(Duration(max(0, lag_ns))))

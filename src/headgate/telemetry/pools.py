@@ -1,0 +1,48 @@
+"""How did attempts end at each pool, and how do its endpoints come and go?"""
+
+from collections.abc import Iterator, Sequence
+
+from headgate.ports.fleet import Phase
+from headgate.telemetry.counts import PoolMeter
+from headgate.telemetry.page import Family, family
+
+Pools = Sequence[tuple[str, PoolMeter]]
+
+
+def pool_metrics(pools: Pools) -> Iterator[Family]:
+    yield from _attempts(pools)
+    yield from _batches(pools)
+    yield from _lives(pools)
+
+
+def _attempts(pools: Pools) -> Iterator[Family]:
+    attempts, retries = family("headgate_attempts_total"), family("headgate_retries_total")
+    hedges, ejections = family("headgate_hedges_total"), family("headgate_endpoint_ejections_total")
+    for name, meter in pools:
+        for ending, count in meter.endings.items():
+            attempts.add((name, ending.value), count)
+        retries.add((name,), meter.retries)
+        hedges.add((name,), meter.hedges)
+        ejections.add((name,), meter.ejections)
+    return iter((attempts, retries, hedges, ejections))
+
+
+def _batches(pools: Pools) -> Iterator[Family]:
+    sizes, waits = family("headgate_batch_size"), family("headgate_batch_wait_seconds")
+    for name, meter in pools:
+        sizes.add_histogram((name,), meter.batch_size)
+        waits.add_histogram((name,), meter.batch_wait)
+    return iter((sizes, waits))
+
+
+def _lives(pools: Pools) -> Iterator[Family]:
+    """How starts and drains went is known of pools whose endpoints are started from here; most are not."""
+    warmings, starts = family("headgate_endpoint_warming_seconds"), family("headgate_endpoint_start_seconds")
+    drains = family("headgate_endpoint_drain_seconds")
+    for name, meter in pools:
+        warmings.add_histogram((name,), meter.warmings)
+        if any(meter.starts[Phase.JOIN].counts):
+            for phase, histogram in meter.starts.items():
+                starts.add_histogram((name, phase.value), histogram)
+            drains.add_histogram((name,), meter.drains)
+    return iter((warmings, starts, drains))

@@ -1,0 +1,1 @@
+"""What became of requests, kept longer than they live."""

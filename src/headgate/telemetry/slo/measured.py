@@ -1,0 +1,113 @@
+"""What was measured of a class, over whatever time is asked about?
+
+Made of plain samples, so that it is the same whether they come from the page of one gateway or from a Prometheus.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+_Key = TypeVar("_Key", str, float)
+
+NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    "headgate_requests_total": ("class", "outcome"),
+    "headgate_requests_admitted_total": ("class",),
+    "headgate_requests_degraded_total": ("class",),
+    "headgate_objective_requests_total": ("class", "objective"),
+    "headgate_objective_good_total": ("class", "objective"),
+    "headgate_tokens_total": ("class",),
+    "headgate_cost_usd_total": ("class",),
+    "headgate_time_to_first_token_seconds_bucket": ("class", "le"),
+    "headgate_request_duration_seconds_bucket": ("class", "le"),
+}
+"""Which series are asked for, and by which of their labels they are summed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    series: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(slots=True)
+class Measured:
+    """Of one class."""
+
+    requests: float = 0.0
+    completed: float = 0.0
+    admitted: float = 0.0
+    degraded: float = 0.0
+    asked: dict[str, float] = field(default_factory=dict[str, float])
+    """By objective, the requests that it is about."""
+    good: dict[str, float] = field(default_factory=dict[str, float])
+    tokens: float = 0.0
+    cost_usd: float = 0.0
+    ttft: dict[float, float] = field(default_factory=dict[float, float])
+    """How many came within so many seconds."""
+    duration: dict[float, float] = field(default_factory=dict[float, float])
+
+    @property
+    def degraded_share(self) -> float | None:
+        return self.degraded / self.admitted if self.admitted else None
+
+    @property
+    def cost_usd_per_1k_tokens(self) -> float | None:
+        return 1_000 * self.cost_usd / self.tokens if self.tokens else None
+
+    def good_share(self, objective: str) -> float | None:
+        asked = self.asked.get(objective, 0.0)
+        return self.good.get(objective, 0.0) / asked if asked else None
+
+
+def measured(samples: Iterable[Sample]) -> dict[str, Measured]:
+    """By class. Samples that differ only in labels nobody asked for are summed."""
+    found: dict[str, Measured] = {}
+    for sample in samples:
+        name = sample.labels.get("class")
+        if name is not None and sample.series in NEEDED:
+            _add(found.setdefault(name, Measured()), sample)
+    return found
+
+
+def _add(of_class: Measured, sample: Sample) -> None:
+    labels, value = sample.labels, sample.value
+    match sample.series:
+        case "headgate_requests_total":
+            of_class.requests += value
+            of_class.completed += value if labels.get("outcome") == "completed" else 0.0
+        case "headgate_requests_admitted_total":
+            of_class.admitted += value
+        case "headgate_requests_degraded_total":
+            of_class.degraded += value
+        case "headgate_objective_requests_total":
+            _count(of_class.asked, labels.get("objective", ""), value)
+        case "headgate_objective_good_total":
+            _count(of_class.good, labels.get("objective", ""), value)
+        case "headgate_tokens_total":
+            of_class.tokens += value
+        case "headgate_cost_usd_total":
+            of_class.cost_usd += value
+        case "headgate_time_to_first_token_seconds_bucket":
+            _count(of_class.ttft, float(labels["le"]), value)
+        case _:
+            _count(of_class.duration, float(labels["le"]), value)
+
+
+def _count(counts: dict[_Key, float], key: _Key, value: float) -> None:
+    counts[key] = counts.get(key, 0.0) + value
+
+
+def quantile(within: Mapping[float, float], share: float) -> float | None:
+    """What so many stayed below, as Prometheus reckons it: evenly between two bounds. None where there was nothing."""
+    bounds: Sequence[float] = sorted(within)
+    if not bounds or not within[bounds[-1]]:
+        return None
+    rank, below, before = share * within[bounds[-1]], 0.0, 0.0
+    for bound in bounds:
+        if within[bound] >= rank:
+            if bound == float("inf"):
+                return below
+            return below + (bound - below) * (rank - before) / (within[bound] - before)
+        below, before = bound, within[bound]
+    return below

@@ -1,0 +1,55 @@
+"""What is promised of a class?"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+_MILLION: Final = 1_000_000
+
+TTFT: Final = "ttft"
+DURATION: Final = "duration"
+SERVED: Final = "served"
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A share of a class's requests that is to be good."""
+
+    name: str
+    ppm: int
+    meaning: str
+
+    @property
+    def share(self) -> float:
+        return self.ppm / _MILLION
+
+    @property
+    def allowed_bad(self) -> float:
+        return (_MILLION - self.ppm) / _MILLION
+
+
+@dataclass(frozen=True, slots=True)
+class ClassPromises:
+    """None where nothing is promised."""
+
+    name: str
+    promise: str
+    """Of latency, quality and cost, the one that is kept when something has to give way."""
+    ttft_s: float | None = None
+    ttft_ppm: int | None = None
+    duration_s: float | None = None
+    duration_ppm: int | None = None
+    served_ppm: int | None = None
+    cost_usd_per_1k_tokens: float | None = None
+
+    def objectives(self) -> Iterator[Objective]:
+        if self.ttft_ppm is not None and self.ttft_s is not None:
+            yield Objective(TTFT, self.ttft_ppm, f"first token within {self.ttft_s:g} s")
+        if self.duration_ppm is not None and self.duration_s is not None:
+            yield Objective(DURATION, self.duration_ppm, f"whole answer within {self.duration_s:g} s")
+        if self.served_ppm is not None:
+            yield Objective(SERVED, self.served_ppm, "served at all")
+
+
+def percent(ppm: int) -> str:
+    return f"{ppm / 10_000:g} %"

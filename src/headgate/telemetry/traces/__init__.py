@@ -1,0 +1,1 @@
+"""Which requests become traces, and how do these reach a collector?"""

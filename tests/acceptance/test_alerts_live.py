@@ -1,0 +1,106 @@
+"""Does a real incident reach whoever is on call: by a real Prometheus, a real Alertmanager, and back again?
+
+Windows are a sixtieth of what they are in life, so an hour is a minute.
+"""
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from headgate.cli.main import main
+from headgate.cli.promises import promises_in
+from headgate.telemetry.slo.rules import rules
+from tests.house.small_tree import PROJECT
+from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
+from tests.support.observers import alertmanager, prometheus, webhook
+from tests.support.ports import free_ports
+from tests.support.processes import ChildProcess
+
+pytestmark = [pytest.mark.sight, pytest.mark.timeout(240)]
+
+SCALE = 1 / 60
+RUNBOOKS = "https://docs.example/runbooks"
+CLASSES = {
+    "interactive": {
+        "ttft": "1s",
+        "first_token_max": "2s",
+        "objectives": {"ttft_percent": 99, "served_percent": 99.5},
+    }
+}
+
+
+@asynccontextmanager
+async def traffic(gateway: RunningGateway, *, per_second: int) -> AsyncIterator[None]:
+    """Short streams at a steady rate, whatever becomes of them."""
+
+    async def ask() -> None:
+        try:
+            async with gateway.post(chat("hello", stream=True, max_tokens=8)) as answer:
+                await answer.read()
+        except aiohttp.ClientError:
+            pass
+
+    async def go_on() -> None:
+        async with asyncio.TaskGroup() as asked:
+            while True:
+                asked.create_task(ask())
+                await asyncio.sleep(1 / per_second)
+
+    running = asyncio.create_task(go_on())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_engines_that_hang_wake_somebody_with_the_page_that_helps_and_the_alert_ends_after(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = free_ports(2)
+    command = [sys.executable, "-m", "headgate.cli.main", "engine", "--model", "sim", "--speed-up", "10", "--port"]
+    with ChildProcess("engine", [*command, str(first)]) as one, ChildProcess("engine", [*command, str(second)]) as two:
+        for process, port in ((one, first), (two, second)):
+            process.wait_until_ok(f"http://127.0.0.1:{port}/health", seconds_max=20)
+        urls = [f"http://127.0.0.1:{port}" for port in (first, second)]
+        config = a_config(*urls, served_model="sim", in_flight_max=16, classes=CLASSES)
+        async with gateway_beside(config, tmp_path) as (gateway, _), webhook() as (told, hook):
+            promises = promises_in(gateway.file)
+            assert promises is not None
+            made = rules(promises, runbooks=RUNBOOKS, scale=SCALE)
+            with (
+                alertmanager(tmp_path, hook) as place,
+                prometheus(tmp_path, made, config["admin_listen"], place) as url,
+            ):
+                async with traffic(gateway, per_second=15):
+                    # Long enough for every window that pages to have something in it.
+                    await asyncio.sleep(10)
+                    pages = [each["labels"] for each in told.alerts if each["labels"]["severity"] == "page"]
+                    assert pages == [], "somebody was woken in health"
+
+                    one.freeze()
+                    verdict = await told.until("HeadgateIncident", "firing", seconds_max=60, incident="engine_hang")
+                    assert verdict["annotations"]["runbook_url"] == f"{RUNBOOKS}/engine_hang.md"
+
+                    two.freeze()
+                    alert = await told.until(
+                        "HeadgateObjectiveBurnsFast", "firing", seconds_max=60, **{"class": "interactive"}
+                    )
+                    runbook = alert["annotations"]["runbook_url"]
+                    assert runbook == f"{RUNBOOKS}/objective_burns.md"
+                    assert (PROJECT / "docs" / "runbooks" / Path(runbook).name).is_file()
+                    assert "headgate doctor --live" in alert["annotations"]["description"]
+                    over = ["report", str(gateway.file), "--prometheus", url, "--since", "60s"]
+                    assert await asyncio.to_thread(main, over) == 1
+                    assert "interactive: promises latency, NOT KEPT" in capsys.readouterr().out
+
+                    one.thaw()
+                    two.thaw()
+                    await told.until(
+                        "HeadgateObjectiveBurnsFast", "resolved", seconds_max=90, **{"class": "interactive"}
+                    )

@@ -1,0 +1,88 @@
+"""Does every gateway of a cell tell what became of a request, whichever of them carried it?"""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lessons.cells import a_cell
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import GatewayInLoop, chat
+
+pytestmark = pytest.mark.cell
+
+
+async def page(gateway: GatewayInLoop, path: str) -> tuple[int, dict[str, Any]]:
+    async with gateway.http.get(f"{gateway.admin_url}{path}") as answer:
+        return answer.status, await answer.json()
+
+
+async def until_found(gateway: GatewayInLoop, count: int) -> dict[str, Any]:
+    """A gateway hears of the others within a few seconds, and a record is there a moment after its answer."""
+    async with asyncio.timeout(10):
+        while True:
+            _, found = await page(gateway, "/requests?tenant=laptop&since=10m")
+            if len(found["requests"]) >= count:
+                return found
+            await asyncio.sleep(0.05)
+
+
+async def test_a_request_is_explained_and_found_by_the_one_that_did_not_carry_it(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url) as cell:
+        one, other = cell.gateways
+        names: list[str] = []
+        for gateway in (one, other):
+            await gateway.until_ready(1)
+            async with gateway.post(chat()) as answer:
+                assert answer.status == 200
+                names.append(answer.headers["x-request-id"])
+        found = [await until_found(gateway, 2) for gateway in (one, other)]
+        status, told = await page(other, f"/explain/{names[0]}")
+        here, told_here = await page(one, f"/explain/{names[0]}")
+        alone, _ = await page(other, f"/explain/{names[0]}?local=1")
+        _, by_itself = await page(other, "/requests?local=1")
+        missing, unknown = await page(other, "/explain/req_of_nobody")
+
+    assert (status, here, alone, missing) == (200, 200, 404, 404)
+    assert told.pop("told_by") == "gateway-0"
+    assert told == told_here
+    for each in found:
+        assert {row["request_id"] for row in each["requests"]} == set(names)
+        assert (each["whole"], each["not_heard"]) == (True, [])
+    assert [row["request_id"] for row in by_itself["requests"]] == [names[1]]
+    assert "gateway-0 of its cell knows nothing of it either" in unknown["error"]
+
+
+async def test_one_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_cell(1, tmp_path, engine.url) as cell:
+        [gateway] = cell.gateways
+        nobody = "99999999999999 0 127.0.0.1:1"
+        with cell.store.client() as client:
+            client.hset("{headgate:headgate}:admin", "gateway-9", nobody)
+        async with asyncio.timeout(10):
+            while not (found := (await page(gateway, "/requests"))[1])["not_heard"]:
+                await asyncio.sleep(0.05)
+        _, unknown = await page(gateway, "/explain/req_of_nobody")
+
+    assert found["not_heard"] == ["gateway-9"]
+    assert unknown["error"].endswith("; not heard: gateway-9")
+    assert unknown["not_heard"] == ["gateway-9"]
+
+
+async def test_what_is_the_matter_with_a_pool_is_told_by_every_gateway(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url) as cell:
+        for gateway in cell.gateways:
+            await gateway.until_ready(1)
+        async with asyncio.timeout(15):
+            while True:
+                told = [(await page(gateway, "/verdict"))[1] for gateway in cell.gateways]
+                if all(len(each["verdicts"]) == 2 for each in told):
+                    break
+                await asyncio.sleep(0.1)
+
+    assert sorted(each["decides"] for each in told) == [False, True]
+    for each in told:
+        assert {verdict["pool"] for verdict in each["verdicts"]} == {None, "small"}
+        assert {verdict["cause"] for verdict in each["verdicts"]} == {"healthy"}
+        assert each["scheduler"]["admin"].startswith("127.0.0.1:")

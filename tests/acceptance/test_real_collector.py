@@ -1,0 +1,65 @@
+"""Does a real collector take our traces, and pass on what it has read in them?
+
+Rotel, a collector written in Rust, receives them from a live gateway and sends them on to the test, which reads what
+came out at the other end.
+"""
+
+import asyncio
+import socket
+from pathlib import Path
+
+import pytest
+import rotel
+
+from headgate.model.stage import Stage
+from tests.support.collector import SpanSink
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import a_config, chat, gateway_in_loop
+from tests.support.ports import free_port
+from tests.support.processes import ChildProcess
+
+pytestmark = pytest.mark.sight
+
+AGENT = Path(rotel.__file__).parent / "rotel-agent"
+
+
+async def listens(port: int) -> None:
+    async with asyncio.timeout(10):
+        while True:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", port)) == 0:
+                    return
+            await asyncio.sleep(0.05)
+
+
+def a_collector(folder: Path, port: int, sink: SpanSink) -> ChildProcess:
+    files = ["--pid-file", str(folder / "pid"), "--log-file", str(folder / "log")]
+    receiver = ["--otlp-http-endpoint", f"127.0.0.1:{port}", "--otlp-grpc-endpoint", f"127.0.0.1:{free_port()}"]
+    exporter = ["--exporter", "otlp", "--otlp-exporter-endpoint", sink.url, "--otlp-exporter-protocol", "http"]
+    return ChildProcess("rotel", [AGENT, "start", *files, *receiver, *exporter])
+
+
+async def test_a_real_collector_reads_a_whole_trace(tmp_path: Path) -> None:
+    port = free_port()
+    async with SpanSink() as sink, FakeEngine() as bad, FakeEngine() as good:
+        bad.behaviour = Behaviour(status=500)
+        with a_collector(tmp_path, port, sink):
+            await listens(port)
+            tracing = {"endpoint": f"http://127.0.0.1:{port}", "sample_percent": 100}
+            async with gateway_in_loop(a_config(bad.url, good.url, tracing=tracing), tmp_path) as gateway:
+                names: list[str] = []
+                headers = {"x-headgate-stages": "retrieval;dur=80"}
+                for _ in range(2):
+                    async with gateway.post(chat(stream=True), headers=headers) as answer:
+                        await answer.read()
+                        names.append(answer.headers["x-request-id"])
+                await sink.until(2, seconds_max=20)
+                figures = gateway.gateway._sight._traces.figures()
+
+    assert figures is not None
+    assert (figures.sent, figures.posts_failed) == (2, 0)
+    longest = max((sink.trace(name) for name in names), key=len)
+    assert sum(span.name == "chat m" for span in longest) == 2
+    assert {span.name for span in longest} >= {stage.value for stage in Stage} - {"queue"} | {"retrieval"}
+    ids = {span.span_id for span in longest}
+    assert all(span.parent in ids for span in longest[1:])

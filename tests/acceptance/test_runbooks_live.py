@@ -1,0 +1,48 @@
+"""Do the commands of the runbooks that only read answer, where a gateway with engines runs?"""
+
+import asyncio
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.test_runbooks import FOLDER, PAGES, commands
+from tests.support.gateway import a_config, chat, gateway_beside
+from tests.support.simulated import simulated_engines
+
+pytestmark = [pytest.mark.sight, pytest.mark.timeout(240)]
+
+NEED_A_DATABASE = ("cost", "budgets", "operate")
+NEED_A_TERMINAL = ("top",)
+CLASSES = {"interactive": {"ttft": "5s", "objectives": {"ttft_percent": 99}}}
+
+
+def reading() -> list[str]:
+    found = {command for page in (*PAGES, FOLDER / "README.md") for command in commands(page)}
+    return sorted(each for each in found if each.split()[1] not in (*NEED_A_DATABASE, *NEED_A_TERMINAL))
+
+
+def run(command: str, folder: Path, admin_url: str) -> "subprocess.CompletedProcess[str]":
+    words = shlex.split(command.replace("http://127.0.0.1:9090", admin_url))[1:]
+    arguments = [sys.executable, "-m", "headgate.cli.main", *words]
+    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+
+
+async def test_every_command_that_only_reads_answers(tmp_path: Path) -> None:
+    with simulated_engines(2, "--speed-up", "20") as urls:
+        config = a_config(*urls, served_model="sim", classes=CLASSES)
+        async with gateway_beside(config, tmp_path) as (gateway, _):
+            for _ in range(5):
+                async with gateway.post(chat(stream=True, max_tokens=4)) as answer:
+                    await answer.read()
+            await gateway.until_idle()
+            done = {each: await asyncio.to_thread(run, each, tmp_path, gateway.admin_url) for each in reading()}
+
+    assert len(done) > 15
+    # 1 is a problem that was found, such as that no request was as slow as asked for; a wrong command line is 2.
+    wrong = {command: each.stderr for command, each in done.items() if each.returncode not in (0, 1)}
+    assert wrong == {}
+    assert {command: each.stderr for command, each in done.items() if "Traceback" in each.stderr} == {}
+    assert done["headgate status"].returncode == done["headgate report"].returncode == 0

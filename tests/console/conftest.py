@@ -1,0 +1,50 @@
+"""How does a test look at the console? With a real browser, whose complaints fail the test."""
+
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+
+ARGUMENTS = (
+    *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
+    *("--disable-sync", "--no-first-run"),
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.sight)
+            item.add_marker(pytest.mark.timeout(180))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    found = shutil.which("chromium")
+    assert found, "chromium is missing; run scripts/observers"
+    async with async_playwright() as playwright:
+        started = await playwright.chromium.launch(executable_path=found, args=list(ARGUMENTS))
+        yield started
+        await started.close()
+
+
+class Watcher:
+    """What a page complained of, and whom it asked."""
+
+    def __init__(self, page: Page) -> None:
+        self.complaints: list[str] = []
+        self.hosts: set[str] = set()
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", self._asked)
+
+    def _said(self, message: ConsoleMessage) -> None:
+        # A connection that breaks, because the gateway was stopped, is told as an error too.
+        if message.type in ("error", "warning") and "ERR_" not in message.text:
+            self.complaints.append(message.text)
+
+    def _asked(self, request: Request) -> None:
+        self.hosts.add(request.url.split("/")[2])

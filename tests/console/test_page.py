@@ -1,0 +1,299 @@
+"""Does the console show a live gateway in a real browser, to everybody, whatever things are called?"""
+
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, Route, expect
+
+from tests.console.conftest import Watcher
+from tests.support.fake_engine import Behaviour, FakeEngine
+from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MARKUP = "<img src=x onerror=alert(1)>"
+PLACES = ("#verdict-title", ".about", "#classes thead th", ".pill", "#endpoints td[data-tone]", ".foot a")
+
+
+def a_gateways_config(url: str) -> dict[str, Any]:
+    """A budget that no prefill keeps to, so that every stream is shown as slow."""
+    return a_config(url, classes={"interactive": {"ttft": "1s", "stage_budget": {"prefill": "1ms"}}, "batch": {}})
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def gateway(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningGateway]:
+    """One before a fake engine, for all tests that leave it as it is."""
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(tokens=3, pace_s=0.01)
+        async with gateway_beside(a_gateways_config(engine.url), tmp_path_factory.mktemp("gateway")) as (running, _):
+            yield running
+
+
+@asynccontextmanager
+async def a_page(
+    browser: Browser, gateway: RunningGateway, folder: Path, **options: Any
+) -> AsyncIterator[tuple[Page, Watcher]]:
+    """The console, once it is live. At the end a screenshot is left in the folder."""
+    context = await browser.new_context(**options)
+    page = await context.new_page()
+    watcher = Watcher(page)
+    await page.goto(gateway.admin_url)
+    await expect(page.locator("#link-text")).to_have_text("live", timeout=10_000)
+    yield page, watcher
+    await page.screenshot(path=folder / "console.png", full_page=True)
+    await context.close()
+
+
+async def ask(gateway: RunningGateway, times: int = 1, **fields: Any) -> None:
+    for _ in range(times):
+        async with gateway.post(chat(**fields)) as answer:
+            await answer.read()
+
+
+async def test_it_loads_without_a_complaint_and_asks_nobody_else(
+    browser: Browser, gateway: RunningGateway, tmp_path: Path
+) -> None:
+    async with a_page(browser, gateway, tmp_path) as (page, watcher):
+        assert page.url == f"{gateway.admin_url}/console/"
+        await expect(page.locator("#endpoints tbody tr")).to_have_count(1)
+        await expect(page.locator("#ttft-chart canvas")).to_be_visible()
+
+    assert watcher.complaints == []
+    assert watcher.hosts == {gateway.admin_url.removeprefix("http://")}
+
+
+async def test_what_happens_is_shown_within_seconds(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    async with a_page(browser, gateway, tmp_path) as (page, _):
+        await ask(gateway, times=5, stream=True)
+        row = page.locator("#classes tbody tr", has_text="interactive")
+        await expect(row.locator("td[data-title='Served/s']")).not_to_have_text("0", timeout=5_000)
+        await expect(page.locator("#tenants tbody tr")).to_have_count(1)
+
+        await ask(gateway, model="nobody-serves-this")
+        await expect(page.locator("#refusals tbody")).to_contain_text("model not found", timeout=5_000)
+        before = await page.locator("#about").text_content()
+        await expect(page.locator("#about")).not_to_have_text(before or "", timeout=5_000)
+
+
+async def test_a_slow_request_shows_its_stages_and_how_to_ask_for_more(
+    browser: Browser, gateway: RunningGateway, tmp_path: Path
+) -> None:
+    async with a_page(browser, gateway, tmp_path) as (page, _):
+        # Its budget for the prefill is a millisecond.
+        async with gateway.post(chat(stream=True)) as answer:
+            name = answer.headers["x-request-id"]
+            await answer.read()
+        request = page.locator("#recent details", has=page.locator("code", has_text=name))
+        await request.locator("summary").click(timeout=5_000)
+        await expect(request.locator(".stagetable tbody tr", has_text="prefill")).to_contain_text("of 1.0 ms")
+        await expect(request.locator("code")).to_have_text(f"headgate explain {name}")
+        await request.locator("button").click()
+        await expect(request.locator("button")).to_have_text(re.compile("Copied|Mark it"))
+
+
+async def test_whatever_is_told_is_shown_as_text(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    async with a_page(browser, gateway, tmp_path) as (page, watcher):
+        await ask(gateway, model=MARKUP)
+        await ask(gateway, stream=True)
+        await expect(page.locator("#tenants tbody th")).to_be_visible(timeout=5_000)
+        await expect(page.locator("#recent details").first).to_be_visible(timeout=5_000)
+        state = hostile(await told(gateway))
+        affected = {"class": MARKUP, "tenant": MARKUP, "how": MARKUP}
+        texts = dict.fromkeys(("pool", "cause", "incident", "sentence", "action", "runbook"), MARKUP)
+        state["verdicts"] = [{**texts, "since_s": 1, "evidence": [MARKUP], "affected": [affected]}] * 2
+        event = f"event: state\ndata: {json.dumps(state)}\n\n"
+        await page.route("**/events", lambda route: route.fulfill(content_type="text/event-stream", body=event))
+        await page.reload()
+        await expect(page.locator("#verdict .sentence")).to_have_text(MARKUP, timeout=5_000)
+        await expect(page.locator("#tenants tbody th")).to_have_text(MARKUP)
+        await expect(page.locator("#endpoints tbody th")).to_have_text(MARKUP)
+        await page.locator("#recent summary").first.click()
+        await expect(page.locator("#recent .who").first).to_have_text(f"{MARKUP} / {MARKUP}")
+        assert await page.locator("img").count() == 0
+        assert await page.locator("a[href*='<'], a[href^='javascript']").count() == 0
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+    assert watcher.complaints == []
+
+
+async def test_a_verdict_changes_in_place(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    """Its command can be marked, its link keeps the focus, and nothing is announced but another incident."""
+    state = await told(gateway)
+    texts = {
+        "pool": "main",
+        "cause": "memory",
+        "incident": "brand_new_thing",
+        "action": "Run `headgate status`, first.",
+    }
+
+    async def tell(route: Route) -> None:
+        asked.append(len(asked))
+        last = len(asked)
+        changing = {"since_s": last, "sentence": f"{last} %", "evidence": [f"{last} of 9", "the same"], "affected": []}
+        state["verdicts"] = [{**texts, **changing, "runbook": f"docs/runbooks/{texts['incident']}.md"}]
+        body = f"retry: 100\nevent: state\ndata: {json.dumps(state)}\n\n"
+        await route.fulfill(content_type="text/event-stream", body=body)
+
+    async with a_page(browser, gateway, tmp_path) as (page, watcher):
+        asked: list[int] = []
+        await page.route("**/events", tell)
+        await page.reload()
+        await expect(page.locator("#verdict .since")).to_contain_text("brand new thing", timeout=5_000)
+        heard = await page.locator("#verdict [aria-live]").text_content()
+        assert heard is not None
+        assert heard.startswith("Memory: brand new thing")
+        await page.evaluate(MARK_THE_COMMAND)
+        await page.locator("#verdict .runbook a").focus()
+        sentence, fact = page.locator("#verdict .sentence"), page.locator("#verdict .block li").first
+        before = await sentence.text_content(), await fact.text_content()
+        for element, text in zip((sentence, fact), before, strict=True):
+            await expect(element).not_to_have_text(text or "", timeout=5_000)
+        assert await page.evaluate("getSelection().toString()") == "headgate status"
+        await expect(page.locator("#verdict .runbook a")).to_be_focused()
+        assert await page.locator("#verdict [aria-live]").text_content() == heard
+
+        texts["incident"] = "another_thing"
+        await expect(page.locator("#verdict [aria-live]")).to_contain_text("another thing", timeout=5_000)
+
+    assert watcher.complaints == []
+
+
+async def test_a_large_fleet_is_counted_whole(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    state = await told(gateway)
+    endpoint = state["endpoints"][0]
+    state["endpoints"] = [{**endpoint, "id": f"main/{number}"} for number in range(200)]
+    state["endpoints_known"] = state["pools"][0]["ready"] = 250
+    state["gateway"]["cell"] = {"mode": "leading", "leads": True, "scheduler": None}
+    event = f"event: state\ndata: {json.dumps(state)}\n\n"
+    async with a_page(browser, gateway, tmp_path) as (page, _):
+        await expect(page.locator("#classes-whose")).to_be_hidden()
+        await page.route("**/events", lambda route: route.fulfill(content_type="text/event-stream", body=event))
+        await page.reload()
+        await expect(page.locator("#figures")).to_contain_text("250 of 250", timeout=5_000)
+        await expect(page.locator("#endpoints-more")).to_contain_text("and 50 more")
+        await expect(page.locator("#classes-whose")).to_contain_text("of the whole cell")
+
+
+async def told(gateway: RunningGateway) -> dict[str, Any]:
+    async with gateway.http.get(f"{gateway.admin_url}/console/events") as answer:
+        async for line in answer.content:
+            if line.startswith(b'data: {"version":1,"at"'):
+                state: dict[str, Any] = json.loads(line.removeprefix(b"data: "))
+                return state
+    raise AssertionError("no state was told")
+
+
+def hostile(value: Any) -> Any:
+    """The same with markup for every text."""
+    match value:
+        case str():
+            return MARKUP
+        case dict():
+            return {name: hostile(each) for name, each in value.items()}
+        case list():
+            return [hostile(each) for each in value]
+        case _:
+            return value
+
+
+async def test_it_can_be_read_on_a_phone(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    async with a_page(browser, gateway, tmp_path, viewport={"width": 390, "height": 844}) as (page, _):
+        await ask(gateway, stream=True)
+        await expect(page.locator("#recent details").first).to_be_visible(timeout=5_000)
+        await page.locator("#recent summary").first.click()
+        assert await page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+async def test_it_is_dark_where_that_is_wished(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    shades: dict[str, int] = {}
+    for scheme in ("light", "dark"):
+        folder = tmp_path / scheme
+        folder.mkdir()
+        async with a_page(browser, gateway, folder, color_scheme=scheme) as (page, _):
+            shades[scheme] = await page.evaluate(
+                "Number(getComputedStyle(document.body).backgroundColor.match(/\\d+/)[0])"
+            )
+            for place in PLACES:
+                ratio = await page.evaluate(CONTRAST, place)
+                assert ratio >= 4.5, f"{place} has a contrast of {ratio:.1f} in {scheme}"
+
+    assert shades["dark"] < 60
+    assert shades["light"] > 200
+
+
+async def test_the_keyboard_reaches_everything(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
+    async with a_page(browser, gateway, tmp_path) as (page, _):
+        await ask(gateway, stream=True)
+        await expect(page.locator("#recent details").first).to_be_visible(timeout=5_000)
+        await page.keyboard.press("Tab")
+        await expect(page.locator(".skip")).to_be_focused()
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#verdict")).to_be_focused()
+        for _ in range(12):
+            await page.keyboard.press("Tab")
+            if await page.locator("#recent summary").first.evaluate("each => each === document.activeElement"):
+                break
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#recent .request").first).to_be_visible()
+
+
+async def test_its_parts_have_names_for_those_who_hear_it(
+    browser: Browser, gateway: RunningGateway, tmp_path: Path
+) -> None:
+    async with a_page(browser, gateway, tmp_path) as (page, _):
+        assert await page.locator("h1").count() == 1
+        assert await page.locator("main").count() == 1
+        assert await page.locator("header").get_attribute("class") == "top"
+        for table in await page.locator("main > section table, .pair table").all():
+            assert await table.locator("caption").text_content()
+            assert await table.locator("thead th:not([scope=col])").count() == 0
+        assert await page.locator("section:not([aria-labelledby]):not([aria-label])").count() == 0
+        assert await page.locator("[aria-live=polite]").count() == 1
+        assert await page.locator("html[lang=en]").count() == 1
+
+
+async def test_after_a_restart_it_comes_back_by_itself(browser: Browser, tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_gateways_config(engine.url)
+        async with gateway_beside(config, tmp_path) as (gateway, _):
+            page = await browser.new_page()
+            watcher = Watcher(page)
+            await page.goto(gateway.admin_url)
+            await expect(page.locator("#link-text")).to_have_text("live", timeout=10_000)
+        gone = re.compile(r"reconnecting: last seen \d+ s ago")
+        await expect(page.locator("#link-text")).to_have_text(gone, timeout=10_000)
+        async with gateway_beside(config, tmp_path):
+            await expect(page.locator("#link-text")).to_have_text("live", timeout=20_000)
+            await expect(page.locator("#endpoints tbody tr")).to_have_count(1)
+        await page.close()
+
+    assert watcher.complaints == []
+
+
+MARK_THE_COMMAND = """() => {
+  const range = document.createRange()
+  range.selectNodeContents(document.querySelector('#verdict .action code'))
+  getSelection().removeAllRanges()
+  getSelection().addRange(range)
+}"""
+
+CONTRAST = """(place) => {
+  const light = (colour) => {
+    const [r, g, b] = colour.match(/[\\d.]+/g).slice(0, 3).map((part) => {
+      const share = Number(part) / 255
+      return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4
+    })
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+  }
+  const found = document.querySelector(place)
+  let behind = found
+  while (/rgba\\(.*, 0\\)|transparent/.test(getComputedStyle(behind).backgroundColor)) behind = behind.parentElement
+  const [one, other] = [light(getComputedStyle(found).color), light(getComputedStyle(behind).backgroundColor)]
+  return (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05)
+}"""

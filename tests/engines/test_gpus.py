@@ -1,0 +1,159 @@
+"""Is it told how busy GPUs are where an exporter tells, and does nothing change where it does not?"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from headgate.engines.gpus import GpuWatch, exporter_url, read_gpus
+from headgate.model.units import EndpointId
+from tests.engines.listeners import listening, say_nothing
+from tests.lessons.scraped import series_of
+from tests.support.fake_engine import FakeEngine
+from tests.support.gateway import a_config, chat, gateway_in_loop
+
+E1, E2, E3 = EndpointId("p/1"), EndpointId("p/2"), EndpointId("p/3")
+QUICK_S = 0.01
+MIB = 1024 * 1024
+PAGE = b"""# HELP DCGM_FI_DEV_GPU_UTIL GPU utilization (in %).
+# TYPE DCGM_FI_DEV_GPU_UTIL gauge
+DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA H100",Hostname="node"} 90
+DCGM_FI_DEV_GPU_UTIL{gpu="1",UUID="GPU-2",device="nvidia1",modelName="NVIDIA H100",Hostname="node"} 30
+DCGM_FI_DEV_FB_FREE{gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA H100",Hostname="node"} 1000
+DCGM_FI_DEV_FB_FREE{gpu="1",UUID="GPU-2",device="nvidia1",modelName="NVIDIA H100",Hostname="node"} 3000
+DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1",device="nvidia0",modelName="NVIDIA H100",Hostname="node"} 7000
+DCGM_FI_DEV_FB_USED{gpu="1",UUID="GPU-2",device="nvidia1",modelName="NVIDIA H100",Hostname="node"} 5000
+"""
+GPUS = {"gpu_utilisation": 0.6, "gpu_memory_used_bytes": 12_000 * MIB, "gpu_memory_total_bytes": 16_000 * MIB}
+
+
+class Exporter:
+    """Answers with a page, whatever it is asked, and counts how often it was."""
+
+    def __init__(self, page: bytes = PAGE, status: int = 200) -> None:
+        self.page, self.status, self.asked = page, status, 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readuntil(b"\r\n\r\n"):
+            self.asked += 1
+            writer.write(b"HTTP/1.1 %d OK\r\ncontent-length: %d\r\n\r\n" % (self.status, len(self.page)) + self.page)
+            await writer.drain()
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def watching(watch: GpuWatch) -> AsyncIterator[None]:
+    task = asyncio.create_task(watch.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def until_asked(exporter: Exporter, times: int) -> None:
+    async with asyncio.timeout(5):
+        while exporter.asked < times:
+            await asyncio.sleep(QUICK_S / 2)
+
+
+def test_of_several_gpus_the_use_is_their_mean_and_the_memory_their_sum() -> None:
+    assert read_gpus(PAGE) == GPUS
+    reserved = PAGE + b'DCGM_FI_DEV_FB_RESERVED{gpu="0"} 500\nDCGM_FI_DEV_FB_RESERVED{gpu="1"} 500\n'
+    assert read_gpus(reserved)["gpu_memory_total_bytes"] == 17_000 * MIB
+
+
+def test_what_an_exporter_does_not_tell_is_not_there() -> None:
+    assert read_gpus(b"up 1\n") == {}
+    assert read_gpus(b"DCGM_FI_DEV_FB_USED 1\n") == {"gpu_memory_used_bytes": MIB}
+    assert read_gpus(b"DCGM_FI_DEV_GPU_UTIL nan\nDCGM_FI_DEV_FB_USED what\n") == {}
+
+
+@pytest.mark.parametrize(
+    ("url", "exporter"),
+    [
+        ("http://gpu-1:8000", "http://gpu-1:9400"),
+        ("https://gpu-1", "http://gpu-1:9400"),
+        ("http://[::1]:8000", "http://[::1]:9400"),
+    ],
+)
+def test_an_exporter_is_asked_at_the_endpoints_machine(url: str, exporter: str) -> None:
+    assert exporter_url(url, 9400) == exporter
+
+
+async def test_one_exporter_is_asked_once_for_all_endpoints_of_its_machine(session: aiohttp.ClientSession) -> None:
+    exporter = Exporter()
+    watch = GpuWatch(session, lambda: True, interval_s=QUICK_S)
+    async with listening(exporter) as url, watching(watch):
+        watch.follow({E1: url, E2: url})
+        await until_asked(exporter, 2)
+
+        assert watch.told() == {E1: GPUS, E2: GPUS}
+        watch.follow({E2: url})
+        assert watch.told() == {E2: GPUS}
+        watch.follow({})
+        assert watch.told() == {}
+        watch.follow({E2: url})
+        assert watch.told() == {}, "it is forgotten with its last endpoint"
+
+
+async def test_a_silent_or_failing_exporter_keeps_no_other_from_being_heard(session: aiohttp.ClientSession) -> None:
+    exporter, failing = Exporter(), Exporter(status=500)
+    watch = GpuWatch(session, lambda: True, interval_s=QUICK_S, timeout_s=0.05)
+    async with listening(exporter) as url, listening(say_nothing) as silent, listening(failing) as wrong:
+        watch.follow({E1: silent, E2: url, E3: wrong})
+        async with watching(watch):
+            await until_asked(exporter, 3)
+
+        assert watch.told() == {E2: GPUS}
+
+
+async def test_what_was_said_long_ago_is_not_told(session: aiohttp.ClientSession) -> None:
+    exporter = Exporter()
+    watch = GpuWatch(session, lambda: True, interval_s=QUICK_S, stale_after_s=0.05)
+    async with listening(exporter) as url:
+        watch.follow({E1: url})
+        async with watching(watch):
+            await until_asked(exporter, 2)
+            assert watch.told() == {E1: GPUS}
+    async with asyncio.timeout(5):
+        while watch.told():
+            await asyncio.sleep(QUICK_S)
+
+
+async def test_who_rests_asks_nobody(session: aiohttp.ClientSession) -> None:
+    exporter, looks = Exporter(), [False]
+    watch = GpuWatch(session, lambda: looks[0], interval_s=QUICK_S)
+    async with listening(exporter) as url, watching(watch):
+        watch.follow({E1: url})
+        await asyncio.sleep(5 * QUICK_S)
+        assert exporter.asked == 0
+        looks[0] = True
+        await until_asked(exporter, 1)
+
+
+async def test_a_gateway_tells_what_engines_and_exporters_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headgate.compose.engines.GpuWatch", partial(GpuWatch, interval_s=QUICK_S))
+    exporter = Exporter()
+    async with FakeEngine() as engine, listening(exporter) as url:
+        config = a_config(engine.url)
+        config["pools"]["small"]["gpu_metrics_port"] = int(url.rpartition(":")[2])
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            async with gateway.post(chat()) as answer:
+                assert answer.status == 200
+            async with asyncio.timeout(10):
+                while "headgate_gpu_utilisation_ratio" not in "".join(found := await series_of(gateway)):
+                    await asyncio.sleep(0.05)
+
+    name = engine.url.removeprefix("http://")
+    assert found[f"headgate_gpu_utilisation_ratio{{pool=small,endpoint=small/{name}}}"] == 0.6
+    assert found[f"headgate_engine_running{{pool=small,endpoint=small/{name}}}"] == 0

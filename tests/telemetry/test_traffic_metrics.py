@@ -1,0 +1,339 @@
+"""Is it told who was served well, for whom, at what cost, and whether promises were kept?"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from headgate.core.commands import Command, Dispatch, End
+from headgate.core.events import AttemptEnded, AttemptEnding, Event, FirstToken, PolicyChanged, RequestArrived
+from headgate.core.summary import Summary
+from headgate.model.caps import Caps
+from headgate.model.money import Bill, Cause
+from headgate.model.outcome import Outcome
+from headgate.model.policy import Policy, Pool, ServiceClass
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api, Ticket
+from headgate.model.units import MILLISECOND, SECOND
+from headgate.model.usage import Usage, UsageSource
+from headgate.telemetry import costs as costs_module
+from headgate.telemetry.costs import Costs
+from headgate.telemetry.counts import NOT_SERVED, Promised, Size, size_of
+from headgate.telemetry.histogram import LATENCY_BOUNDS_S, Histogram
+from headgate.telemetry.meters import TENANTS_MAX, Meters
+from headgate.telemetry.prometheus import render
+
+CHAT = ServiceClass("chat", 0, ttft_ns=SECOND, tpot_ns=100 * MILLISECOND)
+BATCH = ServiceClass("batch", 1)
+POLICY = Policy(
+    classes=(CHAT, BATCH), pools=(Pool("p"),), tenants=(Tenant("acme"), Tenant("acme/search"), Tenant("bolt"))
+)
+NOTHING = Summary(policy_hash="", queued={}, requests=0, endpoints=())
+
+
+class Told:
+    """Meters that are told what happens, at moments in milliseconds."""
+
+    def __init__(self, policy: Policy = POLICY, promised: dict[str, Promised] | None = None) -> None:
+        self.meters = Meters()
+        self.costs = Costs(self.meters)
+        self.meters.promise(promised or {})
+        self.at(0, PolicyChanged(policy, "h"))
+
+    def at(self, ms: int, event: Event, *commands: Command) -> None:
+        for observer in (self.meters, self.costs):
+            observer.saw(event, commands, now=ms * MILLISECOND)
+
+    def stream(
+        self, name: str = "r", *, first_ms: int = 500, end_ms: int = 1_000, tokens: int = 11, tenant: str = "acme"
+    ) -> None:
+        """A stream of class chat that completes."""
+        self.at(0, arrived(name, tenant), dispatch(name))
+        self.at(first_ms, FirstToken(name, 1))
+        self.at(end_ms, ended(name, tokens), end(name))
+
+    def told(self, *names: str, summary: Summary = NOTHING) -> dict[str, float]:
+        """The samples of these metrics that are not zero, by what their labels say."""
+        page, _ = render(self.meters, Histogram(), summary, {})
+        return {
+            " ".join(sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(page.decode())
+            for sample in family.samples
+            if sample.name in names and sample.value
+        }
+
+
+def arrived(name: str = "r", tenant: str = "acme", *, stream: bool = True, prompt_bytes: int = 1) -> RequestArrived:
+    return RequestArrived(Ticket(name, Api.CHAT, "m", tenant, stream=stream, prompt_bytes=prompt_bytes))
+
+
+def dispatch(name: str = "r", attempt: int = 1, service_class: str = "chat") -> Dispatch:
+    return Dispatch(name, attempt, "p/a", "p", service_class, 0, 1, 1, 1, Caps(), "")
+
+
+def ended(
+    name: str = "r", tokens: int = 1, *, attempt: int = 1, how: AttemptEnding = AttemptEnding.COMPLETED
+) -> AttemptEnded:
+    return AttemptEnded(name, attempt, how, usage=Usage(100, tokens, 0, UsageSource.ENGINE))
+
+
+def end(
+    name: str = "r",
+    outcome: Outcome = Outcome.COMPLETED,
+    service_class: str = "chat",
+    *,
+    attempts: int = 1,
+    waited: int = 0,
+) -> End:
+    return End(name, outcome, service_class, attempts, waited, None, "")
+
+
+def bill(cause: Cause, nano_usd: int, attempt: int = 1) -> Bill:
+    return Bill(attempt, cause, 0, 0, 0, nano_usd, 0, 0)
+
+
+GOOD = "headgate_goodput_requests_total"
+
+
+def test_a_stream_within_both_targets_is_good() -> None:
+    told = Told()
+
+    told.stream(first_ms=1_000, end_ms=2_000, tokens=11)
+
+    assert told.told(GOOD) == {"chat": 1}
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "end_ms", "tokens"), [(1_001, 1_100, 11), (500, 1_501, 11), (500, 1_500, 10)], ids=str
+)
+def test_a_stream_that_misses_a_target_is_not(first_ms: int, end_ms: int, tokens: int) -> None:
+    told = Told()
+
+    told.stream(first_ms=first_ms, end_ms=end_ms, tokens=tokens)
+
+    assert told.told(GOOD) == {}
+
+
+def test_a_stream_that_completes_without_a_first_token_missed_its_target() -> None:
+    told = Told()
+
+    told.at(0, arrived(), dispatch())
+    told.at(1, ended(), end())
+
+    assert told.told(GOOD) == {}
+
+
+def test_all_that_complete_are_good_where_the_class_has_no_target_or_nothing_is_streamed() -> None:
+    told = Told()
+
+    told.at(0, arrived("b"), dispatch("b", service_class="batch"))
+    told.at(90_000, ended("b"), end("b", service_class="batch"))
+    told.at(0, arrived("c", stream=False), dispatch("c"))
+    told.at(90_000, ended("c"), end("c"))
+    told.at(0, arrived("d", stream=False), dispatch("d"))
+    told.at(90_000, ended("d"), end("d", Outcome.CANCELLED))
+
+    assert told.told(GOOD) == {"batch": 1, "chat": 1}
+
+
+def test_tokens_of_a_retry_and_of_what_did_not_complete_are_not_useful() -> None:
+    told = Told()
+
+    told.at(0, arrived(), dispatch())
+    told.at(1, ended(tokens=7, how=AttemptEnding.FAILED), dispatch(attempt=2))
+    told.at(2, ended(tokens=20, attempt=2), end(attempts=2))
+    told.at(0, arrived("s"), dispatch("s"))
+    told.at(2, ended("s", 5, how=AttemptEnding.ABORTED), end("s", Outcome.CANCELLED))
+
+    assert told.told("headgate_useful_tokens_total") == {"chat prompt": 100, "chat output": 20}
+    assert told.told("headgate_tokens_total") == {"chat prompt": 300, "chat output": 32}
+
+
+def test_who_was_sent_or_waited_was_let_in_and_who_was_refused_at_once_was_not() -> None:
+    told = Told()
+
+    told.stream()
+    told.at(0, arrived("a"), end("a", Outcome.QUEUE_FULL, attempts=0))
+    told.at(0, arrived("b"))
+    told.at(9, arrived("c"), end("b", Outcome.EXPIRED, "batch", attempts=0, waited=9))
+
+    assert told.told("headgate_requests_admitted_total") == {"chat": 1, "batch": 1}
+
+
+def test_latencies_are_told_by_the_size_of_the_prompt() -> None:
+    told = Told()
+
+    for name, prompt_bytes in (("s", 3_999), ("m", 4_000), ("l", 32_000)):
+        told.at(0, arrived(name, prompt_bytes=prompt_bytes), dispatch(name))
+        told.at(100, FirstToken(name, 1))
+        told.at(200, ended(name), end(name))
+
+    each = {"chat small": 1, "chat medium": 1, "chat large": 1}
+    assert told.told("headgate_time_to_first_token_seconds_count") == each
+    assert told.told("headgate_request_duration_seconds_count") == each
+    assert [size_of(tokens * 4) for tokens in (999, 1_000, 7_999, 8_000)] == [
+        Size.SMALL,
+        Size.MEDIUM,
+        Size.MEDIUM,
+        Size.LARGE,
+    ]
+
+
+def test_buckets_stand_no_more_than_a_quarter_apart() -> None:
+    dense = [bound for bound in LATENCY_BOUNDS_S if 0.01 <= bound <= 60]
+
+    assert (dense[0], dense[-1]) == (0.01, 60)
+    assert max(after / before for before, after in pairwise(dense)) <= 1.25 + 1e-9
+    assert list(LATENCY_BOUNDS_S) == sorted(set(LATENCY_BOUNDS_S))
+
+
+# Tenants
+
+
+def test_requests_and_tokens_count_for_the_tenant_and_for_the_nearest_above_it_that_is_told_apart() -> None:
+    told = Told()
+
+    told.stream("a", tenant="acme")
+    told.stream("b", tenant="acme/search/nightly")
+    told.stream("c", tenant="acme/mail")
+    told.stream("d", tenant="stranger/x")
+    told.at(0, arrived("e", "bolt"), end("e", Outcome.SHED, attempts=0))
+    told.at(0, arrived("f", "bolt"), end("f", Outcome.NO_ENDPOINTS, attempts=0))
+    told.at(0, arrived("g", "bolt"), end("g", Outcome.CANCELLED, attempts=0))
+
+    assert told.told("headgate_tenant_requests_total") == {
+        "acme completed": 2,
+        "acme/search completed": 1,
+        "other completed": 1,
+        "bolt refused": 1,
+        "bolt failed": 1,
+        "bolt cancelled": 1,
+    }
+    assert told.told("headgate_tenant_tokens_total")["acme output"] == 22
+
+
+def test_only_the_weightiest_tenants_are_told_apart_and_no_churn_grows_them() -> None:
+    told = Told()
+    for generation in range(20):
+        tenants = [Tenant(f"t{generation}/{number}", weight=100 + number % 2) for number in range(2 * TENANTS_MAX)]
+        told.at(0, PolicyChanged(replace(POLICY, tenants=tuple(tenants)), str(generation)))
+
+    assert len(told.meters.tenants) == TENANTS_MAX + 1
+    assert all(name == "other" or int(name.partition("/")[2]) % 2 for name in told.meters.tenants)
+
+
+def test_who_waits_is_told_by_tenant_and_the_rest_is_other() -> None:
+    queued = {("chat", "acme"): 3, ("batch", "acme"): 1, ("chat", "acme/nightly"): 2, ("chat", "stranger"): 2}
+    summary = Summary("h", queued={"chat": 7, "batch": 1}, requests=8, endpoints=(), queued_tenants=queued)
+
+    assert Told().told("headgate_tenant_queue_depth", summary=summary) == {"acme": 6, "other": 2}
+
+
+def test_the_queue_of_every_tenant_that_is_told_apart_is_exact() -> None:
+    told = Told()
+    names = [f"t{number}" for number in range(TENANTS_MAX)]
+    told.at(0, PolicyChanged(replace(POLICY, tenants=tuple(map(Tenant, names))), "h"))
+    queued = {("chat", name): 3 for name in names}
+    summary = Summary("h", queued={"chat": 300}, requests=300, endpoints=(), queued_tenants=queued)
+
+    assert told.told("headgate_tenant_queue_depth", summary=summary) == dict.fromkeys(names, 3)
+
+
+# Money
+
+
+def test_cost_counts_for_the_class_whoever_pays_and_for_the_tenant_what_it_pays() -> None:
+    told = Told()
+    bills = (bill(Cause.RETRY, 500_000_000), bill(Cause.ANSWER, 250_000_000, 2))
+
+    told.at(0, arrived("r", "bolt"), dispatch())
+    told.at(1, ended(), replace(end(attempts=2), bills=bills))
+
+    assert told.told("headgate_cost_usd_total") == {"chat": 0.75}
+    assert told.told("headgate_tenant_cost_usd_total") == {"bolt": 0.25}
+    assert not told.costs.open_requests
+
+
+def test_whose_a_request_is_is_remembered_only_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs_module, "REQUESTS_MAX", 1)
+    told = Told()
+
+    told.at(0, arrived("a", "bolt"))
+    told.at(0, arrived("b", "bolt"))
+    told.at(0, ended("b"), replace(end("b"), bills=(bill(Cause.ANSWER, 1_000_000_000),)))
+
+    assert told.costs.open_requests == 1
+    assert told.told("headgate_tenant_cost_usd_total") == {"other": 1}
+
+
+# Promises
+
+PROMISED = {"chat": Promised(990_000, 2 * SECOND, 950_000, 999_000, 20_000_000)}
+
+
+def kept(told: Told) -> dict[str, tuple[float, float]]:
+    asked = told.told("headgate_objective_requests_total")
+    good = told.told("headgate_objective_good_total")
+    return {name: (good.get(name, 0), count) for name, count in asked.items()}
+
+
+def test_each_objective_is_counted_against_its_target_exactly() -> None:
+    told = Told(promised=PROMISED)
+
+    told.stream("a", first_ms=1_000, end_ms=2_000)
+    told.stream("b", first_ms=1_001, end_ms=2_001)
+    told.at(0, arrived("c"), end("c", Outcome.SHED, attempts=0))
+    told.at(0, arrived("d"), end("d", Outcome.RATE_LIMITED, attempts=0))
+    told.at(0, arrived("e", stream=False), end("e", Outcome.QUEUE_FULL, attempts=0))
+
+    assert kept(told) == {"chat ttft": (1, 3), "chat duration": (1, 2), "chat served": (2, 4)}
+
+
+def test_a_stream_that_fails_after_its_first_token_is_judged_by_that_token_once() -> None:
+    told = Told(promised=PROMISED)
+
+    told.at(0, arrived(), dispatch())
+    told.at(10, FirstToken("r", 1))
+    told.at(11, FirstToken("r", 2))
+    told.at(20, ended(how=AttemptEnding.FAILED), end(outcome=Outcome.ENGINE_FAILED))
+
+    assert kept(told) == {"chat ttft": (1, 1), "chat served": (0, 1)}
+
+
+def test_what_is_promised_is_told_beside() -> None:
+    told = Told(promised=PROMISED)
+
+    assert told.told("headgate_objective_ratio") == {"chat ttft": 0.99, "chat duration": 0.95, "chat served": 0.999}
+    assert told.told("headgate_cost_objective_usd_per_1k_tokens") == {"chat": 0.02}
+
+
+def test_a_new_policy_and_new_promises_change_what_is_judged_from_then_on() -> None:
+    told = Told(promised=PROMISED)
+    told.at(0, PolicyChanged(replace(POLICY, classes=(replace(CHAT, ttft_ns=None), BATCH)), "h2"))
+    told.stream("a", first_ms=9_000, end_ms=9_001)
+    assert kept(told) == {"chat duration": (0, 1), "chat served": (1, 1)}
+
+    told.meters.promise({})
+    told.stream("b")
+
+    assert kept(told) == {}
+
+
+def test_without_promises_only_the_classes_own_target_is_judged() -> None:
+    told = Told()
+
+    told.stream()
+
+    assert kept(told) == {"chat ttft": (1, 1)}
+
+
+def test_every_ending_is_served_or_not_or_the_callers_own() -> None:
+    callers = {
+        *(Outcome.INVALID, Outcome.MODEL_NOT_FOUND, Outcome.TOO_LARGE, Outcome.UNAUTHORIZED, Outcome.FORBIDDEN),
+        *(Outcome.DUPLICATE, Outcome.RATE_LIMITED, Outcome.OVER_BUDGET, Outcome.RETRY_REFUSED, Outcome.CANCELLED),
+        Outcome.ENGINE_REFUSED,
+    }
+
+    assert callers | NOT_SERVED | {Outcome.COMPLETED} == set(Outcome)
+    assert not callers & NOT_SERVED
