@@ -15,25 +15,22 @@ Progress goes to stderr; to stdout a table for people and, as the last line, the
 import argparse
 import asyncio
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from statistics import median
 
 import asyncpg
-import msgspec
 
 from bench.command import stop_cleanly_on_sigterm, tell
-from bench.cores import Cores, started_on, two_cores
-from bench.generator import Measured, Plan
+from bench.cores import started_on, two_cores
 from bench.ledger_fill import fill_day
+from bench.pairs import Load, pairs_of
 from bench.postgres import Postgres, postgres
-from bench.targets import IN_FLIGHT_MAX, ROOT, Target, gateway, upstream
+from bench.targets import IN_FLIGHT_MAX, gateway, upstream
 from bench.upstream import MODEL
 from headgate.compose.directory import migrate_database
 
@@ -44,54 +41,12 @@ METADATA = {"conversation": "c-0123456789abcdef", "feature": "search"}
 PAIRS, QUICK_PAIRS = 21, 7
 """Many short ones: what else the machine does changes from one to the next."""
 SECONDS, QUICK_SECONDS = 2.0, 1.5
-REQUESTS_MIN = 20
-"""Fewer in a window tell nothing."""
 ROWS, QUICK_ROWS = 1_000_000, 50_000
 DAY = date(2026, 11, 15)
-LOADS: Mapping[str, Mapping[str, float]] = {
-    "plain": {"connections": 16, "warm_up_s": 0.5},
-    "streamed": {"connections": 64, "chunks": 50, "pace_ms": 5, "warm_up_s": 0.7},
+LOADS: Mapping[str, Load] = {
+    "plain": Load(connections=16, warm_up_s=0.5, metadata=METADATA),
+    "streamed": Load(connections=64, warm_up_s=0.7, chunks=50, pace_ms=5, metadata=METADATA),
 }
-
-
-class WrongAnswers(Exception):
-    """Figures of a run in which something failed say nothing."""
-
-
-def pairs_of(
-    on: Target, off: Target, load: str, *, pairs: int, seconds: float, cores: Cores
-) -> list[tuple[float, float]]:
-    """CPU µs per request, with and without; each pair in another order than the one before."""
-    found: list[tuple[float, float]] = []
-    for number in range(pairs):
-        order = (on, off) if number % 2 else (off, on)
-        costs = {target.port: cpu_us(target, load, seconds, cores) for target in order}
-        found.append((costs[on.port], costs[off.port]))
-        told = f"{found[-1][0]:.0f} µs with, {found[-1][1]:.0f} µs without: {found[-1][0] / found[-1][1]:.3f}"
-        tell(f"{load} {number + 1}/{pairs}: {told}")
-    return found
-
-
-def cpu_us(target: Target, load: str, seconds: float, cores: Cores) -> float:
-    plan = Plan(
-        port=target.port,
-        key=target.key,
-        model=target.model,
-        pids=target.pids,
-        core=cores.target,
-        seconds=seconds,
-        metadata=METADATA,
-        **LOADS[load],  # pyright: ignore[reportArgumentType]
-    )
-    command = [sys.executable, "-m", "bench.generator", json.dumps(asdict(plan))]
-    with started_on(cores.instruments):
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
-    done = msgspec.json.decode(printed, type=Measured)
-    if done.failed:
-        raise WrongAnswers(f"{done.failed} requests failed, the first by: {done.problem}")
-    if done.requests < REQUESTS_MIN:
-        raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
-    return done.cpu_ns / 1e3 / done.requests
 
 
 def measure_cpu(*, pairs: int, seconds: float) -> dict[str, float]:
@@ -109,7 +64,7 @@ def measure_cpu(*, pairs: int, seconds: float) -> dict[str, float]:
         on = stack.enter_context(gateway(cores.target, url, folder / "on", settings=with_ledger))
         off = stack.enter_context(gateway(cores.target, url, folder / "off", settings=common))
         for load in LOADS:
-            found = pairs_of(on, off, load, pairs=pairs, seconds=seconds, cores=cores)
+            found = pairs_of(on, off, load, LOADS[load], pairs=pairs, seconds=seconds, cores=cores)
             figures[f"cpu_us_on_{load}"] = round(median(with_ for with_, _ in found), 1)
             figures[f"cpu_us_off_{load}"] = round(median(without for _, without in found), 1)
             figures[f"cpu_ratio_{load}"] = round(median(with_ / without for with_, without in found), 4)

@@ -16,28 +16,25 @@ Progress goes to stderr; to stdout a table for people and, as the last line, the
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from statistics import median
 from time import process_time_ns
 
-import msgspec
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
-from bench.command import stop_cleanly_on_sigterm, tell
-from bench.cores import Cores, started_on, two_cores
-from bench.generator import Measured, Plan
-from bench.targets import ROOT, Target, gateway, upstream
+from bench.command import stop_cleanly_on_sigterm
+from bench.cores import started_on, two_cores
+from bench.pairs import Load, pairs_of
+from bench.targets import gateway, upstream
 from headgate.telemetry.traces.messages import Spans
 from headgate.telemetry.traces.spans import trace
 from tests.support.ports import free_port
@@ -50,54 +47,12 @@ RATIO_MAX_IN_CI = 1.2
 SAMPLE_PERCENT = 10
 PAIRS, QUICK_PAIRS = 15, 5
 SECONDS, QUICK_SECONDS = 3.0, 2.0
-REQUESTS_MIN = 20
-"""Fewer in a window tell nothing."""
 CHUNKS = 250
-LOADS: Mapping[str, Mapping[str, float]] = {
-    "streamed": {"connections": 64, "chunks": CHUNKS, "pace_ms": 4, "warm_up_s": 1.2},
-    "whole": {"connections": 16, "warm_up_s": 0.7},
+LOADS: Mapping[str, Load] = {
+    "streamed": Load(connections=64, warm_up_s=1.2, chunks=CHUNKS, pace_ms=4, by_chunks=True),
+    "whole": Load(connections=16, warm_up_s=0.7),
 }
 TRACES = 1_000
-
-
-class WrongAnswers(Exception):
-    """Figures of a run in which something failed say nothing."""
-
-
-def pairs_of(
-    on: Target, off: Target, load: str, *, pairs: int, seconds: float, cores: Cores
-) -> list[tuple[float, float]]:
-    """CPU µs per request, with and without; each pair in another order than the one before."""
-    found: list[tuple[float, float]] = []
-    for number in range(pairs):
-        order = (on, off) if number % 2 else (off, on)
-        costs = {target.port: cpu_us(target, load, seconds, cores) for target in order}
-        found.append((costs[on.port], costs[off.port]))
-        told = f"{found[-1][0]:.0f} µs with, {found[-1][1]:.0f} µs without: {found[-1][0] / found[-1][1]:.3f}"
-        tell(f"{load} {number + 1}/{pairs}: {told}")
-    return found
-
-
-def cpu_us(target: Target, load: str, seconds: float, cores: Cores) -> float:
-    plan = Plan(
-        port=target.port,
-        key=target.key,
-        model=target.model,
-        pids=target.pids,
-        core=cores.target,
-        seconds=seconds,
-        **LOADS[load],  # pyright: ignore[reportArgumentType]
-    )
-    command = [sys.executable, "-m", "bench.generator", json.dumps(asdict(plan))]
-    with started_on(cores.instruments):
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
-    done = msgspec.json.decode(printed, type=Measured)
-    if done.failed:
-        raise WrongAnswers(f"{done.failed} requests failed, the first by: {done.problem}")
-    if done.requests < REQUESTS_MIN:
-        raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
-    requests = done.chunks / CHUNKS if load == "streamed" else done.requests
-    return done.cpu_ns / 1e3 / requests
 
 
 def measure_cpu(*, pairs: int, seconds: float) -> dict[str, float]:
@@ -114,7 +69,7 @@ def measure_cpu(*, pairs: int, seconds: float) -> dict[str, float]:
         on = stack.enter_context(gateway(cores.target, url, folder / "on", settings=tracing))
         off = stack.enter_context(gateway(cores.target, url, folder / "off"))
         for load in LOADS:
-            found = pairs_of(on, off, load, pairs=pairs, seconds=seconds, cores=cores)
+            found = pairs_of(on, off, load, LOADS[load], pairs=pairs, seconds=seconds, cores=cores)
             figures[f"cpu_us_on_{load}"] = round(median(with_ for with_, _ in found), 1)
             figures[f"cpu_us_off_{load}"] = round(median(without for _, without in found), 1)
             figures[f"cpu_ratio_{load}"] = round(median(with_ / without for with_, without in found), 4)

@@ -1,0 +1,77 @@
+"""What does a gateway's CPU cost with something, beside one without it?
+
+The two are loaded in turn, pair by pair, on one core, and the generator runs on another: what else the machine does
+falls on both. Each pair is in another order than the one before.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+
+import msgspec
+
+from bench.command import tell
+from bench.cores import Cores, started_on
+from bench.generator import Measured, Plan
+from bench.targets import ROOT, Target
+
+REQUESTS_MIN = 20
+"""Fewer in a window tell nothing."""
+
+
+class WrongAnswers(Exception):
+    """Figures of a run in which something failed say nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What both are asked."""
+
+    connections: int
+    warm_up_s: float
+    chunks: int = 0
+    """Of each answer; 0 where it is not streamed."""
+    pace_ms: int = 0
+    metadata: dict[str, str] | None = None
+    by_chunks: bool = False
+    """Whether requests are reckoned by the chunks that came, since a window cuts many long streams."""
+
+
+def pairs_of(
+    on: Target, off: Target, name: str, load: Load, *, pairs: int, seconds: float, cores: Cores
+) -> list[tuple[float, float]]:
+    """CPU µs per request, with and without."""
+    found: list[tuple[float, float]] = []
+    for number in range(pairs):
+        order = (on, off) if number % 2 else (off, on)
+        costs = {target.port: cpu_us(target, load, seconds, cores) for target in order}
+        found.append((costs[on.port], costs[off.port]))
+        told = f"{found[-1][0]:.0f} µs with, {found[-1][1]:.0f} µs without: {found[-1][0] / found[-1][1]:.3f}"
+        tell(f"{name} {number + 1}/{pairs}: {told}")
+    return found
+
+
+def cpu_us(target: Target, load: Load, seconds: float, cores: Cores) -> float:
+    plan = Plan(
+        port=target.port,
+        key=target.key,
+        model=target.model,
+        pids=target.pids,
+        core=cores.target,
+        seconds=seconds,
+        connections=load.connections,
+        warm_up_s=load.warm_up_s,
+        chunks=load.chunks,
+        pace_ms=load.pace_ms,
+        metadata=load.metadata,
+    )
+    command = [sys.executable, "-m", "bench.generator", json.dumps(asdict(plan))]
+    with started_on(cores.instruments):
+        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
+    done = msgspec.json.decode(printed, type=Measured)
+    if done.failed:
+        raise WrongAnswers(f"{done.failed} requests failed, the first by: {done.problem}")
+    if done.requests < REQUESTS_MIN:
+        raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
+    return done.cpu_ns / 1e3 / (done.chunks / load.chunks if load.by_chunks else done.requests)
