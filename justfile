@@ -4,6 +4,8 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
 fast := "not llamacpp and not vllm and not triton and not ray and not endurance and not cell and not sight"
+# Where the environment forbids to keep bytecode, every process that a test starts would compile all of us anew.
+export PYTHONDONTWRITEBYTECODE := ""
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
 
 # List the verbs.

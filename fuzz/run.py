@@ -25,6 +25,7 @@ TARGETS = (
     "replies",
     "connection",
     "engine_connection",
+    "trace_context",
 )
 SECONDS = 30
 INPUT_BYTES_MAX = 4096

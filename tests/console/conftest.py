@@ -2,9 +2,7 @@
 
 import shutil
 from collections.abc import AsyncIterator
-from pathlib import Path
 
-import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
@@ -12,13 +10,6 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run"),
 )
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.sight)
-            item.add_marker(pytest.mark.timeout(180))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -16,6 +16,8 @@ from headgate.cli.demo import INCIDENTS as NAMES
 from headgate.cli.demo_incidents import HEALTHY_S, INCIDENTS
 from tests.console.conftest import Watcher
 
+pytestmark = [pytest.mark.sight, pytest.mark.timeout(180)]
+
 VERDICT_S_MAX = 30.0
 _START_S_MAX = 60.0
 

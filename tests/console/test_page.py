@@ -15,7 +15,7 @@ from tests.console.conftest import Watcher
 from tests.support.fake_engine import Behaviour, FakeEngine
 from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.sight, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 MARKUP = "<img src=x onerror=alert(1)>"
 PLACES = ("#verdict-title", ".about", "#classes thead th", ".pill", "#endpoints td[data-tone]", ".foot a")
