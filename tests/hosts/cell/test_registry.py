@@ -40,7 +40,8 @@ async def running(
         yield registry
     finally:
         task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        [ended] = await asyncio.gather(task, return_exceptions=True)
+        assert isinstance(ended, asyncio.CancelledError), ended
 
 
 async def until(registry: Registry, *wanted: CellMember) -> None:
@@ -85,6 +86,16 @@ async def test_a_store_that_was_away_is_found_again() -> None:
             assert registry.members() == []
             await asyncio.to_thread(server.restart)
             await until(registry, CellMember("gw-1", "127.0.0.1:9090", leads=False))
+
+
+async def test_one_that_leaves_while_the_store_does_not_answer_leaves_in_peace() -> None:
+    with a_redis() as server:
+        async with running(server, "gw-1") as registry:
+            await until(registry, CellMember("gw-1", "127.0.0.1:9090", leads=False))
+            server.pause()
+            # It asks every 20 ms, and gives an answer half a second.
+            await asyncio.sleep(0.2)
+        server.resume()
 
 
 async def test_what_is_old_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

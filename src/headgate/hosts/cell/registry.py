@@ -92,9 +92,10 @@ class Registry:
                 await self._tell(present=True)
                 await asyncio.sleep(EVERY_S)
         finally:
-            if self._wire is not None:
+            # While the store is away there is nobody to tell; what stands there expires.
+            if self.members():
                 await self._tell(present=False)
-                self._close()
+            self._close()
 
     async def _tell(self, *, present: bool) -> None:
         try:
@@ -103,6 +104,10 @@ class Registry:
                 self._wire = await self._connector.connected(address, self._lost)
             [answer] = await self._wire.answers([self._command(self._wire, present=present)], _ANSWER_S_MAX)
             self._known, self._heard_at = read(answer), time.monotonic()
+        except asyncio.CancelledError:
+            # The question is still open, and nothing else can be asked on this connection.
+            self._close()
+            raise
         except CAUSES as cause:
             # What the store is up to is told by the cell itself.
             log.debug("the addresses of the cell's members are not known: %s", type(cause).__name__)
