@@ -80,7 +80,7 @@ def test_every_incident_of_the_demo_is_known() -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("incident", ["long-prompts", "engine-hang", "retry-storm", "launch"])
+@pytest.mark.parametrize("incident", list(INCIDENTS))
 async def test_the_verdict_is_right_within_half_a_minute(browser: Browser, incident: str, tmp_path: Path) -> None:
     cause = INCIDENTS[incident].told
     async with a_demo(incident) as (url, begins_at):

@@ -48,9 +48,10 @@ RATE = 12.0
 
 _START_S_MAX = 30.0
 _STOP_S_MAX = 10.0
-_FOR_EVER_S = 24 * 3600.0
+_TRAFFIC_S = 2 * 3600.0
 _INCIDENT_S = 1800.0
-"""So long an incident lasts at most. Whoever brings the traffic draws all of it before the first request."""
+"""So long traffic and an incident last at most. All of it is drawn before the first request: of a day that would take
+ten seconds in which nothing happens."""
 _ASK_S_MAX = 3.0
 
 
@@ -148,7 +149,7 @@ class Demo:
 
     def _begin(self, seconds: float | None) -> None:
         """Traffic, from here on."""
-        self._start_traffic("traffic", MIX, self._rate, seconds or _FOR_EVER_S, ("--patience", "30"))
+        self._start_traffic("traffic", MIX, self._rate, seconds or _TRAFFIC_S, ("--patience", "30"))
 
     def _above(self) -> str:
         return f"console: {self.admin_url}/console/"
@@ -291,7 +292,7 @@ class IncidentDemo(Demo):
     def _begin(self, seconds: float | None) -> None:
         self._begins_at = time.monotonic() + self._known.HEALTHY_S
         self._seconds = seconds
-        self._start_traffic("traffic", self._known.USUAL, self._rate, seconds or _FOR_EVER_S, ("--patience", "30"))
+        self._start_traffic("traffic", self._known.USUAL, self._rate, seconds or _TRAFFIC_S, ("--patience", "30"))
 
     def _above(self) -> str:
         left_s = self._begins_at - time.monotonic()

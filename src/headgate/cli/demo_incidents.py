@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from headgate.core.diagnosis.picture import USUAL_SECONDS_MIN
-from headgate.core.diagnosis.seconds_seen import KEPT_SECONDS
+from headgate.core.diagnosis.seconds_seen import FIRST_SECONDS, LATE_SECONDS
 
-HEALTHY_S: Final = KEPT_SECONDS + USUAL_SECONDS_MIN + 10.0
-"""What is usual is known after so long, also on a busy machine. Before, a verdict could name a cause but no pattern."""
+HEALTHY_S: Final = LATE_SECONDS + FIRST_SECONDS + USUAL_SECONDS_MIN + 15.0
+"""What is usual is known after so long, also on a busy machine, where callers take some seconds to start. Before, a
+verdict could name a cause but no pattern."""
 PROFILE: Final = "h100x8-llama-70b"
 """Slow enough that a laptop can play all its parts."""
 IN_FLIGHT_MAX: Final = 32
