@@ -70,8 +70,8 @@ def test_figures_at_their_bars_pass() -> None:
     [
         ("chunk_ratio_to_nginx", 3.1, False),
         ("cpu_us_per_request", 1_000.0, True),
-        ("request_ratio_to_nginx", 39.0, True),
-        ("request_ratio_to_nginx", 41.0, False),
+        ("request_ratio_to_nginx", 49.0, True),
+        ("request_ratio_to_nginx", 51.0, False),
         ("added_ttft_ms_p50", 2.9, True),
         ("added_ttft_ms_p50", 3.1, False),
         ("added_ttft_ms_p99", 11.9, True),

@@ -10,7 +10,7 @@ import pytest
 from headgate.cli import demo as demo_verb
 from headgate.cli.demo import INCIDENTS as NAMES
 from headgate.cli.demo import SECRET, Demo, IncidentDemo
-from headgate.cli.demo_incidents import INCIDENTS, RATE
+from headgate.cli.demo_incidents import HEALTHY_S, INCIDENTS, RATE
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
 from headgate.loadtest.senders import Sizes, parse_sender
@@ -47,7 +47,7 @@ def test_an_incident_begins_once_and_says_so(tmp_path: Path, monkeypatch: pytest
     started: list[str] = []
     monkeypatch.setattr(demo, "_start", lambda name, *_: started.append(name))
     demo._begin(None)
-    assert "the incident begins in 40 s" in demo._above()
+    assert f"the incident begins in {HEALTHY_S:.0f} s" in demo._above()
     assert started == ["traffic"]
 
     demo._begins_at = 0.0
