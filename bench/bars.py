@@ -2,7 +2,8 @@
 
 A machine that is slow, or that others use, makes every absolute figure worse and leaves ratios nearly as they are: the
 same code has taken 360 and 640 µs for a request on two days. CI therefore holds ratios to a bar, a request's CPU by
-what nginx takes for one in the same run, and latencies to twice theirs.
+what nginx takes for one in the same run, and latencies to twice theirs; the 99th percentile only where others left the
+core alone, since one stall of the machine is all that it tells otherwise.
 """
 
 from collections.abc import Mapping
@@ -17,12 +18,13 @@ CI: Final = MappingProxyType(
     {"chunk_ratio_to_nginx": 3.0, "request_ratio_to_nginx": 50.0, "added_ttft_ms_p50": 3.0, "added_ttft_ms_p99": 12.0}
 )
 """At most these, on any machine."""
+QUIET_ONLY: Final = ("added_ttft_ms_p99",)
 
 
-def missed_in_ci(figures: Mapping[str, float]) -> list[str]:
-    """One sentence for each bar that CI's measure says is missed."""
+def missed_in_ci(figures: Mapping[str, float], *, quiet: bool) -> list[str]:
+    """One sentence for each bar that CI's measure says is missed; `quiet` is a machine that others leave alone."""
     return [
         f"{name} is {figures[name]:g}, and CI allows at most {most:g}"
         for name, most in CI.items()
-        if not figures[name] <= most
+        if not figures[name] <= most and (quiet or name not in QUIET_ONLY)
     ]
