@@ -1,9 +1,8 @@
 """What must the relay's figures be?
 
-A machine that is slow, or that others use, makes every absolute figure worse and leaves ratios nearly as they are: the
-same code has taken 360 and 640 µs for a request on two days. CI therefore holds ratios to a bar, a request's CPU by
-what nginx takes for one in the same run. Latencies it holds to twice their bars, and only where others left the core
-alone: otherwise they tell how long one waits for it.
+A machine that is slow, or that others use, makes every absolute figure worse and leaves ratios nearly as they are. CI
+therefore holds ratios to a bar, a request's CPU by what nginx takes for one in the same run. Latencies it holds to
+twice their bars, and only where others left the core alone: otherwise they tell how long one waits for it.
 """
 
 from collections.abc import Mapping

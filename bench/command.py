@@ -4,6 +4,7 @@ import argparse
 import shlex
 import signal
 import sys
+from collections.abc import Mapping
 from typing import NoReturn
 
 from bench.targets import GATEWAY
@@ -31,3 +32,8 @@ def _leave(*_: object) -> NoReturn:
 
 def tell(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def listed(figures: Mapping[str, float]) -> str:
+    """One below the other, for people."""
+    return "\n".join(f"{name:<32} {value:>12,}" for name, value in figures.items())

@@ -25,7 +25,7 @@ from statistics import median
 
 import asyncpg
 
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.command import listed, stop_cleanly_on_sigterm, tell
 from bench.cores import started_on, two_cores
 from bench.ledger_fill import fill_day
 from bench.pairs import Load, pairs_of
@@ -91,10 +91,6 @@ async def fill(database: Postgres, rows: int) -> dict[str, float]:
     }
 
 
-def table_of(figures: Mapping[str, float]) -> str:
-    return "\n".join(f"{name:<32} {value:>12,}" for name, value in figures.items())
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench-ledger", description="What the ledger costs.")
     parser.add_argument("--quick", action="store_true", help="fewer pairs, fewer rows")
@@ -110,7 +106,7 @@ def main(arguments: Sequence[str]) -> int:
         tell("a day goes through the real path")
         figures |= asyncio.run(fill(database, args.rows or (QUICK_ROWS if args.quick else ROWS)))
     figures = {"cpu_ratio_on_off": max(figures[f"cpu_ratio_{load}"] for load in LOADS)} | figures
-    print(table_of(figures))
+    print(listed(figures))
     verdict = "met" if figures["cpu_ratio_on_off"] <= RATIO_MAX else "MISSED"
     print(f"cpu_ratio_on_off at most {RATIO_MAX}: {verdict}")
     print(json.dumps(figures), flush=True)

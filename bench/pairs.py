@@ -4,24 +4,16 @@ The two are loaded in turn, pair by pair, on one core, and the generator runs on
 falls on both. Each pair is in another order than the one before.
 """
 
-import json
-import subprocess
-import sys
-from dataclasses import asdict, dataclass
-
-import msgspec
+from dataclasses import dataclass
 
 from bench.command import tell
-from bench.cores import Cores, started_on
-from bench.generator import Measured, Plan
-from bench.targets import ROOT, Target
+from bench.cores import Cores
+from bench.generator import Plan
+from bench.loaded import WrongAnswers, loaded
+from bench.targets import Target
 
 REQUESTS_MIN = 20
 """Fewer in a window tell nothing."""
-
-
-class WrongAnswers(Exception):
-    """Figures of a run in which something failed say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +58,7 @@ def cpu_us(target: Target, load: Load, seconds: float, cores: Cores) -> float:
         pace_ms=load.pace_ms,
         metadata=load.metadata,
     )
-    command = [sys.executable, "-m", "bench.generator", json.dumps(asdict(plan))]
-    with started_on(cores.instruments):
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
-    done = msgspec.json.decode(printed, type=Measured)
-    if done.failed:
-        raise WrongAnswers(f"{done.failed} requests failed, the first by: {done.problem}")
+    done = loaded(target, plan, cores, load="a load that pairs share")
     if done.requests < REQUESTS_MIN:
         raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
     return done.cpu_ns / 1e3 / (done.chunks / load.chunks if load.by_chunks else done.requests)

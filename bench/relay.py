@@ -11,21 +11,19 @@ Progress goes to stderr; to stdout a table for people and, as the last line, the
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-
-import msgspec
 
 from bench.bars import MUST, missed_in_ci
 from bench.command import add_common_arguments, stop_cleanly_on_sigterm, tell
-from bench.cores import Cores, TooFewCores, started_on, two_cores
+from bench.cores import Cores, TooFewCores, two_cores
 from bench.generator import Measured, Plan
-from bench.targets import ROOT, MissingPart, Target, find_nginx, gateway, nginx, upstream
+from bench.loaded import WrongAnswers, loaded
+from bench.targets import MissingPart, Target, find_nginx, gateway, nginx, upstream
 from tests.support.processes import ProcessFailedError
 
 ROUNDS = 3
@@ -51,10 +49,6 @@ FIGURES = (
     "added_ttft_ms_p50",
     "added_ttft_ms_p99",
 )
-
-
-class WrongAnswers(Exception):
-    """Figures of a run in which something failed say nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,15 +239,7 @@ def measured(measure: Measure, target: Target, seconds: float, cores: Cores) -> 
         seconds=seconds,
         **measure.plan,  # pyright: ignore[reportArgumentType]
     )
-    command = [sys.executable, "-m", "bench.generator", json.dumps(asdict(plan))]
-    with started_on(cores.instruments):
-        printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, cwd=ROOT).stdout
-    done = msgspec.json.decode(printed, type=Measured)
-    if done.failed:
-        raise WrongAnswers(
-            f"{done.failed} requests to {target.name} failed under {measure.name}, the first by: {done.problem}; "
-            f"the end of its log:\n{target.process.log()[-2000:]}"
-        )
+    done = loaded(target, plan, cores, load=measure.name)
     sent = plan.connections * seconds * 1000 / plan.pace_ms if measure.name == "chunks" else 0
     if done.chunks < KEEPS_UP_SHARE_MIN * sent:
         tell(f"{target.name} delivered {done.chunks} of {sent:.0f} chunks: a core was full, so the figures are too low")

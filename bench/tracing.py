@@ -31,7 +31,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
-from bench.command import stop_cleanly_on_sigterm
+from bench.command import listed, stop_cleanly_on_sigterm
 from bench.cores import started_on, two_cores
 from bench.pairs import Load, pairs_of
 from bench.targets import gateway, upstream
@@ -145,10 +145,6 @@ def _cpu_ns(make: Callable[[], bytes]) -> float:
     return (process_time_ns() - began) / (TRACES // 5)
 
 
-def table_of(figures: Mapping[str, float]) -> str:
-    return "\n".join(f"{name:<32} {value:>12,}" for name, value in figures.items())
-
-
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench-tracing", description="What traces cost a gateway.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter pairs")
@@ -160,7 +156,7 @@ def main(arguments: Sequence[str]) -> int:
     pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if args.quick else (PAIRS, SECONDS)
     found = measure_cpu(pairs=pairs, seconds=seconds) | measure_ways()
     figures = {"cpu_ratio_on_off": found.pop("cpu_ratio_streamed")} | found
-    print(table_of(figures))
+    print(listed(figures))
     verdict = "met" if figures["cpu_ratio_on_off"] <= RATIO_MAX else "MISSED"
     print(f"cpu_ratio_on_off at most {RATIO_MAX:.2f}: {verdict}")
     print(json.dumps(figures), flush=True)
