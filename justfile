@@ -43,9 +43,10 @@ docs:
     {{ bin }}/python scripts/write_metrics_page.py
     {{ bin }}/headgate dashboards --out deploy/grafana
 
+# Those of properties, three times as slow while they are measured, are run by `just test`.
 # The core and the model, every branch, by their own tests.
 cover:
-    {{ bin }}/pytest -n auto --dist worksteal tests/core tests/properties tests/replay tests/model \
+    {{ bin }}/pytest -n auto --dist worksteal tests/core tests/replay tests/model \
         --cov=headgate.core --cov=headgate.model --cov-branch --cov-fail-under=100
 
 # The tests against real llama.cpp; one at a time, since engine and tests share the cores.

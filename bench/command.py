@@ -1,4 +1,4 @@
-"""What do both benchmarks have in common as commands? What they say to people, and how they are told to stop."""
+"""What do benchmarks have in common as commands? What they say to people, and how they are told to stop."""
 
 import argparse
 import shlex
@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from bench.targets import GATEWAY
+
+
+class WrongAnswers(Exception):
+    """Figures of a run in which something failed say nothing."""
 
 
 def add_common_arguments(parser: argparse.ArgumentParser, *, bar: str) -> None:

@@ -7,13 +7,10 @@ from dataclasses import asdict
 
 import msgspec
 
+from bench.command import WrongAnswers
 from bench.cores import Cores, started_on
 from bench.generator import Measured, Plan
 from bench.targets import ROOT, Target
-
-
-class WrongAnswers(Exception):
-    """Figures of a run in which something failed say nothing."""
 
 
 def loaded(target: Target, plan: Plan, cores: Cores, *, load: str) -> Measured:

@@ -6,10 +6,10 @@ falls on both. Each pair is in another order than the one before.
 
 from dataclasses import dataclass
 
-from bench.command import tell
+from bench.command import WrongAnswers, tell
 from bench.cores import Cores
 from bench.generator import Plan
-from bench.loaded import WrongAnswers, loaded
+from bench.loaded import loaded
 from bench.targets import Target
 
 REQUESTS_MIN = 20

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.bars import MUST, missed_in_ci
-from bench.command import add_common_arguments, stop_cleanly_on_sigterm, tell
+from bench.command import WrongAnswers, add_common_arguments, stop_cleanly_on_sigterm, tell
 from bench.cores import Cores, TooFewCores, two_cores
 from bench.generator import Measured, Plan
-from bench.loaded import WrongAnswers, loaded
+from bench.loaded import loaded
 from bench.targets import MissingPart, Target, find_nginx, gateway, nginx, upstream
 from tests.support.processes import ProcessFailedError
 

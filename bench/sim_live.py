@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench.command import stop_cleanly_on_sigterm, tell
-from bench.sim_live_sides import Machine, Side, WrongAnswers, live, simulated, steady
+from bench.command import WrongAnswers, stop_cleanly_on_sigterm, tell
+from bench.sim_live_sides import Machine, Side, live, simulated, steady
 from bench.sim_live_workload import Workload
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND

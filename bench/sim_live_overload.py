@@ -20,10 +20,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.command import WrongAnswers, stop_cleanly_on_sigterm, tell
 from bench.sim_live import lagged
 from bench.sim_live_overload_workload import CALLERS, INTERACTIVE, OverloadWorkload
-from bench.sim_live_sides import Machine, Side, WrongAnswers, live, simulated
+from bench.sim_live_sides import Machine, Side, live, simulated
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, ClassName
 from headgate.simulation.report.spread import Spread

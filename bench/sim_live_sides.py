@@ -19,6 +19,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from bench.command import WrongAnswers
 from bench.sim_live_workload import CLASS, ROLE_TOKENS, Workload, write_trace
 from headgate.config.load import load
 from headgate.config.settings import Settings
@@ -41,10 +42,6 @@ DRAIN_S = 60
 SETTLED_NS = SECOND
 """When the simulator's first request is due: as in life, the gateway has found its engines ready before."""
 START_SECONDS_MAX = 20.0
-
-
-class WrongAnswers(Exception):
-    """Figures of a run in which something failed say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.cell_live import added, fairness, throughput
-from bench.cell_live.gateways import WrongAnswers
-from bench.command import stop_cleanly_on_sigterm, tell
+from bench.command import WrongAnswers, stop_cleanly_on_sigterm, tell
 from bench.cores import TooFewCores, two_cores
 from bench.stores import redis, valkey
 from bench.targets import MissingPart

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from bench.command import WrongAnswers
 from bench.cores import started_on
 from bench.generator import Measured, Plan
 from bench.targets import GATEWAY, ROOT, MissingPart
@@ -33,10 +34,6 @@ SECRET = secrets.token_urlsafe(24)
 KEYS: Mapping[str, str] = {"interactive": secrets.token_urlsafe(24), "batch": secrets.token_urlsafe(24)}
 """Of one tenant for each class."""
 START_S_MAX = 30.0
-
-
-class WrongAnswers(Exception):
-    """Figures of a run in which something failed say nothing."""
 
 
 @dataclass(frozen=True, slots=True)

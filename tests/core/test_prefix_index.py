@@ -100,6 +100,13 @@ def test_no_endpoint_and_no_pool_has_more_than_its_share_of_memory() -> None:
     assert small.depth(3, prompt(39, 10)) == 10
 
 
+def test_a_prompt_without_a_beginning_is_nobodys() -> None:
+    index = PrefixIndex()
+    index.note(0, (), 1_000)
+
+    assert (index.size, index.depth(0, ())) == (0, 0)
+
+
 def test_prompts_that_come_again_and_again_do_not_pile_up() -> None:
     index = PrefixIndex()
     trunk = prompt(0, 30)

@@ -65,6 +65,7 @@ class Books:
     open: dict[str, str] = field(default_factory=dict)
     """Requests that were let in, and whose they are."""
     attempts: dict[str, int] = field(default_factory=dict)
+    """The last of each that was sent anywhere: where the endpoint has been given up for a while, none is."""
     spent: dict[tuple[str, Period], int] = field(default_factory=dict)
     beyond: int = 0
     """What bills came to above their reservations, all together."""
@@ -111,11 +112,11 @@ class Books:
             case "policy":
                 self.limit = 100 + 10 * one
                 self.handle(changed(a_spending_policy(self.limit, self.price), f"h{self.number}"))
-            case "answer" if name:
+            case "answer" if name in self.attempts:
                 usage = Usage(1 + other, one, 0, UsageSource.ENGINE)
                 request_id, attempt = RequestId(name), self.attempts[name]
                 self.handle(AttemptEnded(request_id, attempt, AttemptEnding.COMPLETED, usage=usage))
-            case "fail" if name:
+            case "fail" if name in self.attempts:
                 self.handle(failed(name, self.attempts[name]))
             case "leave" if name:
                 self.handle(client_left(name))

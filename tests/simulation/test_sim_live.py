@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.command import WrongAnswers
 from bench.sim_live import ENDLESS, FIGURES, RATIO_MAX, Figure, as_data, check_same_requests, compare, table_of
-from bench.sim_live_sides import Machine, Side, WrongAnswers, simulated, steady
+from bench.sim_live_sides import Machine, Side, simulated, steady
 from bench.sim_live_workload import ROLE_TOKENS, Workload, busy, write_trace
 from headgate.model.outcome import Outcome
 from headgate.model.units import MILLISECOND, SECOND, Instant

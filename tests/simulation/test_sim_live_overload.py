@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from bench.command import WrongAnswers
 from bench.sim_live_overload import POINTS_MAX, as_data, check_same_requests, compare, table_of
 from bench.sim_live_overload_workload import BATCH, CALLERS, INTERACTIVE, TENANTS, OverloadWorkload
-from bench.sim_live_sides import Machine, Side, WrongAnswers, simulated
+from bench.sim_live_sides import Machine, Side, simulated
 from bench.sim_live_workload import busy
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Instant

@@ -56,6 +56,8 @@ classes:
     # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
     # ttft: 2s
     # tpot: 100ms
+    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
+    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
     # Twice what {places} places serve in 5 s when an answer takes 5 s, 16 at least; whoever came later would expire.
     queue_length_max: {interactive}
     # Half of it, so that one tenant's burst leaves room for the others.
@@ -83,6 +85,8 @@ classes:
     # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
     # ttft: 20s
     # tpot: 150ms
+    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
+    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
     # Twice what {places} places serve in 30 s when an answer takes 5 s, 16 at least.
     queue_length_max: {interactive}
     # Half of it: a burst usually comes from one tenant, and the others go on beside it.
@@ -111,6 +115,8 @@ classes:
     # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
     # ttft: 5s
     # tpot: 150ms
+    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
+    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
     # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least, and half of it for one tenant.
     queue_length_max: {interactive}
     queue_length_per_tenant_max: {interactive_each}
@@ -146,6 +152,8 @@ classes:
     # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
     # ttft: 2s
     # tpot: 100ms
+    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
+    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
     # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least; whoever came later would expire.
     queue_length_max: {interactive}
     # Half of it, in each class, so that one tenant's burst leaves room for the others.
