@@ -43,7 +43,7 @@ docs:
     {{ bin }}/python scripts/write_metrics_page.py
     {{ bin }}/headgate dashboards --out deploy/grafana
 
-# Those of properties, three times as slow while they are measured, are run by `just test`.
+# Those of properties, which measuring makes much slower, are run by `just test`.
 # The core and the model, every branch, by their own tests.
 cover:
     {{ bin }}/pytest -n auto --dist worksteal tests/core tests/replay tests/model \

@@ -37,14 +37,14 @@ def pairs_of(
     found: list[tuple[float, float]] = []
     for number in range(pairs):
         order = (on, off) if number % 2 else (off, on)
-        costs = {target.port: cpu_us(target, load, seconds, cores) for target in order}
+        costs = {target.port: cpu_us(target, name, load, seconds, cores) for target in order}
         found.append((costs[on.port], costs[off.port]))
         told = f"{found[-1][0]:.0f} µs with, {found[-1][1]:.0f} µs without: {found[-1][0] / found[-1][1]:.3f}"
         tell(f"{name} {number + 1}/{pairs}: {told}")
     return found
 
 
-def cpu_us(target: Target, load: Load, seconds: float, cores: Cores) -> float:
+def cpu_us(target: Target, name: str, load: Load, seconds: float, cores: Cores) -> float:
     plan = Plan(
         port=target.port,
         key=target.key,
@@ -58,7 +58,7 @@ def cpu_us(target: Target, load: Load, seconds: float, cores: Cores) -> float:
         pace_ms=load.pace_ms,
         metadata=load.metadata,
     )
-    done = loaded(target, plan, cores, load="a load that pairs share")
+    done = loaded(target, plan, cores, load=name)
     if done.requests < REQUESTS_MIN:
         raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
     return done.cpu_ns / 1e3 / (done.chunks / load.chunks if load.by_chunks else done.requests)

@@ -4,15 +4,14 @@ import os
 import socket
 from itertools import count, islice
 
-# Where the system takes ports for whoever connects or listens without naming one begins at 32768. Those given here lie
-# below, and each run of tests begins elsewhere: a port that was free a moment ago is then not taken by somebody else
-# before its user listens on it.
+# The system gives ports from 32768 on to whoever connects, or listens without naming one. Those given here lie below,
+# and each process begins elsewhere: another will hardly take what was free a moment ago before its user listens on it.
 _FIRST, _PAST = 20_000, 32_000
 _OFFSETS = count(os.getpid() * 997)
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that is given to nobody else for as long as there are others."""
+    """A port that nobody listens on. This process gives it to nobody else before it has given all others."""
     return free_ports(1)[0]
 
 

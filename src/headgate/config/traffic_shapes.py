@@ -34,16 +34,29 @@ class Shape:
     drain_grace: str
     drain_reason: str
     queues: Mapping[str, Queue]
+    ttft: str
+    tpot: str
+    """What those who wait may count on, as a suggestion."""
     classes: str
-    """The section `classes`; {NAME} and {NAME_each} stand for the bounds of the class's queue."""
+    """The section `classes`; {NAME} and {NAME_each} stand for the bounds of the class's queue, {targets} for the two
+    above."""
 
     def section(self, places: int) -> str:
         bounds: dict[str, int] = {}
         for name, queue in self.queues.items():
             bounds[name] = queue.length(places)
             bounds[f"{name}_each"] = bounds[name] // 2
-        return self.classes.format(places=places, **bounds)
+        targets = _TARGETS.format(ttft=self.ttft, tpot=self.tpot)
+        return self.classes.format(places=places, targets=targets, **bounds)
 
+
+_TARGETS = """\
+    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
+    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
+    # ttft: {ttft}
+    # tpot: {tpot}
+    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
+    # objectives: {{ttft_percent: 99, served_percent: 99.5}}"""
 
 _CHAT = """\
 classes:
@@ -52,12 +65,7 @@ classes:
     band: 0
     # Who has waited 5 s presses the button again. Refused at once with a Retry-After, the caller can say so instead.
     queue_wait_max: 5s
-    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
-    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
-    # ttft: 2s
-    # tpot: 100ms
-    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
-    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
+{targets}
     # Twice what {places} places serve in 5 s when an answer takes 5 s, 16 at least; whoever came later would expire.
     queue_length_max: {interactive}
     # Half of it, so that one tenant's burst leaves room for the others.
@@ -81,12 +89,7 @@ classes:
     # A burst brings several times what the engines run at once and is over within a minute. Whoever waits it out gets
     # an answer; refused and retried, the same requests would come back as the next burst.
     queue_wait_max: 30s
-    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
-    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
-    # ttft: 20s
-    # tpot: 150ms
-    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
-    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
+{targets}
     # Twice what {places} places serve in 30 s when an answer takes 5 s, 16 at least.
     queue_length_max: {interactive}
     # Half of it: a burst usually comes from one tenant, and the others go on beside it.
@@ -111,12 +114,7 @@ classes:
     band: 0
     unnamed: false
     queue_wait_max: 10s
-    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
-    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
-    # ttft: 5s
-    # tpot: 150ms
-    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
-    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
+{targets}
     # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least, and half of it for one tenant.
     queue_length_max: {interactive}
     queue_length_per_tenant_max: {interactive_each}
@@ -148,12 +146,7 @@ classes:
     band: 0
     # People wait ten seconds at most.
     queue_wait_max: 10s
-    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
-    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
-    # ttft: 2s
-    # tpot: 100ms
-    # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
-    # objectives: {{ttft_percent: 99, served_percent: 99.5}}
+{targets}
     # Twice what {places} places serve in 10 s when an answer takes 5 s, 16 at least; whoever came later would expire.
     queue_length_max: {interactive}
     # Half of it, in each class, so that one tenant's burst leaves room for the others.
@@ -188,6 +181,8 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_grace="30s",
             drain_reason="as long as an answer that somebody reads usually takes",
             queues={"interactive": Queue(5, 5), "long": Queue(15, 20)},
+            ttft="2s",
+            tpot="100ms",
             classes=_CHAT,
         ),
         "bursty": Shape(
@@ -195,6 +190,8 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_grace="1m",
             drain_reason="long enough for a burst that waits to be served",
             queues={"interactive": Queue(30, 5), "long": Queue(60, 20)},
+            ttft="20s",
+            tpot="150ms",
             classes=_BURSTY,
         ),
         "batch": Shape(
@@ -202,6 +199,8 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_grace="5m",
             drain_reason="long answers are dear to begin again",
             queues={"interactive": Queue(10, 5), "batch": Queue(3600, 30)},
+            ttft="5s",
+            tpot="150ms",
             classes=_BATCH,
         ),
         "mixed": Shape(
@@ -209,6 +208,8 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_grace="1m",
             drain_reason="long enough for people; jobs ask again",
             queues={"interactive": Queue(10, 5), "long": Queue(30, 20), "batch": Queue(600, 30)},
+            ttft="2s",
+            tpot="100ms",
             classes=_MIXED,
         ),
     }
