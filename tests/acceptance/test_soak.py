@@ -18,6 +18,8 @@ import aiohttp
 import pytest
 import yaml
 
+from headgate.telemetry.decisions import REQUESTS_MAX
+from headgate.telemetry.records.keeper import RECENT_MAX
 from headgate.wire.keys import digest, format_digest
 from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
 from tests.support.ports import free_port
@@ -31,6 +33,10 @@ RATE = 25.0
 KEYS_EVERY_S = 5.0
 SECRET = "the secret of the soak test"
 TENANTS = 20
+# What a gateway remembers on purpose (the latest requests, and traces that nobody takes) is full after so many. Filled
+# at the pace of the soak it would still grow when growth is looked for.
+REMEMBERED = RECENT_MAX * 3 // 2
+FILLERS = 16
 FAULTS = ("--error-rate", "0.02", "--reset-rate", "0.02", "--truncate-rate", "0.02", "--stall-every", "60")
 RECORDS_BYTES_MAX = 16 * 1024 * 1024
 EMPTY = ("requests", "attempts", "lines", "metered_requests")
@@ -46,6 +52,21 @@ class Soak:
         self.old_keys = ["hg-never-known"]
         self.seen: Counter[str] = Counter()
         self.resident: list[float] = []
+
+    async def fill(self) -> None:
+        """Short calls, as many as are remembered, so that what is seen to grow afterwards is what nobody bounds."""
+        body = chat("word", model="sim", stream=True, max_tokens=4)
+        headers = {"authorization": f"Bearer {self.keys['tenant-0']}"}
+
+        async def some() -> None:
+            for _ in range(REMEMBERED // FILLERS):
+                with suppress(aiohttp.ClientError):
+                    async with self.gateway.post(body, headers=headers) as answer:
+                        await answer.read()
+
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(FILLERS):
+                callers.create_task(some())
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -106,10 +127,14 @@ async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None
         # Nobody listens there: what is to be sent waits, and is dropped in the end.
         config["tracing"] = {"endpoint": f"http://127.0.0.1:{free_port()}", "sample_percent": 100}
         async with gateway_beside(config, tmp_path) as (gateway, process):
-            floor = (await gateway.status())["held"]
+            first = await gateway.status()
+            floor = first["held"]
             soak = Soak(gateway, process, config)
             soak.new_keys()
             os.kill(process.pid, signal.SIGHUP)
+            await gateway.until(lambda status: status["config_hash"] != first["config_hash"])
+            await soak.fill()
+            assert (await gateway.status())["explainable"] >= REQUESTS_MAX
             await soak.run()
             await gateway.until_idle(seconds_max=60)
             held = await settled(gateway, floor)
@@ -125,6 +150,7 @@ async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None
     assert {"401", "404", "left or broken"} <= set(soak.seen)
     early, late = thirds(soak.resident)
     print(f"resident MiB: {early:.1f} in the second third, {late:.1f} in the last")
+    print("every twenty seconds:", *(f"{mib:.1f}" for mib in soak.resident[::20]))
     assert late < 1.05 * early
 
 
