@@ -49,6 +49,13 @@ def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headgate.compose.engines.EngineWatch", quick)
 
 
+@pytest.fixture
+def patient_watch(quick_watch: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As often, but on a machine that others use as well a page that comes late is not taken for one that is lost."""
+    patient = partial(EngineWatch, interval_s=0.05, timeout_s=4.0, stale_after_s=10.0)
+    monkeypatch.setattr("headgate.compose.engines.EngineWatch", patient)
+
+
 async def series_of(gateway: RunningGateway) -> dict[str, float]:
     """Every sample of the metrics page, by its name and labels as they are written."""
     async with gateway.http.get(gateway.admin_url + "/metrics") as answer:

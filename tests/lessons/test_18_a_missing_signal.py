@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.lessons.scraped import STALE_AFTER_S, ScrapedEngine, quick_watch, series_of
+from tests.lessons.scraped import STALE_AFTER_S, ScrapedEngine, patient_watch, quick_watch, series_of
 from tests.support.fake_engine import FakeEngine
 from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_in_loop
 
-__all__ = ["quick_watch"]
+__all__ = ["patient_watch", "quick_watch"]
 
 pytestmark = pytest.mark.usefixtures("quick_watch")
 
@@ -78,6 +78,7 @@ async def test_an_older_name_of_a_metric_is_shown_as_the_source(tmp_path: Path) 
     assert found["problems"] == []
 
 
+@pytest.mark.usefixtures("patient_watch")
 async def test_a_signal_that_is_missing_from_the_start_is_told_once_in_every_place(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -101,6 +102,7 @@ async def test_a_signal_that_is_missing_from_the_start_is_told_once_in_every_pla
     ]
 
 
+@pytest.mark.usefixtures("patient_watch")
 async def test_a_signal_that_goes_missing_and_comes_back_is_told_once_each(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,6 @@
 """Which real parts make a gateway, and how are they put together?
 
-The only place that turns configuration into things that run. Every part gets plain arguments;
+The only place that turns configuration into things that run. Every part gets plain arguments (`plain`);
 none of them sees the configuration.
 """
 
@@ -13,6 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from headgate import __version__
+from headgate.compose import plain
 from headgate.compose.accounts import Accounts
 from headgate.compose.cell import cell_figures, cell_now, cell_status, open_cell, open_registry
 from headgate.compose.engines import Engines
@@ -31,8 +32,8 @@ from headgate.edge import request_record
 from headgate.edge.admin import AdminApp
 from headgate.edge.admin_api import AdminApi
 from headgate.edge.batching import Batchers
-from headgate.edge.connection import Bounds, Refused
-from headgate.edge.door import Door, DoorLimits
+from headgate.edge.connection import Refused
+from headgate.edge.door import Door
 from headgate.edge.large_bodies import LargeBodies
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import Replies
@@ -43,9 +44,7 @@ from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
 from headgate.model.limits import LimitsLeft
 from headgate.model.outcome import Outcome
-from headgate.model.policy import BatchRules
-from headgate.model.scaling import ScalingRules
-from headgate.model.units import SECOND, ClassName, Duration, EndpointId, PoolName, RequestId, TenantId
+from headgate.model.units import SECOND, Duration, EndpointId, PoolName, RequestId, TenantId
 from headgate.ports.fleet import Phase
 from headgate.ports.observer import Observer
 from headgate.telemetry.live import GatewayNow
@@ -90,7 +89,7 @@ class Gateway:
         self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._directory_changed)
         self._session = open_session()
         self._accounts.open_notices(self._session)
-        self._scaling = Scaling(_scaling_rules(settings))
+        self._scaling = Scaling(plain.scaling_rules(settings))
         self._cell: CellHost | None = None
         self._host = self._open_host((*self._sight.of_requests, *observers), worker)
         self._engines = Engines(self._session, self._host.tell, self._host.summary)
@@ -126,15 +125,15 @@ class Gateway:
             engines=self._batchers,
             attempts=self._attempts,
             access=self._accounts.access(settings, self._limits_left, self._host.budgets_left),
-            limits=_door_limits(settings),
+            limits=plain.door_limits(settings),
             replies=Replies(settings.error_docs, settings.quote_engine_errors),
             turned_away=self._meters.turned_away,
             read_large=self._large_bodies.read,
             cap_large=self._large_bodies.cap,
             zone=settings.zone,
-            metadata_names=_metadata_names(settings),
+            metadata_names=plain.metadata_names(settings),
             records=self._sight,
-            sample_ppm=_sample_ppm(settings),
+            sample_ppm=plain.sample_ppm(settings),
         )
 
     def _open_registry(self) -> "Registry | None":
@@ -198,7 +197,7 @@ class Gateway:
 
     def _listen(self) -> tuple[Listener, ...]:
         """The one for callers, where there are any, and last the one for operators."""
-        bounds = _bounds(self._settings)
+        bounds = plain.bounds(self._settings)
         if not self._serves:
             return (Listener(self._admin, bind(*self._settings.admin_listen), bounds),)
         for_callers = bind(*self._settings.listen, shared=self._shared)
@@ -336,27 +335,27 @@ class Gateway:
         before, self._settings = self._settings, settings
         if self._keda is not None:
             self._keda.changed()
-        if _listeners(before) != _listeners(settings):
+        if plain.listeners(before) != plain.listeners(settings):
             tell(logging.WARNING, "another listen address needs a restart")
         if before.cell != settings.cell:
             tell(logging.WARNING, "another cell needs a restart")
         self._accounts.change_to(settings)
         self._sight.change_to(settings)
         self._admin.api = self._open_admin_api(settings)
-        self._door.limits = _door_limits(settings)
+        self._door.limits = plain.door_limits(settings)
         self._door.replies = Replies(settings.error_docs, settings.quote_engine_errors)
         self._door.zone = settings.zone
-        self._door.metadata_names = _metadata_names(settings)
-        self._door.sample_ppm = _sample_ppm(settings)
+        self._door.metadata_names = plain.metadata_names(settings)
+        self._door.sample_ppm = plain.sample_ppm(settings)
         for listener in self._listeners:
-            listener.connections.bounds = _bounds(settings)
+            listener.connections.bounds = plain.bounds(settings)
         self._take_over(settings)
 
     def _take_over(self, settings: Settings) -> None:
         """Brings door, scheduler, fleets, engines and probes to what the settings say."""
         self._take_policy(settings)
-        self._scaling.change_rules(_scaling_rules(settings))
-        self._batchers.change(_batch_rules(settings), _first_token_ns(settings))
+        self._scaling.change_rules(plain.scaling_rules(settings))
+        self._batchers.change(plain.batch_rules(settings), plain.first_token_ns(settings))
         self._fleets.change_to(settings.pools)
         self._follow_fleets()
 
@@ -514,57 +513,9 @@ class Gateway:
         return {"cell": cell_status(self._cell, self._settings.cell, staged)}
 
 
-def _listeners(settings: Settings) -> tuple[object, ...]:
-    return settings.listen, settings.admin_listen, settings.scaler_listen
-
-
-def _batch_rules(settings: Settings) -> dict[PoolName, BatchRules]:
-    return {pool.name: pool.batching for pool in settings.pools if pool.batching is not None}
-
-
-def _first_token_ns(settings: Settings) -> dict[ClassName, Duration]:
-    return {each.name: each.ttft_ns for each in settings.policy.classes if each.ttft_ns is not None}
-
-
-def _scaling_rules(settings: Settings) -> dict[PoolName, ScalingRules]:
-    return {pool.name: pool.scaling for pool in settings.pools if pool.scaling is not None}
-
-
 def _open_files() -> int:
     """Sockets and files of this process, where the system tells."""
     try:
         return len(os.listdir("/proc/self/fd"))  # noqa: PTH208 (names are not wanted, only their number)
     except OSError:
         return 0
-
-
-def _metadata_names(settings: Settings) -> tuple[str, ...]:
-    return () if settings.ledger is None else settings.ledger.metadata
-
-
-def _sample_ppm(settings: Settings) -> int | None:
-    return None if settings.tracing is None else settings.tracing.sample_ppm
-
-
-def _door_limits(settings: Settings) -> DoorLimits:
-    limits = settings.limits
-    return DoorLimits(
-        body_bytes_max=limits.body_bytes_max,
-        bodies_bytes_max=limits.bodies_bytes_max,
-        requests_open_max=limits.requests_open_max,
-        receive_s_max=limits.receive_ns_max / SECOND,
-    )
-
-
-def _bounds(settings: Settings) -> Bounds:
-    limits = settings.limits
-    return Bounds(
-        head_bytes_max=limits.head_bytes_max,
-        headers_max=limits.headers_max,
-        body_bytes_max=limits.body_bytes_max,
-        head_s_max=limits.head_ns_max / SECOND,
-        receive_s_max=limits.receive_ns_max / SECOND,
-        idle_s_max=limits.idle_ns_max / SECOND,
-        stall_s_max=limits.client_stall_ns_max / SECOND,
-        connections_open_max=limits.connections_open_max,
-    )
