@@ -1,6 +1,6 @@
 """Which real parts make a gateway, and how are they put together?
 
-The only place that turns configuration into things that run. Every part gets plain arguments (`plain`);
+The only place that turns configuration into things that run. Every part gets plain `arguments`;
 none of them sees the configuration.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from headgate import __version__
-from headgate.compose import plain
+from headgate.compose import arguments
 from headgate.compose.accounts import Accounts
 from headgate.compose.cell import cell_figures, cell_now, cell_status, open_cell, open_registry
 from headgate.compose.engines import Engines
@@ -89,7 +89,7 @@ class Gateway:
         self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._directory_changed)
         self._session = open_session()
         self._accounts.open_notices(self._session)
-        self._scaling = Scaling(plain.scaling_rules(settings))
+        self._scaling = Scaling(arguments.scaling_rules(settings))
         self._cell: CellHost | None = None
         self._host = self._open_host((*self._sight.of_requests, *observers), worker)
         self._engines = Engines(self._session, self._host.tell, self._host.summary)
@@ -125,15 +125,15 @@ class Gateway:
             engines=self._batchers,
             attempts=self._attempts,
             access=self._accounts.access(settings, self._limits_left, self._host.budgets_left),
-            limits=plain.door_limits(settings),
+            limits=arguments.door_limits(settings),
             replies=Replies(settings.error_docs, settings.quote_engine_errors),
             turned_away=self._meters.turned_away,
             read_large=self._large_bodies.read,
             cap_large=self._large_bodies.cap,
             zone=settings.zone,
-            metadata_names=plain.metadata_names(settings),
+            metadata_names=arguments.metadata_names(settings),
             records=self._sight,
-            sample_ppm=plain.sample_ppm(settings),
+            sample_ppm=arguments.sample_ppm(settings),
         )
 
     def _open_registry(self) -> "Registry | None":
@@ -197,7 +197,7 @@ class Gateway:
 
     def _listen(self) -> tuple[Listener, ...]:
         """The one for callers, where there are any, and last the one for operators."""
-        bounds = plain.bounds(self._settings)
+        bounds = arguments.bounds(self._settings)
         if not self._serves:
             return (Listener(self._admin, bind(*self._settings.admin_listen), bounds),)
         for_callers = bind(*self._settings.listen, shared=self._shared)
@@ -335,27 +335,27 @@ class Gateway:
         before, self._settings = self._settings, settings
         if self._keda is not None:
             self._keda.changed()
-        if plain.listeners(before) != plain.listeners(settings):
+        if _listeners(before) != _listeners(settings):
             tell(logging.WARNING, "another listen address needs a restart")
         if before.cell != settings.cell:
             tell(logging.WARNING, "another cell needs a restart")
         self._accounts.change_to(settings)
         self._sight.change_to(settings)
         self._admin.api = self._open_admin_api(settings)
-        self._door.limits = plain.door_limits(settings)
+        self._door.limits = arguments.door_limits(settings)
         self._door.replies = Replies(settings.error_docs, settings.quote_engine_errors)
         self._door.zone = settings.zone
-        self._door.metadata_names = plain.metadata_names(settings)
-        self._door.sample_ppm = plain.sample_ppm(settings)
+        self._door.metadata_names = arguments.metadata_names(settings)
+        self._door.sample_ppm = arguments.sample_ppm(settings)
         for listener in self._listeners:
-            listener.connections.bounds = plain.bounds(settings)
+            listener.connections.bounds = arguments.bounds(settings)
         self._take_over(settings)
 
     def _take_over(self, settings: Settings) -> None:
         """Brings door, scheduler, fleets, engines and probes to what the settings say."""
         self._take_policy(settings)
-        self._scaling.change_rules(plain.scaling_rules(settings))
-        self._batchers.change(plain.batch_rules(settings), plain.first_token_ns(settings))
+        self._scaling.change_rules(arguments.scaling_rules(settings))
+        self._batchers.change(arguments.batch_rules(settings), arguments.first_token_ns(settings))
         self._fleets.change_to(settings.pools)
         self._follow_fleets()
 
@@ -511,6 +511,10 @@ class Gateway:
             return {}
         staged = None if self._staged is None else self._accounts.policy_hash(self._staged)
         return {"cell": cell_status(self._cell, self._settings.cell, staged)}
+
+
+def _listeners(settings: Settings) -> tuple[object, ...]:
+    return settings.listen, settings.admin_listen, settings.scaler_listen
 
 
 def _open_files() -> int:

@@ -1,4 +1,4 @@
-"""What do the settings say to each part, in the part's own words?"""
+"""Which arguments do the parts of a gateway get from the settings?"""
 
 from headgate.config.settings import Settings
 from headgate.edge.connection import Bounds
@@ -6,10 +6,6 @@ from headgate.edge.door import DoorLimits
 from headgate.model.policy import BatchRules
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import SECOND, ClassName, Duration, PoolName
-
-
-def listeners(settings: Settings) -> tuple[object, ...]:
-    return settings.listen, settings.admin_listen, settings.scaler_listen
 
 
 def batch_rules(settings: Settings) -> dict[PoolName, BatchRules]:
