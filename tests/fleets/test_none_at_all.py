@@ -73,7 +73,9 @@ async def test_those_beyond_the_hold_and_those_who_do_not_wait_are_told_when_to_
 async def test_a_gateway_process_starts_engines_when_it_is_asked_and_gives_up_the_last_when_nobody_does(
     tmp_path: Path,
 ) -> None:
-    config = a_config_of_none(tmp_path, hold_max=4, period="50ms", cold_start="1s", idle="1s", settle="0s")
+    # Beside other tests a start may take some seconds. Were it said to take one, endpoints would be given back before
+    # they have started, be wanted again at once, and then be kept for long.
+    config = a_config_of_none(tmp_path, hold_max=4, period="50ms", cold_start="5s", idle="1s", settle="0s")
     async with gateway_beside(config, tmp_path, wait_for=0) as (gateway, process):
         held = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(4)]
         await gateway.until(lambda status: status["held_for_start"] == {"small": 4})
