@@ -22,6 +22,7 @@ check:
     {{ bin }}/ruff format --check
     {{ bin }}/basedpyright
     {{ bin }}/lint-imports
+    {{ bin }}/lint-imports --config testing/importlinter.toml
     {{ bin }}/python scripts/check_shape.py
 
 # Put the code into its format and mend what can be mended by itself.

@@ -39,10 +39,10 @@ import yaml
 from bench.command import stop_cleanly_on_sigterm, tell
 from bench.cores import TooFewCores, cpu_ns_between, cpu_times, family_of, started_on, two_cores
 from bench.small_gguf import shrink
-from bench.targets import GATEWAY, MissingPart
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess, ProcessFailedError
-from tests.support.real_engines import (
+from bench.targets import GATEWAY
+from testing.ports import free_port
+from testing.processes import ChildProcess, MissingPart, ProcessFailedError
+from testing.real_engines import (
     LLAMACPP_START_SECONDS_MAX,
     MODEL,
     ROOT,
@@ -53,7 +53,7 @@ from tests.support.real_engines import (
     running,
     vllm_variables,
 )
-from tests.support.real_triton import triton
+from testing.real_triton import triton
 
 DELAYS_MS = (0, 1, 2, 5, 10, 20)
 """How long a request may be held."""

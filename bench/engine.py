@@ -33,10 +33,10 @@ import uvloop
 from bench.command import add_common_arguments, stop_cleanly_on_sigterm, tell
 from bench.confidence import PAIRS_MIN, Interval, interval_of
 from bench.cores import TooFewCores, started_on, two_cores
-from bench.targets import MissingPart, gateway
+from bench.targets import gateway
 from bench.work import Done, WorkFailed, do, tasks
-from tests.support.processes import ProcessFailedError
-from tests.support.real_engines import MODEL, vllm
+from testing.processes import MissingPart, ProcessFailedError
+from testing.real_engines import MODEL, vllm
 
 CONCURRENCIES = (1, 2, 4, 8, 16, 32)
 REQUESTS = 96

@@ -29,11 +29,11 @@ import asyncpg
 import yaml
 
 from bench.command import stop_cleanly_on_sigterm, tell
-from bench.postgres import Postgres, postgres
 from headgate.compose.directory import migrate_database
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
-from tests.support.simulated import HEADGATE
+from testing.ports import free_port
+from testing.postgres import Postgres, postgres
+from testing.processes import ChildProcess
+from testing.simulated import HEADGATE
 
 ENGINES = 3
 CALLERS = 24

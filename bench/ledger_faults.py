@@ -30,12 +30,12 @@ import asyncpg
 import yaml
 
 from bench.command import stop_cleanly_on_sigterm, tell
-from bench.postgres import Postgres, postgres
 from headgate.compose.directory import migrate_database
 from headgate.simulation.server.record import read_record
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess, ProcessFailedError
-from tests.support.simulated import HEADGATE, simulated_engines
+from testing.ports import free_port
+from testing.postgres import Postgres, postgres
+from testing.processes import ChildProcess, ProcessFailedError
+from testing.simulated import HEADGATE, simulated_engines
 
 GATEWAYS = 2
 CALLERS = 12

@@ -23,7 +23,6 @@ import asyncpg
 
 from bench.command import tell
 from bench.ledger_fill import fill_day
-from bench.postgres import postgres
 from headgate.compose.directory import migrate_database
 from headgate.ledger.database import Database
 from headgate.ledger.report_queries import instant
@@ -31,6 +30,7 @@ from headgate.ledger.reports import QUERY_S_MAX, PostgresReports, Terms
 from headgate.model.money import NanoUsd, Price
 from headgate.model.units import SECOND, Instant
 from headgate.ports.reports import Rows
+from testing.postgres import postgres
 
 TIMES = 5
 DAYS = 31

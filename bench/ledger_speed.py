@@ -29,10 +29,10 @@ from bench.command import listed, stop_cleanly_on_sigterm, tell
 from bench.cores import started_on, two_cores
 from bench.ledger_fill import fill_day
 from bench.pairs import Load, pairs_of
-from bench.postgres import Postgres, postgres
 from bench.targets import IN_FLIGHT_MAX, gateway, upstream
 from bench.upstream import MODEL
 from headgate.compose.directory import migrate_database
+from testing.postgres import Postgres, postgres
 
 RATIO_MAX = 1.05
 RATIO_MAX_IN_CI = 1.4

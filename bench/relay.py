@@ -23,8 +23,8 @@ from bench.command import WrongAnswers, add_common_arguments, stop_cleanly_on_si
 from bench.cores import Cores, TooFewCores, two_cores
 from bench.generator import Measured, Plan
 from bench.loaded import loaded
-from bench.targets import MissingPart, Target, find_nginx, gateway, nginx, upstream
-from tests.support.processes import ProcessFailedError
+from bench.targets import Target, find_nginx, gateway, nginx, upstream
+from testing.processes import MissingPart, ProcessFailedError
 
 ROUNDS = 3
 SECONDS = 8.0

@@ -36,8 +36,8 @@ from headgate.loadtest.endings import Ending
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import SECOND
 from headgate.simulation.engine.profile import PROFILES
-from tests.support.gateway import Config, a_config, gateway_process
-from tests.support.processes import ChildProcess, ProcessFailedError
+from testing.gateway import Config, a_config, gateway_process
+from testing.processes import ChildProcess, ProcessFailedError
 
 PROFILE = PROFILES["h100x8-llama-70b"]
 SPEED = EngineSpeed(

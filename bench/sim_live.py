@@ -26,7 +26,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND
 from headgate.simulation.report.spread import percentile
 from headgate.simulation.workload.arrival import Arrival
-from tests.support.processes import ProcessFailedError
+from testing.processes import ProcessFailedError
 
 RATIO_MAX = 1.1
 ENDLESS = 1_000.0

@@ -29,7 +29,7 @@ from headgate.model.units import SECOND, ClassName
 from headgate.simulation.report.spread import Spread
 from headgate.simulation.report.tally import Tally, share
 from headgate.simulation.workload.arrival import Arrival
-from tests.support.processes import ProcessFailedError
+from testing.processes import ProcessFailedError
 
 POINTS_MAX = 5.0
 SIDES = ("live", "simulated")

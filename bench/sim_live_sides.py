@@ -33,9 +33,9 @@ from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, EngineSpec, Scenario
 from headgate.simulation.virtual.story import Ending, Sample, Story
 from headgate.simulation.workload.arrival import Arrival
-from tests.support.gateway import Config, a_config, gateway_process
-from tests.support.processes import ChildProcess
-from tests.support.simulated import simulated_engines
+from testing.gateway import Config, a_config, gateway_process
+from testing.processes import ChildProcess
+from testing.simulated import simulated_engines
 
 MODEL = "llama"
 DRAIN_S = 60

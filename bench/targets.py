@@ -2,7 +2,7 @@
 
 All listen on loopback, live in a temporary folder and are stopped by their ids when the block that started them is
 left, whatever ends it; should this process be killed, a watcher beside each of them ends it
-(tests/support/processes.py).
+(testing/processes.py).
 """
 
 import json
@@ -23,8 +23,8 @@ import yaml
 
 from bench.cores import family_of, started_on
 from bench.upstream import MODEL
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.ports import free_port
+from testing.processes import ChildProcess, MissingPart
 
 ROOT = Path(__file__).parents[1]
 GATEWAY = (sys.executable, "-m", "headgate.cli.main")
@@ -64,10 +64,6 @@ http {{
     }}
 }}
 """
-
-
-class MissingPart(Exception):
-    """A program that the benchmark needs is not there. The message says how to get it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,9 +37,9 @@ from bench.pairs import Load, pairs_of
 from bench.targets import gateway, upstream
 from headgate.telemetry.traces.messages import Spans
 from headgate.telemetry.traces.spans import trace
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
-from tests.support.records import a_record, an_attempt
+from testing.ports import free_port
+from testing.processes import ChildProcess
+from testing.records import a_record, an_attempt
 
 RATIO_MAX = 1.10
 RATIO_MAX_IN_CI = 1.2

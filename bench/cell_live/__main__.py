@@ -21,9 +21,8 @@ from pathlib import Path
 from bench.cell_live import added, fairness, throughput
 from bench.command import WrongAnswers, stop_cleanly_on_sigterm, tell
 from bench.cores import TooFewCores, two_cores
-from bench.stores import redis, valkey
-from bench.targets import MissingPart
-from tests.support.processes import ProcessFailedError
+from testing.processes import MissingPart, ProcessFailedError
+from testing.stores import redis, valkey
 
 PARTS = ("added", "throughput", "fairness")
 STORES = {"redis": redis, "valkey": valkey}

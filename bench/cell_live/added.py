@@ -14,8 +14,8 @@ from bench.cell_live.gateways import Running, gateway, sending
 from bench.command import tell
 from bench.cores import Cores
 from bench.generator import Measured
-from bench.stores import Server
 from bench.targets import upstream
+from testing.stores import Server
 
 RATE = 200.0
 CHUNKS, PACE_MS = 3, 10

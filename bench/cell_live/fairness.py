@@ -15,8 +15,8 @@ from bench.cell_live.gateways import Running, gateway, sending
 from bench.command import tell
 from bench.cores import Cores
 from bench.generator import Measured
-from bench.stores import Server
 from bench.targets import upstream
+from testing.stores import Server
 
 PLACES = 20
 BATCH_CHUNKS, BATCH_PACE_MS = 11, 20

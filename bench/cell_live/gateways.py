@@ -24,11 +24,11 @@ import yaml
 from bench.command import WrongAnswers
 from bench.cores import started_on
 from bench.generator import Measured, Plan
-from bench.targets import GATEWAY, ROOT, MissingPart
+from bench.targets import GATEWAY, ROOT
 from bench.upstream import MODEL
 from headgate.wire.keys import digest
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.ports import free_port
+from testing.processes import ChildProcess, MissingPart
 
 SECRET = secrets.token_urlsafe(24)
 KEYS: Mapping[str, str] = {"interactive": secrets.token_urlsafe(24), "batch": secrets.token_urlsafe(24)}

@@ -19,8 +19,8 @@ from bench.cell_live.talk import DRAIN_S_MAX, Plan, Step, Told
 from bench.command import tell
 from bench.cores import Cores, cpu_ns_between, cpu_times, started_on
 from bench.generator import quantile
-from bench.stores import Server
 from bench.targets import ROOT
+from testing.stores import Server
 
 RATES = (500, 1_000, 2_000, 3_000, 5_000)
 MEMBERS, PROCESSES = 8, 2

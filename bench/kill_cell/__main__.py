@@ -33,9 +33,8 @@ from bench.kill_cell.figures import Cost, Kill, Summary, costs_of, mixed, summar
 from bench.kill_cell.kills import KINDS, Stage
 from bench.kill_cell.processes import Cell, NotSettled
 from bench.kill_cell.record import Record
-from bench.stores import Sentinels, Server, redis, sentinels, valkey
-from bench.targets import MissingPart
-from tests.support.processes import ProcessFailedError
+from testing.processes import MissingPart, ProcessFailedError
+from testing.stores import Sentinels, Server, redis, sentinels, valkey
 
 READMIT_S_MAX = 2.0
 KILLS, QUICK_KILLS = 10, 1

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from bench.kill_cell.figures import Kill
 from bench.kill_cell.load import READY_EVERY_S
 from bench.kill_cell.processes import Cell
-from bench.stores import Sentinels, Server
+from testing.stores import Sentinels, Server
 
 CALM_S = 2.0
 """After a kill, before the next."""

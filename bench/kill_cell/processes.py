@@ -2,7 +2,7 @@
 
 Simulated engines of two colours, four gateways, at times two processes that only schedule, and the callers. In each of
 two configurations everything that a request meets is of one colour, so that a mixture of both would show. All are ended
-by their ids when the block is left, whatever ends it (tests/support/processes.py); the store is the caller's.
+by their ids when the block is left, whatever ends it (testing/processes.py); the store is the caller's.
 """
 
 import json
@@ -25,9 +25,9 @@ import yaml
 from bench.command import tell
 from bench.kill_cell.load import Gateway, Plan
 from bench.kill_cell.record import Record
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess, ProcessFailedError
-from tests.support.simulated import HEADGATE, simulated_engines
+from testing.ports import free_port
+from testing.processes import ChildProcess, ProcessFailedError
+from testing.simulated import HEADGATE, simulated_engines
 
 COLOURS = ("amber", "blue")
 MODEL = "m"

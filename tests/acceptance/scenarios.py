@@ -6,8 +6,8 @@ from pathlib import Path
 
 from openai import APIError, AsyncOpenAI
 
-from tests.support.gateway import CHAT, Config, RunningGateway, a_config, chat, gateway_beside
-from tests.support.real_engines import RealEngine
+from testing.gateway import CHAT, Config, RunningGateway, a_config, chat, gateway_beside
+from testing.real_engines import RealEngine
 
 PROMPT = [{"role": "user", "content": "Count from one to fifty in words."}]
 # Both engines know this field that the official client does not: the answer has as many tokens as may be.

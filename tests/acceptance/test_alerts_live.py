@@ -15,11 +15,11 @@ import pytest
 from headgate.cli.main import main
 from headgate.cli.promises import promises_in
 from headgate.telemetry.slo.rules import rules
+from testing.gateway import RunningGateway, a_config, chat, gateway_beside
+from testing.observers import alertmanager, prometheus, webhook
+from testing.ports import free_ports
+from testing.processes import ChildProcess
 from tests.house.small_tree import PROJECT
-from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
-from tests.support.observers import alertmanager, prometheus, webhook
-from tests.support.ports import free_ports
-from tests.support.processes import ChildProcess
 
 pytestmark = [pytest.mark.sight, pytest.mark.timeout(240)]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import a_config, gateway_in_loop
-from tests.support.real_engines import MODEL, llamacpp
+from testing.gateway import a_config, gateway_in_loop
+from testing.real_engines import MODEL, llamacpp
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
 

@@ -20,9 +20,9 @@ import yaml
 from headgate.telemetry.records.folder import segments
 from headgate.telemetry.records.segment import blocks, rows_of
 from headgate.wire.keys import digest, format_digest
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
-from tests.support.processes import ChildProcess
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from testing.processes import ChildProcess
 
 SECRET, KEY, ENGINE_KEY = "canary-secret-of-the-gateway", "hg-canary-key-of-a-caller", "canary-key-of-the-engine"
 PROMPT, ANSWER, IDEMPOTENCY = "canary-prompt", "canary-answer", "canary-idempotency-key"

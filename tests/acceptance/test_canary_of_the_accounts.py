@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from bench.postgres import postgres
 from headgate.wire.keys import digest, format_digest
+from testing.fake_engine import FakeEngine
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from testing.ports import free_port
+from testing.postgres import postgres
 from tests.ledger.databases import migrated
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
-from tests.support.ports import free_port
 
 pytestmark = pytest.mark.slow
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from headgate.telemetry.records.folder import segments
 from headgate.telemetry.records.segment import blocks, rows_of
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import RunningGateway, a_config, chat, gateway_beside
 
 COMMAND = [sys.executable, "-m", "headgate.cli.main", "explain"]
 CANARY = "canary-prompt"

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, chat
 from tests.lessons.cells import a_cell
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, chat
 
 pytestmark = pytest.mark.cell
 

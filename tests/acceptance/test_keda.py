@@ -9,10 +9,10 @@ from pathlib import Path
 import grpc.aio
 import yaml
 
+from testing.gateway import a_config, chat, events_of, gateway_beside
+from testing.ports import free_port
+from testing.simulated import simulated_engines
 from tests.fleets.keda_stubs import stubs
-from tests.support.gateway import a_config, chat, events_of, gateway_beside
-from tests.support.ports import free_port
-from tests.support.simulated import simulated_engines
 
 
 async def test_a_pool_that_is_scaled_is_told_of_and_another_is_not_found(tmp_path: Path) -> None:

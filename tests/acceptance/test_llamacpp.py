@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.real_engines import RealEngine, llamacpp
 from tests.acceptance import scenarios
-from tests.support.real_engines import RealEngine, llamacpp
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
 

@@ -9,8 +9,8 @@ import pytest
 
 from headgate.engines.joined import JoinedAnswer
 from headgate.model.ticket import Api
+from testing.real_engines import RealEngine, llamacpp
 from tests.engines.calls import Engines, a_call, read_all
-from tests.support.real_engines import RealEngine, llamacpp
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateway import a_config, gateway_process, urls_of
-from tests.support.simulated import resident_mib, result_of, simulated_engines, start_loadtest, write_trace
+from testing.gateway import a_config, gateway_process, urls_of
+from testing.simulated import resident_mib, result_of, simulated_engines, start_loadtest, write_trace
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(300)]
 

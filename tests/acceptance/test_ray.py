@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.gateway import a_config, chat, gateway_beside
 from tests.fleets.ray_node import ENGINE, ray_node
 from tests.house.small_tree import PROJECT
-from tests.support.gateway import a_config, chat, gateway_beside
 
 MODEL = "left-behind"
 GONE_SECONDS_MAX = 30

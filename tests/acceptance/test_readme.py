@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import ChildProcess
-from tests.support.real_engines import llamacpp
+from testing.processes import ChildProcess
+from testing.real_engines import llamacpp
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

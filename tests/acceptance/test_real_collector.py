@@ -12,11 +12,11 @@ import pytest
 import rotel
 
 from headgate.model.stage import Stage
-from tests.support.collector import SpanSink
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.collector import SpanSink
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
+from testing.ports import free_port
+from testing.processes import ChildProcess
 
 pytestmark = pytest.mark.sight
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.gateway import a_config, chat, gateway_beside
+from testing.simulated import simulated_engines
 from tests.docs.test_runbooks import FOLDER, PAGES, commands
-from tests.support.gateway import a_config, chat, gateway_beside
-from tests.support.simulated import simulated_engines
 
 pytestmark = [pytest.mark.sight, pytest.mark.timeout(240)]
 

@@ -21,10 +21,10 @@ import yaml
 from headgate.telemetry.decisions import REQUESTS_MAX
 from headgate.telemetry.records.keeper import RECENT_MAX
 from headgate.wire.keys import digest, format_digest
-from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_beside
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
-from tests.support.simulated import resident_mib, simulated_engines
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
+from testing.ports import free_port
+from testing.processes import ChildProcess
+from testing.simulated import resident_mib, simulated_engines
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(1200)]
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.real_engines import RealEngine, vllm
 from tests.acceptance import scenarios
-from tests.support.real_engines import RealEngine, vllm
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import pytest
 
-from bench.postgres import postgres
 from headgate.cli import cost_csv, cost_tables
 from headgate.cli.admin_request import NotDone, ask
 from headgate.cli.cost_tables import Money, count, length
 from headgate.cli.main import main
 from headgate.ledger import reports
 from headgate.model.money import Cause, NanoUsd
+from testing.gateway import gateway_process
+from testing.postgres import postgres
 from tests.ledger.databases import migrated
 from tests.ledger.ledgers import HOUR_US, USD, endpoint_time, usage, written
 from tests.ledger.test_gateway import config_with
-from tests.support.gateway import gateway_process
 
 
 def test_amounts_have_as_many_digits_as_make_sense() -> None:

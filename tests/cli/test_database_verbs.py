@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from bench.postgres import postgres
+from testing.gateway import Config, gateway_process
+from testing.postgres import postgres
 from tests.ledger.databases import migrated
 from tests.ledger.test_gateway import config_with
-from tests.support.gateway import Config, gateway_process
 
 pytestmark = pytest.mark.slow
 

@@ -19,12 +19,12 @@ from headgate.cli.checkup.clock import Heard, clock_findings, heard_at
 from headgate.cli.checkup.finding import Finding, Level, note, ok, problem
 from headgate.cli.checkup.machine import open_files, records_folder, secret_strength
 from headgate.config.settings import Settings
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, gateway_in_loop
+from testing.ports import free_port
 from tests.cli.conftest import Headgate, Said
 from tests.config.builders import settings_of, small_with
 from tests.engines.listeners import listening, say_nothing
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import a_config, gateway_in_loop
-from tests.support.ports import free_port
 
 RECORDED = Path(__file__).parents[1] / "engines" / "recorded"
 COST = "its load does not show in status and metrics, and dispatch goes by our own counts alone"

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.postgres import postgres
 from headgate.cli.checkup.database import look_at_database
 from headgate.cli.checkup.finding import Finding, Level
+from testing.ports import free_port
+from testing.postgres import postgres
 from tests.config.builders import settings_of, small_with
 from tests.ledger.databases import migrated
-from tests.support.ports import free_port
 
 SECRET = "canary-of-the-database"
 

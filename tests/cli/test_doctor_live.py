@@ -5,10 +5,10 @@ import json
 from pathlib import Path
 
 from headgate.cli.checkup.live import AffectedSaid, Said, Scheduler, VerdictSaid, lines
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, gateway_in_loop
 from tests.cli.conftest import Headgate
 from tests.engines.listeners import listening, say_nothing
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import a_config, gateway_in_loop
 
 WELL = VerdictSaid("small", "healthy", "healthy", 5, "Pool small is healthy.")
 ILL = VerdictSaid(

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.stores import Server, redis, valkey
 from headgate.cli.checkup.finding import Finding, Level
 from headgate.cli.checkup.store import look_at_store
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, gateway_in_loop
+from testing.ports import free_port
+from testing.stores import Server, redis, valkey
 from tests.config.builders import settings_of, small_with
 from tests.hosts.cell.store_places import started
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import a_config, gateway_in_loop
-from tests.support.ports import free_port
 
 SECRET = "canary-of-the-store"
 

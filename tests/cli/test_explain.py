@@ -13,9 +13,9 @@ from headgate.cli.gateway_explanation import Explanation, Step
 from headgate.model.units import RequestId
 from headgate.telemetry.decisions import REFUSED_MAX, REQUESTS_MAX
 from headgate.telemetry.explanation import explained
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
 from tests.cli.conftest import Headgate, Said
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
 from tests.telemetry.histories import HISTORIES, ID, at, observed
 
 # What people read of each history, at 80 columns.

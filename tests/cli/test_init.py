@@ -15,10 +15,10 @@ from headgate.engines.dialects import DIALECTS
 from headgate.model.policy import ServiceClass
 from headgate.model.units import MINUTE, SECOND
 from headgate.simulation.engine.profile import PROFILES
+from testing.fake_engine import FakeEngine
+from testing.ports import free_port
+from testing.real_engines import RealEngine, llamacpp
 from tests.cli.conftest import Headgate, Said
-from tests.support.fake_engine import FakeEngine
-from tests.support.ports import free_port
-from tests.support.real_engines import RealEngine, llamacpp
 
 RECORDED = Path(__file__).parents[1] / "engines" / "recorded"
 NEXT_STEPS = """\

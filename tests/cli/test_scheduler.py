@@ -9,9 +9,9 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tests.support.gateway import a_config
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.gateway import a_config
+from testing.ports import free_port
+from testing.processes import ChildProcess
 
 CANARY = "canary-5f1d"
 SCHEDULER = (sys.executable, "-m", "headgate.cli.main", "scheduler")

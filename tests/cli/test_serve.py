@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from tests.support.gateway import a_config, gateway_process
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.gateway import a_config, gateway_process
+from testing.ports import free_port
+from testing.processes import ChildProcess
 
 SERVE = (sys.executable, "-m", "headgate.cli.main", "serve")
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from headgate.cli.main import main
-from tests.support.gateway import a_config, chat, gateway_in_loop
-from tests.support.ports import free_port
-from tests.support.simulated import simulated_engines
+from testing.gateway import a_config, chat, gateway_in_loop
+from testing.ports import free_port
+from testing.simulated import simulated_engines
 
 OBJECTIVES = {"ttft_percent": 99, "served_percent": 99.5, "cost_per_1k_tokens": 0.01}
 CLASSES = {"interactive": {"ttft": "5s", "objectives": OBJECTIVES}}

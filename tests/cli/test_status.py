@@ -19,10 +19,10 @@ from headgate.cli.gateway_status import (
     Load,
 )
 from headgate.cli.status import lines
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
+from testing.ports import free_port
 from tests.cli.conftest import Headgate, Said
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
-from tests.support.ports import free_port
 
 BUSY = GatewayStatus(
     version="1.2.3",

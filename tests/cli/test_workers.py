@@ -14,11 +14,11 @@ import yaml
 
 from headgate.cli.workers import as_worker, reserve_alone
 from headgate.edge.server import bind
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, events_of
+from testing.ports import free_port
 from tests.cli.workers import Workers, command, end, is_alive, running_workers, until_gone, workers_config
 from tests.config.builders import settings_of, small_with
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, events_of
-from tests.support.ports import free_port
 
 NOWHERE = "http://127.0.0.1:1"
 CELL = "cell: {store: 'redis://cache', members: 2}"

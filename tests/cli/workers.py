@@ -14,9 +14,9 @@ from typing import Any
 import aiohttp
 import yaml
 
-from tests.support.gateway import CHAT, Config, a_config, chat
-from tests.support.ports import free_port, free_ports
-from tests.support.processes import ChildProcess
+from testing.gateway import CHAT, Config, a_config, chat
+from testing.ports import free_port, free_ports
+from testing.processes import ChildProcess
 
 START_S_MAX = 20.0
 

@@ -11,9 +11,9 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import RunningGateway, a_config, chat, gateway_beside
 from tests.console.conftest import Watcher
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import RunningGateway, a_config, chat, gateway_beside
 
 pytestmark = [pytest.mark.sight, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 

@@ -5,7 +5,7 @@ import pytest
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Policy, RetryRules
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,

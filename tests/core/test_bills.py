@@ -12,7 +12,7 @@ from headgate.model.money import NANO_USD_PER_USD, Bill, Cause, NanoUsd, Price
 from headgate.model.policy import Policy, RetryRules
 from headgate.model.units import SECOND
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     a_class,
     a_policy,
@@ -35,7 +35,7 @@ from tests.support.builders import (
     told,
     unreadied,
 )
-from tests.support.reports import a_successor, runs
+from testing.reports import a_successor, runs
 
 ONE_A_SECOND = Price(hour=NanoUsd(3_600 * NANO_USD_PER_USD))
 HOSTED = Price(input_tokens=NanoUsd(3_000_000), cached_tokens=NanoUsd(1_000_000), output_tokens=NanoUsd(9_000_000))

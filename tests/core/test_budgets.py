@@ -33,7 +33,7 @@ from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName, RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,
@@ -53,7 +53,7 @@ from tests.support.builders import (
     told,
     unreadied,
 )
-from tests.support.reports import runs
+from testing.reports import runs
 
 USD = NANO_USD_PER_USD
 DAY = lasting(86_400)

@@ -5,7 +5,7 @@ import pytest
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,

@@ -5,7 +5,7 @@ import pytest
 from headgate.core.classify import classify
 from headgate.core.rules import Rules
 from headgate.model.policy import ServiceClass
-from tests.support.builders import a_class, a_policy, arrived
+from testing.builders import a_class, a_policy, arrived
 
 CLASSES = (
     a_class("short", prompt_tokens_max=100),

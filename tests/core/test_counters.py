@@ -17,7 +17,7 @@ from headgate.model.policy import HealthRules, LadderRules, Policy, Promise, Ret
 from headgate.model.tenant import Tenant
 from headgate.model.units import MINUTE, SECOND, Instant, PoolName, RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     INTERACTIVE,
     a_class,
@@ -37,7 +37,7 @@ from tests.support.builders import (
     readied,
     told,
 )
-from tests.support.reports import a_successor, runs, waits
+from testing.reports import a_successor, runs, waits
 
 
 def sent(commands: list[Command]) -> list[str]:

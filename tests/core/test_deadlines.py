@@ -5,7 +5,7 @@ import pytest
 from headgate.core.events import TimerFired
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,
@@ -31,7 +31,7 @@ from tests.support.builders import (
     the_end,
     told,
 )
-from tests.support.inside import inside
+from testing.inside import inside
 
 PASSED = "the caller's deadline has passed"
 LESS = "allow more time or ask for less"

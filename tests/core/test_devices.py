@@ -11,7 +11,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
 from headgate.model.policy import Policy
 from headgate.model.units import ClassName, EndpointId, Instant
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,

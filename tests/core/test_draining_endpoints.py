@@ -6,7 +6,7 @@ from headgate.core.events import TimerFired
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     a_scheduler,
     an_endpoint,

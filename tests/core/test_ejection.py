@@ -9,7 +9,7 @@ from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Policy
 from headgate.model.units import SECOND, Instant
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     a_scheduler,
     abort,

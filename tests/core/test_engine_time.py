@@ -7,7 +7,7 @@ from headgate.model.money import EndpointTime
 from headgate.model.policy import HealthRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     a_pool,
     a_scheduler,

@@ -9,7 +9,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Model, Policy, RetryRules, RungRule
 from headgate.model.units import ModelName, PoolName, RequestId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

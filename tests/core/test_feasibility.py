@@ -7,7 +7,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import AdmissionRules, Policy
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Duration, PoolName, RequestId, TenantId, seconds
-from tests.support.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, completed, lasting, told
+from testing.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, completed, lasting, told
 
 PROMPT = 20_000
 """Bytes of a prompt that the engines of the tests work on for about a sixth of a second, its answer included."""

@@ -6,8 +6,8 @@ from itertools import pairwise
 from headgate.core.queues.floors import Floors
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.units import ClassName, Duration, PoolName
+from testing.builders import a_class, a_policy, a_scheduler, arrived, at, told
 from tests.core.test_bands_and_turns import served
-from tests.support.builders import a_class, a_policy, a_scheduler, arrived, at, told
 
 P = PoolName("p")
 

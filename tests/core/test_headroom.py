@@ -8,7 +8,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy, Pool
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import MILLISECOND, Duration, PoolName, RequestId
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

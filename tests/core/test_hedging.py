@@ -11,7 +11,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, LadderRules, Policy, RetryRules, ServiceClass
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, PoolName, TenantId
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     a_class,
     a_policy,
@@ -39,7 +39,7 @@ from tests.support.builders import (
     refused,
     told,
 )
-from tests.support.inside import inside
+from testing.inside import inside
 
 HEDGED = replace(a_class("interactive", service_tiers=("fast",)), hedges=True)
 NOT_HEDGED = replace(BATCH, hedges=False)

@@ -11,7 +11,7 @@ from headgate.core.summary import held_by_pool
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, LadderRules, Model, Policy, Pool, ServiceClass
 from headgate.model.units import ClassName, ModelName, PoolName, RequestId
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,
@@ -37,7 +37,7 @@ from tests.support.builders import (
     told,
     unreadied,
 )
-from tests.support.inside import inside, moments
+from testing.inside import inside, moments
 
 PATIENT = replace(a_class("interactive", queue_wait=10), start_wait_ns=lasting(100))
 HASTY = a_class("hasty", queue_wait=10)

@@ -5,7 +5,7 @@ import pytest
 from headgate.core.events import TimerFired
 from headgate.model.outcome import Outcome
 from headgate.model.policy import RetryRules
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,
@@ -24,7 +24,7 @@ from tests.support.builders import (
     the_end,
     told,
 )
-from tests.support.inside import inside
+from testing.inside import inside
 
 SAME_KEY = "request first came with the same Idempotency-Key and has not ended; wait for it or use another key"
 

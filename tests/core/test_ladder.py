@@ -25,7 +25,7 @@ from headgate.model.policy import (
 )
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND, Instant, ModelName, PoolName
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,

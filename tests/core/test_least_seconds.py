@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from headgate.core.commands import Dispatch
 from headgate.model.policy import HeadroomRules
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_pool,

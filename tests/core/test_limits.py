@@ -16,7 +16,7 @@ from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

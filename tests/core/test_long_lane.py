@@ -8,7 +8,7 @@ from headgate.core.commands import Command, Dispatch, End
 from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HeadroomRules, Policy
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

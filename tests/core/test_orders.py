@@ -12,7 +12,7 @@ from headgate.model.orders import DrainEndpoint, HoldClass, OperatorOrder, PinLa
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy
 from headgate.model.units import ClassName, EndpointId, PoolName, TenantId
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

@@ -3,7 +3,7 @@
 from headgate.core.events import TimerFired
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, RetryRules
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     INTERACTIVE,
     a_class,

@@ -13,7 +13,7 @@ from headgate.model.policy import HeadroomRules, Policy, RoutingRules
 from headgate.model.prefix import DISTANCES, pack, reach, unpack
 from headgate.model.units import RequestId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     a_class,
     a_policy,

@@ -9,7 +9,7 @@ from headgate.core.state import Request
 from headgate.model.policy import Promise
 from headgate.model.tenant import Plan
 from headgate.model.units import MILLISECOND, Duration, EndpointId, PoolName
-from tests.support.builders import a_class, a_policy, a_pool, an_endpoint, arrived, at, lasting
+from testing.builders import a_class, a_policy, a_pool, an_endpoint, arrived, at, lasting
 
 PERIOD = Duration(100 * MILLISECOND)
 CRITICAL, STANDARD, FREE = 0, 1, 2

@@ -15,7 +15,7 @@ from headgate.model.policy import Policy, RetryRules
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, ClassName, Duration, ModelName, PoolName, RequestId, TenantId
 from headgate.model.usage import UsageSource
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     a_class,
     a_model,
@@ -39,8 +39,8 @@ from tests.support.builders import (
     the_end,
     told,
 )
-from tests.support.inside import inside, moments
-from tests.support.reports import a_successor, runs, settled, waits
+from testing.inside import inside, moments
+from testing.reports import a_successor, runs, settled, waits
 
 READY = (joined("e1"), readied("e1"))
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from headgate.core.commands import Dispatch
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy, ServiceClass
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

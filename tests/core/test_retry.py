@@ -6,7 +6,7 @@ from headgate.core.commands import Dispatch
 from headgate.core.events import Event
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, RetryRules
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_pool,

@@ -7,7 +7,7 @@ from headgate.core.events import EndpointJoined, EndpointMeasured, EndpointReadi
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy, RoutingRules
 from headgate.model.units import EndpointId
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,

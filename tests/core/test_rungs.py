@@ -14,7 +14,7 @@ from headgate.model.policy import Model, Policy, Pool, RungRule
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import ClassName, ModelName, PoolName, TenantId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     INTERACTIVE,
     a_class,

@@ -12,7 +12,7 @@ import pytest
 from headgate.core.commands import Command, Dispatch
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

@@ -12,7 +12,7 @@ from headgate.model.orders import DrainEndpoint, Throttle
 from headgate.model.policy import RetryRules
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, TenantId
-from tests.support.builders import a_policy, a_pool, at
+from testing.builders import a_policy, a_pool, at
 
 POLICY = a_policy(
     tenants=(

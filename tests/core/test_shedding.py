@@ -12,7 +12,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import AdmissionRules, LadderRules, Policy, ServiceClass, SheddingRules
 from headgate.model.tenant import Plan
 from headgate.model.units import SECOND, Instant, TenantId
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

@@ -9,7 +9,7 @@ from headgate.core.events import TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import EndpointState
 from headgate.model.policy import HealthRules
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     a_scheduler,
     a_scheduler_without_endpoints,

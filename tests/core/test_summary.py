@@ -6,7 +6,7 @@ from headgate.core.summary import EndpointSummary, GivenUp, Summary, Waiting
 from headgate.model.endpoint import EndpointState
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, EndpointId, PoolName
-from tests.support.builders import a_policy, a_scheduler, arrived, at, completed, joined, leaving, told
+from testing.builders import a_policy, a_scheduler, arrived, at, completed, joined, leaving, told
 
 
 def test_a_new_scheduler_is_empty() -> None:

@@ -7,7 +7,7 @@ from headgate.core.events import EndpointMeasured, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Pool
 from headgate.model.units import EndpointId, PoolName
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     a_scheduler,
     an_endpoint,

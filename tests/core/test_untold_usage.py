@@ -8,7 +8,7 @@ from headgate.model.limits import Limits
 from headgate.model.outcome import Outcome
 from headgate.model.tenant import Tenant
 from headgate.model.units import TenantId
-from tests.support.builders import a_policy, a_scheduler, arrived, at, completed, failed, told
+from testing.builders import a_policy, a_scheduler, arrived, at, completed, failed, told
 
 HEAVY = Tenant(TenantId("bolt"), weight=300)
 

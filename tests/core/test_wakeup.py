@@ -3,7 +3,7 @@
 from headgate.core.events import TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import HealthRules
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

@@ -4,7 +4,7 @@ import pytest
 
 from headgate.core.events import Event
 from headgate.model.outcome import Outcome
-from tests.support.builders import (
+from testing.builders import (
     a_scheduler,
     abort,
     aborted,

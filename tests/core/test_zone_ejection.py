@@ -7,7 +7,7 @@ from headgate.core.events import EndpointJoined, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import EndpointState
 from headgate.model.policy import HealthRules
-from tests.support.builders import (
+from testing.builders import (
     a_model,
     a_policy,
     a_pool,

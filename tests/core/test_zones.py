@@ -10,7 +10,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
 from headgate.model.policy import RoutingRules
 from headgate.model.units import MILLISECOND, Duration
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     a_scheduler,
     an_endpoint,

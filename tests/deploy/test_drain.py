@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import aiohttp
 
+from testing.gateway import chat
+from testing.ports import free_port
+from testing.simulated import simulated_engines
 from tests.deploy.manifests import KUBERNETES, kustomization, the
-from tests.support.gateway import chat
-from tests.support.ports import free_port
-from tests.support.simulated import simulated_engines
 
 QUICK = {"DRAIN_SECONDS_MIN": "0.2", "DRAIN_POLL_SECONDS": "0.05"}
 

@@ -11,9 +11,9 @@ import pytest
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
 from headgate.simulation.engine.profile import PROFILES
+from testing.gateway import Config, gateway_beside
+from testing.ports import free_port
 from tests.deploy.manifests import KUBERNETES, gateway_config, the
-from tests.support.gateway import Config, gateway_beside
-from tests.support.ports import free_port
 
 ENVIRONMENT = {"HEADGATE_KEY_SECRET": "x" * 43, "ENGINE_KEY": "y"}
 

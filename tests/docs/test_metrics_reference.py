@@ -8,8 +8,8 @@ from pathlib import Path
 from headgate.telemetry.catalogue import METRICS, Kind
 from headgate.telemetry.counts import LARGE_TOKENS, MEDIUM_TOKENS
 from headgate.telemetry.meters import TENANTS_MAX
+from testing.everything_told import told
 from tests.house.small_tree import PROJECT
-from tests.support.everything_told import told
 
 FILE = PROJECT / "docs/reference/metrics.md"
 PAGE = FILE.read_text()

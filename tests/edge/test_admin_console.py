@@ -13,8 +13,8 @@ from headgate.console.assets import load_assets
 from headgate.edge import admin_console
 from headgate.edge.admin_console import BEHIND_MAX, AdminConsole
 from headgate.edge.client import Client
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 
 @asynccontextmanager

@@ -6,8 +6,8 @@ from typing import Any
 
 from headgate.core.events import AttemptEnded, Event
 from headgate.model.usage import Usage, UsageSource
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import Config, GatewayInLoop, a_config, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import Config, GatewayInLoop, a_config, gateway_in_loop
 
 PATH = "/v1/embeddings"
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
-from tests.support.real_triton import triton
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
+from testing.real_triton import triton
 
 pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
 

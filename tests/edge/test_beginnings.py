@@ -7,7 +7,7 @@ from headgate.edge.intake import Intake, take_in
 from headgate.model.prefix import unpack
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId, TenantId
-from tests.support.gateway import chat
+from testing.gateway import chat
 
 ACME, BOLT = TenantId("acme"), TenantId("bolt")
 

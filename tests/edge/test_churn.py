@@ -9,10 +9,10 @@ from typing import Any
 import aiohttp
 
 from headgate.core.events import AttemptEnding
-from tests.support.caller import Caller
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
-from tests.support.inside import inside
+from testing.caller import Caller
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+from testing.inside import inside
 
 SEED = 20_260
 REQUESTS = 2_000

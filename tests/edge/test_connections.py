@@ -14,9 +14,9 @@ from headgate.edge.client import Client
 from headgate.edge.connection import Bounds
 from headgate.edge.server import Listener, bind
 from headgate.telemetry.meters import NO_CLASS
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.edge.test_the_door import config_with_keys
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
 
 Wire = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

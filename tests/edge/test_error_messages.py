@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, events_of, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, events_of, gateway_in_loop
 
 BASE = "https://docs.example.com/errors"
 

@@ -4,8 +4,8 @@ import asyncio
 from pathlib import Path
 
 from headgate.model.caps import ReasoningEffort
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 # Climbs within a tenth of a second once ten requests wait, and stays for as long as the test lasts.
 LADDER = {"climb_above_percent": 2, "descend_below_percent": 1, "climb_after": "20ms", "level_max": 2}

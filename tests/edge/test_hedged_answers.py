@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from headgate.core.hedging import SEEN_MIN
-from tests.support.fake_engine import Behaviour, FakeEngine, Received, token_text
-from tests.support.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop, text_of
+from testing.fake_engine import Behaviour, FakeEngine, Received, token_text
+from testing.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop, text_of
 
 CLASSES = {"interactive": {"band": 0, "hedges": True}}
 RETRY = {"tenant_burst": 100, "pool_extra_min": 100}

@@ -18,8 +18,8 @@ from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Call, EngineFault
 from headgate.ports.host import Aside
 from headgate.wire.request import RequestBody
-from tests.support.builders import abort, dispatch, end
-from tests.support.caller import Caller
+from testing.builders import abort, dispatch, end
+from testing.caller import Caller
 
 ONE = b'data: {"choices":[{"delta":{"content":"one"}}]}\n\n'
 TWO = b'data: {"choices":[{"delta":{"content":"two"}}]}\n\n'

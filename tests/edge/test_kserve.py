@@ -11,11 +11,11 @@ from headgate.edge.intake import ModelAsked
 from headgate.edge.kserve import SERVER_ROUTES, find_route, is_kserve
 from headgate.wire.kserve import Asked
 from headgate.wire.request import LARGE_BYTES
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fake_triton import FakeTriton
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.edge.test_rate_limits import limited, of
 from tests.edge.test_the_door import config_with_keys
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fake_triton import FakeTriton
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
 TENSOR = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["hello"]}
 INFER = "/v2/models/m/infer"

@@ -13,13 +13,13 @@ import pytest
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http import metrics_url
 from headgate.engines.metrics_page import read_metrics
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop, text_of
-from tests.support.real_engines import ROOT, RealEngine, environment_of
-from tests.support.real_triton import triton
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop, text_of
+from testing.real_engines import ROOT, RealEngine, environment_of
+from testing.real_triton import triton
 
 pytestmark = pytest.mark.triton
 
-CLIENT = ROOT / "tests/support/kserve_client.py"
+CLIENT = ROOT / "testing/kserve_client.py"
 DELAY_MS = 400
 
 

@@ -16,8 +16,8 @@ from headgate.edge.large_bodies import LargeBodies, cap_in_thread, read_in_threa
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
 from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import CHAT, a_config, chat, gateway_beside, gateway_in_loop
+from testing.fake_engine import FakeEngine
+from testing.gateway import CHAT, a_config, chat, gateway_beside, gateway_in_loop
 
 TRIMMED = Caps(prompt_tokens=100, trims_prompt=True, output_tokens=5)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, events_of, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, events_of, gateway_in_loop
 
 
 async def test_a_caller_who_leaves_while_queued_is_forgotten(tmp_path: Path) -> None:

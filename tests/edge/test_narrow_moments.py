@@ -28,9 +28,9 @@ from headgate.model.ticket import Api, Ticket
 from headgate.model.units import ClassName, EndpointId, ModelName, PoolName, RequestId, TenantId
 from headgate.ports.engine import Call, EngineFault
 from headgate.wire.request import RequestBody
-from tests.support.caller import Caller
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
+from testing.caller import Caller
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
 
 POLICY = Policy(
     classes=(ServiceClass(ClassName("only"), band=0),),

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, events_of, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, events_of, gateway_in_loop
 
 ERROR = b'{"error": {"message": "out of luck", "type": "x", "param": null, "code": 500}}'
 OLD_VLLM_ERROR = b'{"object": "error", "message": "out of luck", "code": 500}'

@@ -12,8 +12,8 @@ from headgate.core.events import EndpointJoined, Event
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
 from headgate.model.units import EndpointId, Instant, PoolName
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 
 def make_a_mistake(gateway: GatewayInLoop, endpoint: str) -> None:

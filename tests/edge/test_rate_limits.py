@@ -9,8 +9,8 @@ from headgate.edge.replies import lasting, rates_left, tale
 from headgate.model.limits import LimitsLeft, RateLeft
 from headgate.model.units import Duration, ModelName
 from headgate.wire.keys import digest, format_digest
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import Config, a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import Config, a_config, chat, gateway_in_loop
 
 SECRET = "of the tests, and long enough"
 KEYS = {"acme": "sk-acme", "acme/search": "sk-search", "bolt": "sk-bolt"}

@@ -20,13 +20,13 @@ from headgate.model.units import Duration, PoolName
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.stage_times import stage_times
 from headgate.wire.request import LARGE_BYTES
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fake_triton import FakeTriton
+from testing.gateway import CHAT, Config, GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.edge.test_batching_gateway import batching_config, embed, hung
 from tests.edge.test_hedged_answers import asked_in_vain, two_engines
 from tests.edge.test_kserve import infer, triton_config
 from tests.edge.test_the_door import bearer, config_with_keys
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fake_triton import FakeTriton
-from tests.support.gateway import CHAT, Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
 
 class Kept(list[RequestRecord]):

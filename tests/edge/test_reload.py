@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
 
 
 async def test_a_wrong_file_changes_nothing_and_says_so(tmp_path: Path) -> None:

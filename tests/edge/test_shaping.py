@@ -12,8 +12,8 @@ from headgate.edge.intake import TIME_LEFT_MAX, Intake, Turned, take_in
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, RequestId, TenantId
-from tests.support.fake_engine import Behaviour, FakeEngine, token_text
-from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine, token_text
+from testing.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
 
 RESPONSES = "/v1/responses"
 MINUTE_MS = b"60000"

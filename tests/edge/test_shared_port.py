@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from headgate.edge.client import Client
 from headgate.edge.connection import Bounds
 from headgate.edge.server import Listener, bind
-from tests.support.ports import free_port
+from testing.ports import free_port
 
 BOUNDS = Bounds(
     head_bytes_max=65_536,

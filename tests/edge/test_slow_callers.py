@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.caller import Caller
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+from testing.caller import Caller
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 
 SWEEPS = 0.8
 """Long enough for the limits in these tests to be over and for sweeps to have seen it."""

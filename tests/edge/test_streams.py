@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, events_of, gateway_in_loop, text_of
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, events_of, gateway_in_loop, text_of
 
 
 async def test_a_stream_passes_through_and_ends_in_done(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from headgate.wire.keys import digest, format_digest
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import CHAT, a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, a_config, chat, gateway_in_loop
 
 SECRET = "a secret of at least some length"
 

@@ -11,9 +11,9 @@ from headgate.edge.intake import take_in
 from headgate.edge.replies import tale
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import ClassName, Duration, ModelName, RequestId, TenantId
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
-from tests.support.ports import free_port
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
+from testing.ports import free_port
 
 
 class NoWire:

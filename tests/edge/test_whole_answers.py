@@ -7,10 +7,10 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
 from tests.security.hostile_engine import HostileEngine, Script
 from tests.security.raw import body_of, request_of
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
 
 
 async def test_a_chat_comes_whole_with_its_usage(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from headgate.engines.page import open_session
-from tests.support.fake_engine import FakeEngine
+from testing.fake_engine import FakeEngine
 
 
 @pytest.fixture

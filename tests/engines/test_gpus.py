@@ -11,10 +11,10 @@ import pytest
 
 from headgate.engines.gpus import GpuWatch, exporter_url, read_gpus
 from headgate.model.units import EndpointId
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop
 from tests.engines.listeners import listening, say_nothing
 from tests.lessons.scraped import series_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop
 
 E1, E2, E3 = EndpointId("p/1"), EndpointId("p/2"), EndpointId("p/3")
 QUICK_S = 0.01

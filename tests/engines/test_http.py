@@ -11,10 +11,10 @@ import pytest
 from headgate.engines.http import CONNECT_S_MAX, HttpAnswer, url_at
 from headgate.model.ticket import Api
 from headgate.ports.engine import EngineFault
+from testing.fake_engine import Behaviour, FakeEngine, token_text
+from testing.ports import free_port
 from tests.engines.calls import Engines, a_call, read_all
 from tests.engines.listeners import listening
-from tests.support.fake_engine import Behaviour, FakeEngine, token_text
-from tests.support.ports import free_port
 
 
 @pytest.fixture

@@ -13,9 +13,9 @@ from headgate.engines.dialects import DIALECTS
 from headgate.engines.joined import JoinedAnswer
 from headgate.model.ticket import Api
 from headgate.ports.engine import Answer, Call, EngineFault
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, a_config, chat, gateway_in_loop
 from tests.engines.calls import Engines, a_call, read_all
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import CHAT, a_config, chat, gateway_in_loop
 
 BOTH = pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
 

@@ -6,8 +6,8 @@ import aiohttp
 import pytest
 
 from headgate.engines.recognise import Recognised, Unrecognised, recognise
+from testing.fake_engine import FakeEngine
 from tests.engines.listeners import listening, say_nothing
-from tests.support.fake_engine import FakeEngine
 
 RECORDED = Path(__file__).parent / "recorded"
 

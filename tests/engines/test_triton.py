@@ -27,9 +27,9 @@ from headgate.model.units import EndpointId, RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
 from headgate.wire.kserve import Asked, InferBody
 from headgate.wire.sse import StreamScanner
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fake_triton import FakeTriton
 from tests.engines.calls import Engines, a_call, read_all
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fake_triton import FakeTriton
 
 RECORDED = Path(__file__).parent / "recorded"
 TRITON = DIALECTS["triton"]

@@ -3,8 +3,8 @@
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.page import open_session
 from headgate.engines.warm_up import warm_up
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.ports import free_port
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.ports import free_port
 
 VLLM = DIALECTS["vllm"]
 

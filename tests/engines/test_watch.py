@@ -12,9 +12,9 @@ from headgate.engines.dialects import DIALECTS
 from headgate.engines.watch import EngineWatch
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
+from testing.fake_engine import FakeEngine
+from testing.ports import free_port
 from tests.engines.listeners import listening, say_nothing
-from tests.support.fake_engine import FakeEngine
-from tests.support.ports import free_port
 
 E1 = EndpointId("e1")
 QUICK_S = 0.01

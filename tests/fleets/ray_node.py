@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.ports import free_port
+from testing.processes import ChildProcess
 from tests.house.small_tree import PROJECT
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
 
 START_SECONDS_MAX = 120
 CPUS = 4

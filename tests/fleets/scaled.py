@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.model.units import PoolName
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
 HEADGATE = (sys.executable, "-m", "headgate.cli.main")
 SIMULATED = (*HEADGATE, "engine", "--port", "{port}", "--model", "{model}")

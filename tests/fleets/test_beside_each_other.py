@@ -5,10 +5,10 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, gateway_in_loop
 from tests.fleets.builders import is_alive, until_dead
 from tests.fleets.scaled import SIMULATED, a_scaled_config, a_scaled_gateway, pids, streaming
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import a_config, gateway_in_loop
 
 QUIET = ("--profile", "tiny", "--speed-up", "1")
 

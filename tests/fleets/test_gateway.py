@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, chat, gateway_in_loop, gateway_process
 from tests.fleets.builders import is_alive, until_dead
 from tests.fleets.name_server import A, NameServer
 from tests.fleets.scaled import (
@@ -18,8 +20,6 @@ from tests.fleets.scaled import (
     pids,
     streaming,
 )
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import a_config, chat, gateway_in_loop, gateway_process
 
 QUIET = ("--profile", "tiny", "--speed-up", "1")
 

@@ -15,8 +15,8 @@ import uvloop
 
 from headgate.fleets.keda import scaler as module
 from headgate.fleets.keda.scaler import METRIC, KedaScaler, Wanted
+from testing.ports import free_port
 from tests.fleets.keda_stubs import stubs
-from tests.support.ports import free_port
 
 THREE = Wanted(3, active=True, reason="demand 2.1 of 0.7 each")
 NONE = Wanted(0, active=False, reason="no demand for 30 minutes")

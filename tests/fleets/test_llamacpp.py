@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from testing.gateway import Config
+from testing.real_engines import LLAMACPP_START_SECONDS_MAX, MODEL, ROOT, environment_of
 from tests.fleets.builders import is_alive
 from tests.fleets.scaled import (
     Streams,
@@ -14,8 +16,6 @@ from tests.fleets.scaled import (
     pids,
     streaming,
 )
-from tests.support.gateway import Config
-from tests.support.real_engines import LLAMACPP_START_SECONDS_MAX, MODEL, ROOT, environment_of
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from testing.gateway import Config, chat, gateway_beside, gateway_in_loop
 from tests.fleets.scaled import SIMULATED, a_scaled_config
-from tests.support.gateway import Config, chat, gateway_beside, gateway_in_loop
 
 COLD_START_S = 1.0
 CLASSES = {

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from headgate.fleets.processes_child import GATE, Child
+from testing.ports import free_port
 from tests.fleets.builders import STUB, is_alive, until_dead
-from tests.support.ports import free_port
 
 OWNER = """
 import asyncio, json, sys

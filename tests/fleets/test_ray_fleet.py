@@ -20,9 +20,9 @@ from headgate.fleets.ray import NOWHERE, RayFleet
 from headgate.fleets.ray_cluster import RayTerms
 from headgate.ports.engine import ProbeState
 from headgate.ports.fleet import Phase, ScalableFleet, Seen
+from testing.gateway import Config, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 from tests.fleets.ray_node import CPUS, ENGINE, RayNode, ray_node
 from tests.house.small_tree import PROJECT
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
 

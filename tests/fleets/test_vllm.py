@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.real_engines import MODEL, VLLM_START_SECONDS_MAX, environment_of, model_folder, vllm_variables
 from tests.fleets.builders import is_alive, until_dead
 from tests.fleets.scaled import Streams, a_scaled_config, a_scaled_gateway, pids, streaming
-from tests.support.real_engines import MODEL, VLLM_START_SECONDS_MAX, environment_of, model_folder, vllm_variables
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
 

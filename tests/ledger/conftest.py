@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from bench.postgres import Postgres, postgres
+from testing.postgres import Postgres, postgres
 from tests.ledger.databases import migrated, new_database
 
 

@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from bench.postgres import Postgres
 from headgate.compose.directory import migrate_database
 from headgate.ledger.copy import Copy, Picture
 from headgate.ledger.database import Database
 from headgate.ledger.directory import PostgresDirectory
 from headgate.ports.directory import Actor, TenantTerms
 from headgate.wire.keys import digest
+from testing.postgres import Postgres
 
 SECRET = b"a secret that is only for tests"
 ADMIN = Actor("alice", "127.0.0.1")

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench.postgres import postgres
 from headgate.compose import budgets as module
 from headgate.compose.budgets import BudgetNews, calendar_at
 from headgate.core.events import BudgetsTold, Spent
@@ -17,6 +16,7 @@ from headgate.model.money import Budget, BudgetLeft, NanoUsd, Period
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, ClassName, Duration, Instant, TenantId
+from testing.postgres import postgres
 from tests.ledger.databases import migrated, new_database, until
 from tests.ledger.test_spent import paid
 

@@ -9,10 +9,10 @@ from typing import Any
 from headgate.ledger.database import Database
 from headgate.ledger.directory import PostgresDirectory
 from headgate.model.money import NanoUsd, Period
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.ledger.databases import ADMIN, ANY, SECRET, with_key
 from tests.ledger.test_notices import Receiver, listening
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 TOKENS = 10
 DAY_USD = 0.03

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.stores import redis
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
+from testing.stores import redis
 from tests.ledger.databases import SECRET, until
 from tests.ledger.test_gateway import admin, asked, hashed, made
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
 
 pytestmark = [pytest.mark.cell, pytest.mark.slow]
 

@@ -7,11 +7,11 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from bench.postgres import postgres
 from headgate.ledger.copy import Picture
 from headgate.ledger.database import Database
 from headgate.ledger.directory import PostgresDirectory
 from headgate.wire.keys import digest
+from testing.postgres import postgres
 from tests.ledger.databases import ADMIN, ANY, SECRET, followed, migrated, until, with_key
 
 Link = asyncpg.Connection
@@ -91,7 +91,7 @@ async def test_another_database_under_the_same_address_replaces_everything(
 
 
 async def test_a_database_that_was_not_migrated_says_the_next_step(shared_postgres: object) -> None:
-    from bench.postgres import Postgres
+    from testing.postgres import Postgres
     from tests.ledger.databases import new_database
 
     assert isinstance(shared_postgres, Postgres)

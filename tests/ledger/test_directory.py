@@ -9,8 +9,6 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from bench.postgres import Postgres, postgres
-from bench.stores import made_certificates
 from headgate.compose.directory import migrate_database
 from headgate.ledger import directory as module
 from headgate.ledger.database import Database, problem
@@ -21,8 +19,10 @@ from headgate.model.money import NanoUsd, Period
 from headgate.model.units import SECOND, Instant
 from headgate.ports.directory import Actor, DirectoryAway, TenantTerms, Unknown, Unwritten
 from headgate.wire.keys import digest
+from testing.ports import free_port
+from testing.postgres import Postgres, postgres
+from testing.stores import made_certificates
 from tests.ledger.databases import ADMIN, ANY, SECRET, new_database, with_key
-from tests.support.ports import free_port
 
 Link = asyncpg.Connection
 NASTY = "x'; drop table headgate.tenants; --"

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import yaml
 
-from bench.postgres import postgres
 from headgate.ledger import database as database_module
 from headgate.ledger.database import Database
 from headgate.ledger.directory import PostgresDirectory
 from headgate.ports.directory import TenantTerms
 from headgate.wire.keys import digest, format_digest
+from testing.fake_engine import FakeEngine
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.ports import free_port
+from testing.postgres import postgres
 from tests.ledger.databases import ADMIN, ANY, SECRET, migrated, until, with_key
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
-from tests.support.ports import free_port
 
 OPERATOR = {"authorization": "Bearer hg-operator"}
 READER = {"authorization": "Bearer hg-reader"}

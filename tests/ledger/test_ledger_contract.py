@@ -11,9 +11,9 @@ import pytest_asyncio
 
 from headgate.model.units import SECOND, Instant
 from headgate.ports.ledger import Ledger, UsageRow
+from testing.memory_ledger import MemoryLedger
 from tests.ledger.databases import migrated, new_database
 from tests.ledger.rows import NOON, a_row, a_spool, a_time, all_days, all_rows, writing
-from tests.support.memory_ledger import MemoryLedger
 
 DAY = 86_400 * SECOND
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from bench.postgres import Postgres
 from headgate.compose import ledger as ledger_module
 from headgate.wire.keys import digest, format_digest
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, chat, gateway_in_loop
+from testing.ports import free_port
+from testing.postgres import Postgres
 from tests.ledger.databases import SECRET, new_database
 from tests.ledger.rows import all_rows
 from tests.lessons.ledgers import a_gateway, with_ledger, written
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, chat, gateway_in_loop
-from tests.support.ports import free_port
 
 WORDS = ("canary-prompt", "canary-answer", "hg-canary-key", "canary-idempotency", "canary-engine-key", "canary-unkept")
 Link = "asyncpg.Connection[Any]"

@@ -10,7 +10,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, ModelName, RequestId
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.ledger import UsageRow
-from tests.support.builders import (
+from testing.builders import (
     aborted,
     arrived,
     at,
@@ -22,7 +22,7 @@ from tests.support.builders import (
     first_token,
     progressed,
 )
-from tests.support.memory_ledger import MemoryLedger
+from testing.memory_ledger import MemoryLedger
 
 
 def a_bill(attempt: int, cause: Cause = Cause.ANSWER) -> Bill:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from bench.postgres import Postgres
 from headgate.cli import cost_csv
 from headgate.edge.admin_cost import cost_routes
 from headgate.ledger import report_queries
@@ -19,9 +18,10 @@ from headgate.model.money import Cause, NanoUsd, Price
 from headgate.model.units import Instant
 from headgate.ports.ledger import UsageRow
 from headgate.ports.reports import CostLine, LedgerAway, NothingFound, Report, Rows
+from testing.ports import free_port
+from testing.postgres import Postgres
 from tests.ledger.databases import ADMIN, new_database
 from tests.ledger.ledgers import HOUR_US, USD, at, endpoint_time, reading, usage, written
-from tests.support.ports import free_port
 
 BY_HOUR = {"small": (Price(hour=NanoUsd(2 * USD)),)}
 NOVEMBER = Rows(at("2026-11-01"), at("2026-12-01"))

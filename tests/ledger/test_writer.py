@@ -8,7 +8,6 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from bench.postgres import Postgres
 from headgate.ledger import spool as spool_module
 from headgate.ledger import writer as writer_module
 from headgate.ledger.database import FAILURES, Database, close
@@ -18,10 +17,11 @@ from headgate.ledger.rows import day_of
 from headgate.ledger.spool import SEGMENT_ROWS_MAX
 from headgate.model.units import SECOND, Instant
 from headgate.ports.reports import Rows
+from testing.fault_proxy import Fault, FaultProxy
+from testing.memory_ledger import MemoryLedger
+from testing.postgres import Postgres
 from tests.ledger.databases import new_database, until
 from tests.ledger.rows import NOON, a_row, a_spool, a_time, all_days, all_rows, writing
-from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.memory_ledger import MemoryLedger
 
 COMMIT = b"Q\0\0\0\x0cCOMMIT"
 Link = "asyncpg.Connection[Any]"

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, Self
 
-from tests.support.gateway import CHAT
+from testing.gateway import CHAT
 
 
 class RawCaller:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.stores import Server, redis
-from tests.support.fault_proxy import FaultProxy
-from tests.support.gateway import Config, GatewayInLoop, a_config, gateway_in_loop
+from testing.fault_proxy import FaultProxy
+from testing.gateway import Config, GatewayInLoop, a_config, gateway_in_loop
+from testing.stores import Server, redis
 
 
 @dataclass

@@ -13,8 +13,8 @@ import aiohttp
 
 from headgate.engines.metrics_page import read_metrics
 from headgate.simulation.server.record import read_record
-from tests.support.fake_engine import Behaviour, FakeEngine, Received
-from tests.support.gateway import chat
+from testing.fake_engine import Behaviour, FakeEngine, Received
+from testing.gateway import chat
 
 BEFORE_THE_FIRST_BYTE, MID_STREAM, NOT_STREAMED = "before the first byte", "mid-stream", "not streamed"
 RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"

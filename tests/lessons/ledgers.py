@@ -8,8 +8,8 @@ from typing import Any
 import asyncpg
 
 from headgate.ports.ledger import UsageRow
+from testing.gateway import Config, GatewayInLoop, a_config, gateway_in_loop
 from tests.ledger.rows import all_rows
-from tests.support.gateway import Config, GatewayInLoop, a_config, gateway_in_loop
 
 
 def with_ledger(url: str, folder: Path, *engines: str, **settings: Any) -> Config:

@@ -8,9 +8,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.engines.watch import EngineWatch
-from tests.support.fake_engine import FakeEngine, Received
-from tests.support.fake_http import Connection
-from tests.support.gateway import RunningGateway
+from testing.fake_engine import FakeEngine, Received
+from testing.fake_http import Connection
+from testing.gateway import RunningGateway
 
 STALE_AFTER_S = 0.3
 

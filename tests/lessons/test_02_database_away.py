@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from bench.postgres import Postgres, postgres
+from testing.gateway import GatewayInLoop
+from testing.postgres import Postgres, postgres
 from tests.ledger.databases import migrated
 from tests.ledger.test_gateway import admin, asked, fresh, made, running
-from tests.support.gateway import GatewayInLoop
 
 pytestmark = pytest.mark.slow
 

@@ -12,6 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.envoy import envoy_before
+from testing.fault_proxy import Fault, FaultProxy
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
+from testing.simulated import simulated_engines
 from tests.lessons.callers import RawCaller
 from tests.lessons.engines_seen import (
     BEFORE_THE_FIRST_BYTE,
@@ -22,10 +26,6 @@ from tests.lessons.engines_seen import (
     fake_seen,
     simulated_seen,
 )
-from tests.support.envoy import envoy_before
-from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
-from tests.support.simulated import simulated_engines
 
 FREE_S_MAX = 1.0
 ENVOY_ROUTE_S = 2.0

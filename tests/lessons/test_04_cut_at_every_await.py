@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fault_proxy import Fault, FaultProxy
+from testing.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 from tests.lessons.callers import RawCaller
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 
 PLACES = 4
 TURNS_MAX = 400

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from headgate.ports.ledger import UsageRow
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, chat
 from tests.lessons.ledgers import a_gateway, written
 from tests.simulation.servers import an_engine
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, chat
 
 pytestmark = pytest.mark.slow
 

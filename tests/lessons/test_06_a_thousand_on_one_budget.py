@@ -20,8 +20,8 @@ from headgate.core.events import Event
 from headgate.model.money import NANO_USD_PER_USD, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import Instant
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
-from tests.support.simulated import simulated_engines
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.simulated import simulated_engines
 
 AT_ONCE = 1_000
 TOKENS = 16

@@ -12,10 +12,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fault_proxy import Fault, FaultProxy
+from testing.gateway import chat
 from tests.lessons.ledgers import a_gateway, written
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.gateway import chat
 
 pytestmark = pytest.mark.slow
 

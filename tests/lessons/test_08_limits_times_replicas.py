@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fault_proxy import Fault
+from testing.gateway import GatewayInLoop, chat
 from tests.lessons.cells import CellInLoop, a_cell
 from tests.lessons.scraped import series_of
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fault_proxy import Fault
-from tests.support.gateway import GatewayInLoop, chat
 
 pytestmark = pytest.mark.cell
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, chat
 from tests.lessons.cells import CellInLoop, a_cell
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, chat
 
 pytestmark = [pytest.mark.cell, pytest.mark.slow]
 

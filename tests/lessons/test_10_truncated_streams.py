@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from openai import APIError, AsyncOpenAI, InternalServerError
 
+from testing.envoy import envoy_before
+from testing.fake_engine import Behaviour, FakeEngine, token_text
+from testing.fault_proxy import Fault, FaultProxy
+from testing.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop, text_of
 from tests.engines.listeners import listening
-from tests.support.envoy import envoy_before
-from tests.support.fake_engine import Behaviour, FakeEngine, token_text
-from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop, text_of
 
 TOKENS = 2
 TEXT = "".join(token_text(number) for number in range(TOKENS))

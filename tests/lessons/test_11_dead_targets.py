@@ -20,9 +20,9 @@ from headgate.config.schema import HealthSection, RetrySection
 from headgate.model.policy import RetryRules
 from headgate.model.units import SECOND
 from headgate.wire.keys import digest, format_digest
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fault_proxy import Fault, FaultProxy
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fault_proxy import Fault, FaultProxy
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
 FAILURES_MAX = HealthSection().failures_max
 ATTEMPTS_MAX = RetrySection().attempts_max

@@ -24,10 +24,10 @@ from headgate.edge.replies import Replies
 from headgate.model.outcome import FACES, Outcome
 from headgate.model.units import MILLISECOND, SECOND, Duration
 from headgate.wire.keys import digest, format_digest
+from testing.fake_engine import Behaviour, FakeEngine, Received
+from testing.fault_proxy import FaultProxy
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.lessons.scraped import series_of
-from tests.support.fake_engine import Behaviour, FakeEngine, Received
-from tests.support.fault_proxy import FaultProxy
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 COME_BACK = (429, 503)
 RETRY = {"x-stainless-retry-count": "1"}

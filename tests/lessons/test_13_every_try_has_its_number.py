@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import chat
 from tests.lessons.ledgers import a_gateway, written
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import chat
 
 pytestmark = pytest.mark.slow
 

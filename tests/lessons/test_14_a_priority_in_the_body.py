@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import CHAT, Config, a_config, chat, gateway_in_loop
+from testing.fake_engine import FakeEngine
+from testing.gateway import CHAT, Config, a_config, chat, gateway_in_loop
 
 PATHS: dict[str, Config] = {
     CHAT: chat(),

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from headgate.engines.watch import EngineWatch
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_in_loop
 from tests.lessons.scraped import STALE_AFTER_S, ScrapedEngine, quick_watch, series_of
-from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_in_loop
 
 __all__ = ["quick_watch"]
 

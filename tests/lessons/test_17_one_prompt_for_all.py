@@ -19,7 +19,7 @@ from headgate.simulation.engine.profile import TINY
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.record import read_record
-from tests.support.gateway import RunningGateway, a_config, gateway_beside
+from testing.gateway import RunningGateway, a_config, gateway_beside
 
 ENGINES, PLACES, TOKENS = 4, 16, 20
 STEP_S = 0.010

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import Config, RunningGateway, a_config, chat, gateway_in_loop
 from tests.lessons.scraped import STALE_AFTER_S, ScrapedEngine, patient_watch, quick_watch, series_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import Config, RunningGateway, a_config, chat, gateway_in_loop
 
 __all__ = ["patient_watch", "quick_watch"]
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import aiohttp
 
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import RunningGateway, a_config, chat, events_of, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import RunningGateway, a_config, chat, events_of, gateway_in_loop
 
 CONNECT_S_MAX = 5.0
 

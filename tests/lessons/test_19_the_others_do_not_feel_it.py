@@ -25,7 +25,7 @@ from headgate.model.units import MINUTE
 from headgate.simulation.engine.profile import TINY
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
-from tests.support.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
 
 pytestmark = [pytest.mark.endurance, pytest.mark.timeout(300)]
 

@@ -22,10 +22,10 @@ from pathlib import Path
 import pytest
 
 from headgate.cli.view import quantile
+from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
+from testing.simulated import simulated_engines
 from tests.lessons.flood import image_body, many_turns_body, text_body
 from tests.lessons.scraped import series_of
-from tests.support.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
-from tests.support.simulated import simulated_engines
 
 STREAMS = 30
 ROUNDS = 3

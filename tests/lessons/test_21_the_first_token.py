@@ -13,9 +13,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from headgate.edge.server import bind
+from testing.fake_engine import Behaviour, FakeEngine, Received, token_text
+from testing.gateway import a_config, chat, gateway_in_loop
 from tests.lessons.callers import RawCaller
-from tests.support.fake_engine import Behaviour, FakeEngine, Received, token_text
-from tests.support.gateway import a_config, chat, gateway_in_loop
 
 ROUNDS = 30
 

@@ -20,9 +20,9 @@ import pytest
 
 from headgate.edge.client import Client
 from headgate.edge.door import Door
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, chat
 from tests.lessons.ledgers import a_gateway, written
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, chat
 
 pytestmark = pytest.mark.slow
 

@@ -17,9 +17,9 @@ import msgspec
 import pytest
 
 from headgate.wire.keys import digest
+from testing.fake_engine import FakeEngine
+from testing.gateway import CHAT, Config, GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.lessons.scraped import series_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import CHAT, Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
 NAMES = 10_000
 FULL = 7_500

@@ -34,10 +34,10 @@ from headgate.config.schema import (
 from headgate.engines.dialects import DIALECTS
 from headgate.simulation.engine.profile import PROFILES
 from headgate.wire.keys import digest
+from testing.fake_engine import FakeEngine
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_beside, gateway_in_loop
 from tests.lessons.callers import RawCaller
 from tests.lessons.scraped import series_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_beside, gateway_in_loop
 
 SECTIONS: dict[str, type[Section]] = {
     "": File,

@@ -18,9 +18,9 @@ import aiohttp
 import openai
 import pytest
 
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import CHAT, Config, a_config, chat, gateway_in_loop, gateway_process, urls_of
-from tests.support.processes import ChildProcess
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, Config, a_config, chat, gateway_in_loop, gateway_process, urls_of
+from testing.processes import ChildProcess
 
 CALLERS = 16
 TOKENS, PACE_S = 30, 0.02

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fault_proxy import Fault, FaultProxy
 from tests.lessons.callers import RawCaller
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fault_proxy import Fault, FaultProxy
 
 BODY = {"model": "fake", "messages": [], "stream": True, "max_tokens": 3}
 CHAT = "/v1/chat/completions"

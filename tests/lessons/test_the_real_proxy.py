@@ -5,9 +5,9 @@ import time
 import aiohttp
 import pytest
 
-from tests.support.envoy import envoy_before
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.processes import ProcessFailedError
+from testing.envoy import envoy_before
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.processes import ProcessFailedError
 
 CHAT = "/v1/chat/completions"
 BODY = {"model": "fake", "messages": [], "stream": True, "max_tokens": 3}

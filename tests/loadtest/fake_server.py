@@ -8,7 +8,7 @@ import asyncio
 import socket
 import sys
 
-from tests.support.fake_engine import Behaviour, FakeEngine
+from testing.fake_engine import Behaviour, FakeEngine
 
 
 async def serve(port: int, pace_s: float) -> None:

@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from tests.support.simulated import HEADGATE, simulated_engines
+from testing.simulated import HEADGATE, simulated_engines
 
 pytestmark = [pytest.mark.endurance]
 

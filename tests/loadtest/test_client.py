@@ -5,10 +5,10 @@ import json
 
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.ports import free_port
 from tests.loadtest.builders import Ran, a_plan, a_schedule, a_sender, ran
 from tests.loadtest.scripted import ScriptedServer, answer, stream, token
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.ports import free_port
 
 SOON = {"retry-after-ms": "1"}
 DONE = "[DONE]"

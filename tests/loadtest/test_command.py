@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import Behaviour, FakeEngine
 from tests.loadtest.command import ended, loadtest, start
 from tests.loadtest.scripted import ScriptedServer, answer
-from tests.support.fake_engine import Behaviour, FakeEngine
 
 SHORT = ("--rate", "50", "--duration", "0.5")
 

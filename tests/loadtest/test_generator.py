@@ -8,8 +8,8 @@ import pytest
 
 from headgate.loadtest.generator import LATE_P99_NS_MAX, Course
 from headgate.loadtest.run import LoadTest, files_allow_connections
+from testing.fake_engine import Behaviour, FakeEngine
 from tests.loadtest.builders import a_plan, a_schedule, lines_of, ran
-from tests.support.fake_engine import Behaviour, FakeEngine
 
 
 async def test_a_server_that_hangs_does_not_slow_arrivals_down() -> None:

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import a_config, gateway_in_loop
 from tests.loadtest.builders import a_plan, a_schedule, a_sender, ran
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import a_config, gateway_in_loop
 
 
 async def test_streams_come_through_the_gateway_whole(tmp_path: Path) -> None:

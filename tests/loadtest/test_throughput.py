@@ -4,8 +4,8 @@ The bar is 200 new streams a second of 20 tokens each from one core. How late th
 does; how much of a core they take does not, so that is what is asserted.
 """
 
+from testing.fake_engine import Behaviour, FakeEngine
 from tests.loadtest.command import loadtest
-from tests.support.fake_engine import Behaviour, FakeEngine
 
 CPU_SHARE_MAX = 0.6
 """Several times what docs/loadtest.md measures."""

@@ -49,8 +49,8 @@ from headgate.model.units import (
     after,
 )
 from headgate.model.usage import Usage, UsageSource
+from testing.inside import moments
 from tests.properties.books import SERVING, Asked, Books, Engine, Open, Prediction
-from tests.support.inside import moments
 
 FAILURES = (AttemptEnding.FAILED, AttemptEnding.SILENT)
 GOOD = (AttemptEnding.COMPLETED, AttemptEnding.REFUSED)

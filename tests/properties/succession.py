@@ -34,9 +34,9 @@ from headgate.model.policy import Policy, ServiceClass
 from headgate.model.ticket import Ticket
 from headgate.model.units import ClassName, Duration, Instant, RequestId, after
 from headgate.model.usage import Usage, UsageSource
+from testing.inside import moments
 from tests.properties.books import Asked, Books, Engine, Open
 from tests.properties.model_host import GROWN_BY, Check, ModelHost
-from tests.support.inside import moments
 
 
 def retold(counters: Counters) -> Counters:

@@ -15,7 +15,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.scaling import KnownEvent, ScalingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import SECOND, Duration, Instant, PoolName
-from tests.support.builders import START, a_policy, a_pool, arrived, lasting, policy_changed
+from testing.builders import START, a_policy, a_pool, arrived, lasting, policy_changed
 
 POOL = PoolName("p")
 PPM = 1_000_000

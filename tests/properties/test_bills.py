@@ -16,8 +16,8 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.money import Bill, Cause, EndpointTime, NanoUsd, Price
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import MINUTE, EndpointId, Instant, PoolName, after
-from tests.support.builders import at, lasting
-from tests.support.days import LARGE, SMALL, Day, World
+from testing.builders import at, lasting
+from testing.days import LARGE, SMALL, Day, World
 
 EVENTS = 800
 HOUR = 60 * MINUTE

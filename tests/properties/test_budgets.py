@@ -16,8 +16,8 @@ from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant
 from headgate.model.units import RequestId, TenantId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at, client_left, failed
-from tests.support.builders import policy_changed as changed
+from testing.builders import a_policy, a_pool, a_scheduler, an_endpoint, arrived, at, client_left, failed
+from testing.builders import policy_changed as changed
 
 USD = NANO_USD_PER_USD
 PRICES = (

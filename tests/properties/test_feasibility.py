@@ -24,7 +24,7 @@ from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, Duration, Instant, RequestId, TenantId, after
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import a_class, a_policy, a_pool, a_scheduler, arrived, at, first_token, lasting
+from testing.builders import a_class, a_policy, a_pool, a_scheduler, arrived, at, first_token, lasting
 
 OUTPUT_TOKENS = 50
 SPEED = EngineSpeed(step_ps=96 * 10**9, prefill_token_ps=10**8)

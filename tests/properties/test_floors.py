@@ -13,7 +13,7 @@ from headgate.core.commands import Command, Dispatch
 from headgate.core.scheduler import Scheduler
 from headgate.model.policy import LadderRules, Policy, ServiceClass
 from headgate.model.units import ClassName
-from tests.support.builders import a_class, a_policy, a_scheduler, arrived, at, completed, told
+from testing.builders import a_class, a_policy, a_scheduler, arrived, at, completed, told
 
 ABOVE, BELOW, LAST = "above", "below", "last"
 prompts = st.sampled_from([40, 400, 4_000, 20_000])

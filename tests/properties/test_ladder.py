@@ -28,7 +28,7 @@ from headgate.model.policy import (
 )
 from headgate.model.tenant import Plan
 from headgate.model.units import ModelName, PoolName, TenantId
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     a_scheduler,

@@ -10,7 +10,7 @@ from headgate.model.limits import Limits, RateLeft
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, ModelName, RequestId, TenantId
-from tests.support.builders import at
+from testing.builders import at
 
 LATER = [0, 0, 0, 1, SECOND // 3, SECOND, 7 * SECOND, 20 * SECOND, MINUTE, 3 * MINUTE]
 

@@ -7,8 +7,8 @@ import pytest
 from headgate.core.commands import Command, Dispatch, End
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration
+from testing.days import CROWDED, LARGE, PRESSED, SMALL, Day, World
 from tests.properties.model_host import ModelHost
-from tests.support.days import CROWDED, LARGE, PRESSED, SMALL, Day, World
 
 
 def live_through(world: World, seed: int, events: int) -> list[Command]:

@@ -28,7 +28,7 @@ from headgate.model.limits import Limits
 from headgate.model.policy import LadderRules, Policy, Pool, SheddingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import Instant
-from tests.support.days import LARGE, SMALL, Day, World
+from testing.days import LARGE, SMALL, Day, World
 
 Log = list[tuple[Event, Instant]]
 EXACT = EngineSpeed(

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from headgate.core.retry_budget import RetryBudget
 from headgate.model.policy import RetryRules
 from headgate.model.units import SECOND, Duration, Instant, PoolName, TenantId
-from tests.support.builders import at
+from testing.builders import at
 
 POOL = PoolName("p")
 PART = SECOND

@@ -47,9 +47,7 @@ from headgate.model.units import (
     TenantId,
 )
 from headgate.model.usage import Usage, UsageSource
-from tests.properties.books import Open
-from tests.properties.model_host import ModelHost
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,
@@ -67,7 +65,9 @@ from tests.support.builders import (
     readied,
     unreadied,
 )
-from tests.support.inside import inside
+from testing.inside import inside
+from tests.properties.books import Open
+from tests.properties.model_host import ModelHost
 
 INTERACTIVE = replace(
     a_class(

@@ -29,10 +29,10 @@ from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MINUTE, SECOND, Duration, Instant, ModelName, RequestId, TenantId
+from testing.builders import at, client_left
+from testing.days import CROWDED, LARGE, PRESSED, SMALL, Day, World
 from tests.properties.model_host import ModelHost
 from tests.properties.succession import Known, Successor
-from tests.support.builders import at, client_left
-from tests.support.days import CROWDED, LARGE, PRESSED, SMALL, Day, World
 
 
 class Era:

@@ -12,7 +12,7 @@ from headgate.core.queues.fair import IDLE, PASSES, Turns
 from headgate.core.scheduler import Scheduler
 from headgate.model.tenant import Tenant
 from headgate.model.units import TenantId
-from tests.support.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, completed, told
+from testing.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, completed, told
 
 TENANTS = [TenantId(name) for name in "abcd"]
 COST_MAX = 50

@@ -22,8 +22,8 @@ from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Hang, Scenario, Slow
 from headgate.simulation.virtual.story import Ending, Sample, Story
 from headgate.simulation.workload.arrival import Arrival, Arrivals
+from testing.builders import a_class, a_model, a_policy, a_pool, lasting
 from tests.replay.recorder import Recorder
-from tests.support.builders import a_class, a_model, a_policy, a_pool, lasting
 
 _SPAN = Duration(24 * SECOND)
 _SPENT_AT_ONCE = Budget(Period.DAY, NanoUsd(1_000), hard=False)

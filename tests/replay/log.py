@@ -14,7 +14,7 @@ from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import Instant
-from tests.support.days import LARGE, Day
+from testing.days import LARGE, Day
 
 Log = list[tuple[Event, Instant]]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import aiohttp
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.replay.recorder import Recorder
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
 _SLOWLY = Behaviour(tokens=8, pace_s=0.03)
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.gateway import CHAT, chat
+from testing.gateway import CHAT, chat
 
 ANSWER_S_MAX = 10.0
 """Far more than any answer here takes; a test that waits so long has failed."""

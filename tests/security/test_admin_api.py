@@ -18,10 +18,10 @@ from headgate.edge.admin_cost import cost_routes
 from headgate.edge.client import Client, Headers
 from headgate.ports.directory import Actor, TenantRow, TenantTerms
 from headgate.wire.keys import digest
+from testing.fake_engine import FakeEngine
+from testing.gateway import gateway_in_loop
+from testing.ports import free_port
 from tests.ledger.test_gateway import config_with
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import gateway_in_loop
-from tests.support.ports import free_port
 
 SECRET = b"only for tests"
 NEEDS = {

@@ -16,9 +16,9 @@ import yaml
 from headgate.edge.door import READ_ROUTES, ROUTES
 from headgate.edge.replies import UNKNOWN_URL
 from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Outcome
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import gateway_in_loop
 from tests.edge.test_the_door import config_with_keys
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import gateway_in_loop
 
 DESCRIPTION = Path(__file__).parents[2] / "docs/reference/openapi.yaml"
 UNTOLD = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REFUSED}

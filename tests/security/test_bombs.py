@@ -17,9 +17,9 @@ import pytest_asyncio
 
 from headgate.model.ticket import Api
 from headgate.wire.request import BadRequest, RequestBody
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.security.raw import CHUNKED, body_of, chunk, connected, head_of, request_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
 
 MIB = 1024 * 1024
 A_BOMB = b'{"model":"m","messages":[{"role":"user","content":"' + b"a" * 20 * MIB + b'"}]}'

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, gateway_beside, gateway_in_loop
+from testing.simulated import resident_mib
 from tests.edge.test_the_door import config_with_keys
 from tests.security.raw import CHUNKED, Caller, Closed, body_of, chunk, connected, head_of, request_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, gateway_beside, gateway_in_loop
-from tests.support.simulated import resident_mib
 
 MIB = 1024 * 1024
 KIB = 1024

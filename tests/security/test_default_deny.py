@@ -13,10 +13,10 @@ import pytest
 import pytest_asyncio
 
 from headgate.edge.door import READ_ROUTES, ROUTES
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.edge.test_the_door import config_with_keys
 from tests.security.raw import Answer, Closed, body_of, connected, request_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
 
 KEY = b"authorization: Bearer hg-acme"
 METHODS = (b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"PROPFIND", b"PURGE")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.security.hostile_engine import HANG, HostileEngine, Script, a_completion, framed
 from tests.security.raw import Answer, body_of, connected, request_of
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
 
 GOOD = a_completion("good")
 POISON = framed(a_completion("poison"))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import CHAT, a_config, gateway_in_loop
 from tests.security.hostile_engine import HostileEngine, Script, framed
 from tests.security.raw import body_of, connected, request_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import CHAT, a_config, gateway_in_loop
 
 
 @dataclass

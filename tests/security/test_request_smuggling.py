@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 import pytest_asyncio
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.security.raw import Answer, Caller, Closed, body_of, connected, request_of
 from tests.security.smuggling_corpus import TRICKS, Trick, Verdict
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
 
 ABOUT_THE_MESSAGE = {400, 408, 411, 417, 431, 501, 505}
 UNFINISHED_S = 0.3

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.security.raw import Answer, connected, request_of
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"

@@ -9,10 +9,10 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
+from testing.gateway import RunningGateway, a_config, gateway_beside
+from testing.simulated import resident_mib
 from tests.security.hostile_engine import HostileEngine
 from tests.security.raw import body_of, connected, head_of, request_of
-from tests.support.gateway import RunningGateway, a_config, gateway_beside
-from tests.support.simulated import resident_mib
 
 READERS = 50
 PER_READER_MIB_MAX = 1.0

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.security.raw import CHUNKED, Caller, Closed, body_of, chunk, connected, head_of, request_of
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, gateway_in_loop
 
 LIMIT_S = 0.6
 """Of each limit under test."""
@@ -158,7 +158,7 @@ async def test_the_time_for_a_head_counts_for_the_second_request_too(tmp_path: P
 
 async def test_waiting_for_an_engine_is_not_slowness_of_the_caller(tmp_path: Path) -> None:
     """None of these limits touches a request that has come in whole."""
-    from tests.support.fake_engine import Behaviour
+    from testing.fake_engine import Behaviour
 
     limits = dict.fromkeys(("head_max", "receive_max", "idle_max", "client_stall_max"), "300ms")
     async with a_gateway(tmp_path, **limits) as (engine, gateway), connected(gateway.url) as caller:

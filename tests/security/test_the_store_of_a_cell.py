@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from testing.fake_engine import FakeEngine
+from testing.gateway import chat
 from tests.lessons.cells import a_cell
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import chat
 
 pytestmark = pytest.mark.cell
 

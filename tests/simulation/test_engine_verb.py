@@ -11,8 +11,8 @@ from headgate.cli.engine import PROFILES as NAMES
 from headgate.cli.main import main
 from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.server.record import read_record
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.ports import free_port
+from testing.processes import ChildProcess
 
 
 def test_the_command_line_knows_every_profile() -> None:

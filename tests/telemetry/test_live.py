@@ -21,8 +21,8 @@ from headgate.telemetry.live_window import quantiles_ms
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.scaling import PoolScaling
 from headgate.telemetry.tenants_now import TenantsNow
-from tests.support.builders import a_class, a_policy
-from tests.support.records import a_record
+from testing.builders import a_class, a_policy
+from testing.records import a_record
 from tests.telemetry.histories import START, arrived, at, attempt_over, over, sent
 
 ENDPOINT = EndpointSummary(EndpointId("main/2"), PoolName("main"), EndpointState.READY, False, 3, 8)

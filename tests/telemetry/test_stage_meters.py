@@ -8,7 +8,7 @@ from headgate.model.units import MILLISECOND, Duration
 from headgate.telemetry.stage_budget import ClassBudget, Goal, Piece, spending
 from headgate.telemetry.stage_meters import StageMeters, stage_metrics
 from headgate.telemetry.stage_times import stage_times
-from tests.support.records import a_record, an_attempt
+from testing.records import a_record, an_attempt
 
 TIMES = [
     (Stage.INGRESS, None, 0, 1),

@@ -10,7 +10,7 @@ from headgate.model.stage import Stage
 from headgate.model.units import MILLISECOND
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.stage_times import attempt_times, stage_times
-from tests.support.records import BEGAN, a_record, an_attempt, at
+from testing.records import BEGAN, a_record, an_attempt, at
 
 MOMENTS = st.one_of(st.just(0), st.integers(BEGAN - 5, BEGAN + 1_000))
 

@@ -9,7 +9,7 @@ from headgate.model.units import MILLISECOND, SECOND, ClassName
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.traces.figures import Kept
 from headgate.telemetry.traces.keeping import CLASSES_MAX, LATEST_MAX, SEEN_MIN, SLOW_AT_ONCE_MAX, Keeping
-from tests.support.records import BEGAN, a_record, an_attempt
+from testing.records import BEGAN, a_record, an_attempt
 
 
 def a_keeping(*, slowest_ppm: int = 10_000, per_second_max: int = 100) -> Keeping:

@@ -30,10 +30,10 @@ from headgate.telemetry.traces.names import Names
 from headgate.telemetry.traces.posting import Collector, Posted
 from headgate.telemetry.traces.spans import trace
 from headgate.telemetry.traces.tracer import Tracer
-from tests.support.collector import Seen, SpanSink, seen
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
-from tests.support.records import a_record, an_attempt
+from testing.collector import Seen, SpanSink, seen
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.records import a_record, an_attempt
 
 SERVER, CLIENT, INTERNAL = 2, 3, 1
 ERROR = 2

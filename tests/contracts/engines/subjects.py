@@ -17,11 +17,11 @@ from headgate.hosts.local.clock import SystemClock
 from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.fake_triton import FakeTriton
+from testing.real_engines import RealEngine, llamacpp, vllm
+from testing.real_triton import triton
 from tests.engines.calls import Engines
-from tests.support.fake_engine import Behaviour, FakeEngine
-from tests.support.fake_triton import FakeTriton
-from tests.support.real_engines import RealEngine, llamacpp, vllm
-from tests.support.real_triton import triton
 
 Kind = Literal["fake", "simulated", "fake_triton", "llamacpp", "vllm", "triton"]
 DIALECT_OF: dict[Kind, str] = {

@@ -15,10 +15,10 @@ from headgate.model.usage import UsageSource
 from headgate.ports.engine import Answer, Call, Engine, EngineFault, ProbeState
 from headgate.wire.sse import StreamScanner
 from headgate.wire.usage import UsageFinder
+from testing.fake_engine import Behaviour
+from testing.real_engines import RealEngine
 from tests.contracts.engines.subjects import Kind, Subject, a_real_engine, a_subject
 from tests.engines.calls import a_call, read_all
-from tests.support.fake_engine import Behaviour
-from tests.support.real_engines import RealEngine
 
 E1 = EndpointId("e1")
 KINDS = [

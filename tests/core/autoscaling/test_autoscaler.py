@@ -5,7 +5,7 @@ from functools import partial
 from headgate.core.autoscaling.autoscaler import Autoscaler, Figures, Scale
 from headgate.model.scaling import KnownEvent, ScalingRules
 from headgate.model.units import Duration, PoolName
-from tests.support.builders import at, lasting
+from testing.builders import at, lasting
 
 POOL = PoolName("p")
 PPM = 1_000_000

@@ -16,7 +16,7 @@ from headgate.model.policy import Model, Policy, Pool, RetryRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, EndpointId, Instant, ModelName, PoolName, RequestId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     INTERACTIVE,
     a_class,

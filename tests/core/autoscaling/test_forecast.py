@@ -16,7 +16,7 @@ from headgate.core.autoscaling.forecast import (
     Peak,
 )
 from headgate.model.units import MINUTE, Duration, Instant
-from tests.support.builders import at, lasting
+from testing.builders import at, lasting
 
 PPM = 1_000_000
 LEAD = lasting(130)

@@ -2,7 +2,7 @@
 
 from headgate.core.autoscaling.memory import Absences, Greatest, Lately
 from headgate.model.units import MINUTE
-from tests.support.builders import at, lasting
+from testing.builders import at, lasting
 
 
 def test_nineteen_in_twenty_of_the_last_few() -> None:

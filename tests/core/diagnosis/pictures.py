@@ -9,7 +9,7 @@ from headgate.core.summary import EndpointSummary
 from headgate.model.endpoint import EndpointState
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, Duration, EndpointId, PoolName
-from tests.support.builders import at, lasting
+from testing.builders import at, lasting
 
 POOL = PoolName("p")
 

@@ -8,8 +8,7 @@ from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 from headgate.model.verdict import Cause, HostReport, Incident, Verdict
-from tests.core.diagnosis.pictures import POOL
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     arrived,
     at,
@@ -23,6 +22,7 @@ from tests.support.builders import (
     progressed,
     readied,
 )
+from tests.core.diagnosis.pictures import POOL
 
 STUCK = ("stuck 1", "stuck 2", "stuck 3")
 USUAL_S = FIRST_SECONDS + LATE_SECONDS + 20

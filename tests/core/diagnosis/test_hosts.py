@@ -4,8 +4,8 @@ from headgate.core.diagnosis.hosts_seen import PROCESSES_MAX, HostsSeen
 from headgate.core.diagnosis.usual import Usual
 from headgate.model.units import Duration
 from headgate.model.verdict import HostReport, Incident
+from testing.builders import at, lasting
 from tests.core.diagnosis.pictures import POOL
-from tests.support.builders import at, lasting
 
 
 def report(

@@ -14,8 +14,8 @@ from headgate.model.endpoint import EndpointState
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName
 from headgate.model.verdict import Incident
+from testing.builders import at, lasting
 from tests.core.diagnosis.pictures import endpoint, picture, seen
-from tests.support.builders import at, lasting
 
 
 def told(**facts: Any) -> Incident | None:

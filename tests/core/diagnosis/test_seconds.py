@@ -18,8 +18,8 @@ from headgate.core.diagnosis.seconds_seen import (
 )
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, EndpointId, TenantId
+from testing.builders import at, lasting
 from tests.core.diagnosis.pictures import POOL
-from tests.support.builders import at, lasting
 
 
 def one_second(history: History, *, arrivals: int = 10, well: bool = True) -> None:

@@ -14,7 +14,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.policy import Promise
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     BATCH,
     INTERACTIVE,
     a_model,

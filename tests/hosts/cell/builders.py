@@ -16,7 +16,7 @@ from headgate.hosts.cell.messages import Epoch, MemberEntry, SchedulerEntry, Sha
 from headgate.hosts.cell.timing import Bounds, Timing
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant
-from tests.support.builders import a_policy, an_endpoint, arrived, at
+from testing.builders import a_policy, an_endpoint, arrived, at
 
 FIRST = Epoch(1, "one")
 SECOND_EPOCH = Epoch(2, "two")

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bench.stores import Sentinels, Server, made_certificates, redis, sentinels, valkey
-from bench.targets import MissingPart
 from headgate.hosts.cell.election import Claim
 from headgate.hosts.cell.messages import Lease, Snapshots
 from headgate.hosts.cell.redis_store import RedisStore
 from headgate.hosts.cell.store import Parcel, Store
+from testing.processes import MissingPart
+from testing.stores import Sentinels, Server, made_certificates, redis, sentinels, valkey
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
 WAIT_SECONDS_MAX = 10.0

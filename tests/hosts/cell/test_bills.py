@@ -26,9 +26,9 @@ from headgate.model.money import Bill, Cause, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, ClassName, Duration, Instant, RequestId, after
 from headgate.model.usage import Usage, UsageSource
+from testing.builders import aborted, at, client_left, completed, first_token, lasting
 from tests.hosts.cell.builders import SECOND_EPOCH, Cell, a_cell, a_leader, a_member, a_ticket
 from tests.hosts.cell.test_node import Store, a_node, run
-from tests.support.builders import aborted, at, client_left, completed, first_token, lasting
 
 BILL = Bill(1, Cause.ANSWER, *[Duration(each) for each in (1, 2, 3)], *[NanoUsd(each) for each in (4, 5, 6)])
 

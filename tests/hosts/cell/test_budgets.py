@@ -18,8 +18,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, Instant, TenantId
 from headgate.model.usage import Usage, UsageSource
-from tests.hosts.cell.builders import FIRST, SECOND_EPOCH, Cell, a_ticket
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     a_pool,
     aborted,
@@ -30,6 +29,7 @@ from tests.support.builders import (
     failed,
     first_token,
 )
+from tests.hosts.cell.builders import FIRST, SECOND_EPOCH, Cell, a_ticket
 
 USD = NANO_USD_PER_USD
 PRICE = Price(input_tokens=NanoUsd(1_000_000 * USD), output_tokens=NanoUsd(2_000_000 * USD))

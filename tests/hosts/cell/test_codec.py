@@ -45,8 +45,8 @@ from headgate.hosts.cell.messages import (
 from headgate.model.caps import Caps
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName, Duration, EndpointId, PoolName, RequestId, TenantId
+from testing.builders import an_endpoint, at, client_left, completed, dispatch, lasting, progressed
 from tests.hosts.cell.builders import a_ticket
-from tests.support.builders import an_endpoint, at, client_left, completed, dispatch, lasting, progressed
 
 TICKET = a_ticket("r1", first_token_within=2, key="k")
 FROM_MEMBER: tuple[FromMember, ...] = (

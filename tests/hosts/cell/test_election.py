@@ -8,7 +8,7 @@ from headgate.hosts.cell.election import Claim, Election, claimed, released
 from headgate.hosts.cell.messages import Epoch, Lease
 from headgate.hosts.cell.timing import Timing
 from headgate.model.units import Instant
-from tests.support.builders import at, lasting
+from testing.builders import at, lasting
 
 TIMING = Timing()
 

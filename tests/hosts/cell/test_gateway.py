@@ -6,14 +6,14 @@ from collections.abc import Generator
 from pathlib import Path
 from zlib import crc32
 
-from bench.stores import Server, redis
-from bench.targets import MissingPart
 from headgate.hosts.cell.messages import Share
 from headgate.hosts.cell.shares import places_of
 from headgate.model.units import EndpointId
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.processes import MissingPart
+from testing.stores import Server, redis
 from tests.hosts.cell.store_places import absent
-from tests.support.fake_engine import FakeEngine
-from tests.support.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
 MEMBERS = 64
 

@@ -11,8 +11,7 @@ from headgate.hosts.cell.timing import Timing
 from headgate.hosts.cell.views import MemberView, Mode, Standing
 from headgate.model.outcome import Outcome
 from headgate.model.units import EndpointId, Instant, RequestId
-from tests.hosts.cell.builders import POLICY, SECOND_EPOCH, Cell, a_cell, a_leader, a_member, a_ticket
-from tests.support.builders import (
+from testing.builders import (
     aborted,
     an_endpoint,
     at,
@@ -26,6 +25,7 @@ from tests.support.builders import (
     progressed,
     readied,
 )
+from tests.hosts.cell.builders import POLICY, SECOND_EPOCH, Cell, a_cell, a_leader, a_member, a_ticket
 
 
 def in_flight(leader: Leader, name: str = "e1") -> int:

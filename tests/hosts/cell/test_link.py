@@ -2,7 +2,7 @@
 
 from headgate.hosts.cell.link import Inbound, Outbound, Stamps, age_at_most
 from headgate.hosts.cell.messages import Echo
-from tests.support.builders import at, lasting
+from testing.builders import at, lasting
 
 
 def an_outbound(*said: str, first: int = 1) -> Outbound[str]:

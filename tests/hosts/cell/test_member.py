@@ -34,8 +34,7 @@ from headgate.hosts.cell.timing import Bounds
 from headgate.hosts.cell.views import Mode
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
-from tests.hosts.cell.builders import FIRST, POLICY, SECOND_EPOCH, a_member, a_ticket
-from tests.support.builders import (
+from testing.builders import (
     aborted,
     an_endpoint,
     at,
@@ -51,6 +50,7 @@ from tests.support.builders import (
     progressed,
     refused,
 )
+from tests.hosts.cell.builders import FIRST, POLICY, SECOND_EPOCH, a_member, a_ticket
 
 
 class Scheduler:

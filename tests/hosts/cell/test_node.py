@@ -12,8 +12,8 @@ from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.views import MemberView, Mode, Standing
 from headgate.model.units import EndpointId, Instant
 from headgate.ports.observer import Observer
+from testing.builders import an_endpoint, at
 from tests.hosts.cell.builders import POLICY, a_member, a_ticket
-from tests.support.builders import an_endpoint, at
 
 
 class Store:

@@ -12,8 +12,6 @@ import hiredis
 import pytest
 import uvloop
 
-from bench.stores import Server, made_certificates, redis
-from bench.targets import MissingPart
 from headgate.hosts.cell.messages import Epoch, Snapshots
 from headgate.hosts.cell.redis_connect import Connector
 from headgate.hosts.cell.redis_intake import TRIM_ENTRIES, Intake
@@ -22,9 +20,11 @@ from headgate.hosts.cell.redis_problem import problem_of
 from headgate.hosts.cell.redis_store import RedisStore
 from headgate.hosts.cell.redis_wire import Wire
 from headgate.hosts.cell.store import Parcel
+from testing.ports import free_port
+from testing.processes import MissingPart
+from testing.stores import Server, made_certificates, redis
 from tests.hosts.cell.store_places import Member, Recorder, StorePlace, absent, sentinel_set, until
 from tests.hosts.cell.test_store import a_claim
-from tests.support.ports import free_port
 
 SECRET = "pa55-%2F-w0rd"
 """As it stands in an address; `pa55-/-w0rd` as it is sent."""

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from bench.stores import Server, redis
-from bench.targets import MissingPart
 from headgate.hosts.cell import registry as cell_registry
 from headgate.hosts.cell.registry import CellMember, Registry, read
+from testing.processes import MissingPart
+from testing.stores import Server, redis
 from tests.hosts.cell.store_places import absent
 
 pytestmark = pytest.mark.cell

@@ -11,7 +11,7 @@ from headgate.model.orders import DrainEndpoint, Throttle
 from headgate.model.policy import Pool
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, PoolName, TenantId
-from tests.support.builders import a_policy, an_endpoint, at
+from testing.builders import a_policy, an_endpoint, at
 
 
 @pytest.mark.parametrize("places", [0, 1, 3, 4, 7, 64])

@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.cell import __main__ as command
-from bench.cell.world import World
 from headgate.hosts.cell import island, leader, link, member, peers, roster
 from headgate.hosts.cell.election import Election
 from headgate.model.units import Duration, Instant
+from testing.cell_world.world import World
 
 SEEDS = 100
 """A first look; `just sim-cell` looks at thousands."""
@@ -172,24 +171,3 @@ def test_a_broken_machine_is_found(
     broken(monkeypatch)
 
     assert any(World(seed).run().violations for seed in range(1, BROKEN_SEEDS))
-
-
-# The command
-
-
-def test_the_last_line_is_machine_readable(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main(["3"]) == 0
-    assert '{"seeds": 3, "violations": 0' in capsys.readouterr().out.splitlines()[-1]
-
-
-def test_a_seed_that_breaks_a_promise_prints_itself(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cover_nothing(monkeypatch)
-
-    assert command.main(["1"]) == 1
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("seed 1 at ")
-    assert "run it again: just sim-cell --seed 1 --trace" in lines
-    assert command.main(["--seed", "1", "--trace"]) == 1
-    assert "VIOLATION" in capsys.readouterr().out

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from bench.stores import Sentinels
 from headgate.hosts.cell.election import Claim, claimed, released
 from headgate.hosts.cell.messages import Epoch, Lease, Snapshots
 from headgate.hosts.cell.redis_intake import TRIM_ENTRIES
 from headgate.hosts.cell.redis_store import INBOX_ENTRIES_MAX, OUTBOX_ENTRIES_MAX, OUTBOX_EXPIRES_S
 from headgate.hosts.cell.store import Parcel
 from headgate.model.units import SECOND, Duration, Instant
+from testing.stores import Sentinels
 from tests.hosts.cell.store_places import Member, StorePlace, sentinel_set, store_place, until
 
 ALL = ("fake", "redis", "valkey", "tls", "sentinel")

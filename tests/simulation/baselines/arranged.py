@@ -8,7 +8,7 @@ from headgate.model.units import EndpointId, Instant
 from headgate.simulation.baselines.saturation_gate import SaturationGate
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.scenario import Decider
-from tests.support.builders import a_policy, an_endpoint, at, dispatch, policy_changed, readied, told
+from testing.builders import a_policy, an_endpoint, at, dispatch, policy_changed, readied, told
 
 
 def with_endpoints(decider: Decider, *names: str) -> Decider:

@@ -1,8 +1,8 @@
 """Where do balancers without a queue send what comes?"""
 
 from headgate.simulation.baselines.no_queue import LeastOutstanding, RoundRobin
+from testing.builders import arrived, at, completed, told, unreadied
 from tests.simulation.baselines.arranged import sent, with_endpoints
-from tests.support.builders import arrived, at, completed, told, unreadied
 
 
 def test_endpoints_take_turns_however_full_they_are() -> None:

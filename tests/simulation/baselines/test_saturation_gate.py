@@ -3,8 +3,8 @@
 from headgate.core.events import TimerFired
 from headgate.model.outcome import Outcome
 from headgate.simulation.baselines.saturation_gate import SaturationGate
+from testing.builders import arrived, at, client_left, end, told
 from tests.simulation.baselines.arranged import sent, shows, with_endpoints
-from tests.support.builders import arrived, at, client_left, end, told
 
 
 def a_gate(*endpoints: str, counts_sent: bool = True) -> SaturationGate:

@@ -6,8 +6,7 @@ from headgate.core.events import AttemptEnded
 from headgate.model.outcome import Outcome
 from headgate.simulation.baselines.no_queue import LeastOutstanding, RoundRobin
 from headgate.simulation.baselines.static_cap import StaticCap
-from tests.simulation.baselines.arranged import sent, with_endpoints
-from tests.support.builders import (
+from testing.builders import (
     abort,
     aborted,
     arrived,
@@ -26,6 +25,7 @@ from tests.support.builders import (
     told,
     unreadied,
 )
+from tests.simulation.baselines.arranged import sent, with_endpoints
 
 
 def test_a_request_that_no_policy_allows_is_refused_as_by_the_scheduler() -> None:

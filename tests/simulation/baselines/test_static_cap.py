@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from headgate.model.outcome import Outcome
 from headgate.simulation.baselines.static_cap import StaticCap
-from tests.simulation.baselines.arranged import sent, with_endpoints
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_policy,
     arrived,
@@ -18,6 +17,7 @@ from tests.support.builders import (
     policy_changed,
     told,
 )
+from tests.simulation.baselines.arranged import sent, with_endpoints
 
 
 def test_beyond_the_cap_a_request_is_refused_at_once() -> None:

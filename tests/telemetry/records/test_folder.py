@@ -14,7 +14,7 @@ from headgate.telemetry.records.folder import ABANDONED_S, Writer, segments
 from headgate.telemetry.records.row import Key, Row, row_of
 from headgate.telemetry.records.search import TimeIsOver, Wanted, find, search
 from headgate.telemetry.records.segment import MAGIC, blocks, id_hash, packed, place_of
-from tests.support.records import ARRIVED, a_record, an_attempt
+from testing.records import ARRIVED, a_record, an_attempt
 
 DAY = Duration(86_400 * SECOND)
 MIB = 1024 * 1024

@@ -18,7 +18,7 @@ from headgate.telemetry.records.search import Wanted
 from headgate.telemetry.records.telling import told_by_row
 from headgate.telemetry.stage_budget import ClassBudget
 from headgate.telemetry.stage_meters import StageMeters
-from tests.support.records import ARRIVED, a_record, an_attempt
+from testing.records import ARRIVED, a_record, an_attempt
 from tests.telemetry.histories import HISTORIES, ID, START, at, observed
 
 DAY = Duration(86_400 * SECOND)

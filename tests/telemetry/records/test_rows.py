@@ -9,7 +9,7 @@ from headgate.telemetry.explanation import explained
 from headgate.telemetry.records.row import decoded, encoded, row_of, stages_of
 from headgate.telemetry.records.telling import listed, told_by_row
 from headgate.telemetry.stage_budget import ClassBudget
-from tests.support.records import a_record, an_attempt
+from testing.records import a_record, an_attempt
 from tests.telemetry.histories import HISTORIES, ID, START, observed
 
 

@@ -11,10 +11,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from bench.cell.checks import Story
-from bench.cell.engines import Running
-from bench.cell.faults import Fault
-from bench.cell.store import Way
 from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import (
     AttemptEnded,
@@ -47,9 +43,13 @@ from headgate.hosts.cell.views import Mode
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource
+from testing.cell_world.checks import Story
+from testing.cell_world.engines import Running
+from testing.cell_world.faults import Fault
+from testing.cell_world.store import Way
 
 if TYPE_CHECKING:
-    from bench.cell.world import World
+    from testing.cell_world.world import World
 
 OUTPUT_TOKENS = 64
 _FLUSH_NS = Duration(500_000)

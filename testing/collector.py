@@ -10,7 +10,7 @@ from aiohttp import web
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from tests.support.ports import free_port
+from testing.ports import free_port
 
 
 @dataclass(frozen=True, slots=True)

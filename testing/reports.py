@@ -7,7 +7,7 @@ from headgate.model.caps import Caps
 from headgate.model.policy import Policy
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import a_policy, arrived, at, lasting, policy_changed, told
+from testing.builders import a_policy, arrived, at, lasting, policy_changed, told
 
 
 def a_successor(

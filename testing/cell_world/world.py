@@ -11,11 +11,6 @@ from fractions import Fraction
 from random import Random
 from typing import Final
 
-from bench.cell.checks import Findings
-from bench.cell.engines import Engine, Running
-from bench.cell.faults import CALM_AT, STORE, Fault, Kind, drawn
-from bench.cell.process import OUTPUT_TOKENS, Process
-from bench.cell.store import Store, concerns
 from headgate.core.commands import Dispatch
 from headgate.hosts.cell.election import Claim
 from headgate.hosts.cell.leader import Leader
@@ -43,6 +38,11 @@ from headgate.model.units import (
     after,
 )
 from headgate.simulation.virtual.timeline import Timeline
+from testing.cell_world.checks import Findings
+from testing.cell_world.engines import Engine, Running
+from testing.cell_world.faults import CALM_AT, STORE, Fault, Kind, drawn
+from testing.cell_world.process import OUTPUT_TOKENS, Process
+from testing.cell_world.store import Store, concerns
 
 ARRIVALS_END: Final = Instant(12 * SECOND)
 FOLLOWED_BY: Final = Instant(CALM_AT + 3 * SECOND)

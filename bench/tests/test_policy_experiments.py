@@ -19,7 +19,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Policy
 from headgate.model.units import RequestId, TenantId
 from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
-from tests.support.builders import (
+from testing.builders import (
     a_policy,
     arrived,
     at,

@@ -14,7 +14,8 @@ import pytest
 
 from bench import core, engine, relay
 from bench.cores import family_of
-from bench.targets import MissingPart, Target, find_nginx, gateway
+from bench.targets import Target, find_nginx, gateway
+from testing.processes import MissingPart
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "performance.md").read_text()

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.ports import free_port
+from testing.processes import ChildProcess
 
 
 def program(name: str) -> str:

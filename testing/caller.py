@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.edge.client import Client, Headers
-from tests.support.gateway import CHAT
+from testing.gateway import CHAT
 
 
 class Caller:

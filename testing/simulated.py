@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.ports import free_ports
-from tests.support.processes import ChildProcess
+from testing.ports import free_ports
+from testing.processes import ChildProcess
 
 HEADGATE = (sys.executable, "-m", "headgate.cli.main")
 

@@ -17,8 +17,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from bench.cell.world import World
 from bench.command import stop_cleanly_on_sigterm, tell
+from testing.cell_world.world import World
 
 
 @dataclass(frozen=True, slots=True)

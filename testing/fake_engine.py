@@ -16,8 +16,8 @@ import socket
 from collections import deque
 from typing import Self
 
-from tests.support.fake_answers import Behaviour, Generation, compact, error, token_text
-from tests.support.fake_http import Connection, Received
+from testing.fake_answers import Behaviour, Generation, compact, error, token_text
+from testing.fake_http import Connection, Received
 
 __all__ = ["Behaviour", "FakeEngine", "Received", "token_text"]
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.ports import free_ports
-from tests.support.processes import ChildProcess
+from testing.ports import free_ports
+from testing.processes import ChildProcess
 
 START_SECONDS_MAX = 20.0
 ENVOY = Path(sys.executable).with_name("envoy")

@@ -28,6 +28,10 @@ STOP_SECONDS_MAX = 10.0
 WATCHER = 'read -r _; kill -s KILL -- "-$1"'
 
 
+class MissingPart(Exception):
+    """A program that a test or benchmark needs is not installed. The message says how to install it."""
+
+
 class ProcessFailedError(Exception):
     """The program ended or stayed silent when it should have answered; the message holds the tail of its log."""
 

@@ -12,7 +12,7 @@ from bench.diagnosis.run import Result, judge
 from headgate.core.diagnosis.diagnosis import CAUSES
 from headgate.model.units import Duration, Instant
 from headgate.model.verdict import Cause, Incident
-from tests.support.builders import at, completed, dispatch
+from testing.builders import at, completed, dispatch
 
 
 def test_every_incident_that_can_be_told_is_made() -> None:

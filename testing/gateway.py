@@ -20,8 +20,8 @@ from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
 from headgate.ports.observer import Observer
 from headgate.simulation.engine.profile import PROFILES
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.ports import free_port
+from testing.processes import ChildProcess
 
 Config = dict[str, Any]
 

@@ -51,7 +51,7 @@ from headgate.model.units import (
     after,
 )
 from headgate.model.usage import Usage, UsageSource
-from tests.support.builders import (
+from testing.builders import (
     a_class,
     a_model,
     a_policy,

@@ -16,11 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess
+from testing.ports import free_port
+from testing.processes import ChildProcess
 
 MODEL = "smollm2"
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 
 LLAMACPP_START_SECONDS_MAX = 60
 VLLM_START_SECONDS_MAX = 300

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bench.cores import family_of
-from tests.bench.test_commands import ROOT, command_of, is_running
+from bench.tests.test_commands import ROOT, command_of, is_running
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(120)]
 

@@ -8,12 +8,12 @@ and holds up as the faults of the moment say.
 from collections.abc import Callable
 from random import Random
 
-from bench.cell.faults import EVERYBODY, Fault, Kind
 from headgate.hosts.cell.codec import decoded_snapshot
 from headgate.hosts.cell.election import Claim, claimed, released
 from headgate.hosts.cell.messages import Epoch, Lease
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, after
 from headgate.simulation.virtual.timeline import Timeline
+from testing.cell_world.faults import EVERYBODY, Fault, Kind
 
 _STALE_NS = Duration(3 * SECOND)
 """How old the copy is from which a store comes back that has lost the latest."""

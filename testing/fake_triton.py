@@ -8,10 +8,10 @@ import asyncio
 import json
 import socket
 
-from tests.support.fake_answers import Behaviour, compact
-from tests.support.fake_engine import FakeEngine
-from tests.support.fake_http import Connection, Received
-from tests.support.ports import free_ports
+from testing.fake_answers import Behaviour, compact
+from testing.fake_engine import FakeEngine
+from testing.fake_http import Connection, Received
+from testing.ports import free_ports
 
 TEXT_INPUTS = {
     "text_input": "BYTES",

@@ -2,7 +2,7 @@
 
 Each is a process of its own on a free loopback port, in a temporary folder, without persistence. What is killed or
 paused is always that process, by its id, and all of them are gone when the block is left, whatever ends it
-(tests/support/processes.py).
+(testing/processes.py).
 
     with redis() as store:            # or valkey(), or sentinels()
         store.url                     # for `cell: {store: URL}`
@@ -25,9 +25,8 @@ from typing import Any, Self
 from redis import Redis
 from redis.exceptions import RedisError
 
-from bench.targets import MissingPart
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess, ProcessFailedError
+from testing.ports import free_port
+from testing.processes import ChildProcess, MissingPart, ProcessFailedError
 
 MASTER = "headgate"
 """What the sentinels call the master that they watch."""

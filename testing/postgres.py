@@ -2,7 +2,7 @@
 
 A cluster of its own in a temporary folder, on a free loopback port; never the system's. PostgreSQL refuses to run as
 root, so there it runs as the user `postgres`, who owns the folder. What is killed or paused is always that process and
-its children, and all of it is gone when the block is left, whatever ends it (tests/support/processes.py).
+its children, and all of it is gone when the block is left, whatever ends it (testing/processes.py).
 
     with postgres() as database:
         database.url                  # for `database: {url: URL}`
@@ -23,9 +23,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.targets import MissingPart
-from tests.support.ports import free_port
-from tests.support.processes import ChildProcess, ProcessFailedError
+from testing.ports import free_port
+from testing.processes import ChildProcess, MissingPart, ProcessFailedError
 
 USER = "postgres"
 START_SECONDS_MAX = 30.0

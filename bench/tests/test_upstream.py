@@ -10,7 +10,7 @@ from bench.targets import Target
 from bench.upstream import MODEL
 from headgate.engines.metrics_page import read_metrics
 from headgate.engines.recognise import recognise
-from tests.support.gateway import events_of
+from testing.gateway import events_of
 
 
 def asked(prompt: str, **fields: Any) -> dict[str, Any]:

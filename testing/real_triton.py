@@ -9,9 +9,9 @@ The models are those of scripts/triton_models; the first that is named is `engin
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from tests.support.ports import free_ports
-from tests.support.processes import ChildProcess
-from tests.support.real_engines import ROOT, RealEngine, environment_of
+from testing.ports import free_ports
+from testing.processes import ChildProcess
+from testing.real_engines import ROOT, RealEngine, environment_of
 
 START_SECONDS_MAX = 60
 

@@ -1,1 +1,0 @@
-"""Does a cell keep its promises whatever dies, lies or is late?"""

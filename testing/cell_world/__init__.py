@@ -1,0 +1,1 @@
+"""A whole cell under faults in virtual time, driven by one seed."""

@@ -1,1 +1,0 @@
-"""What do tests share? Real processes and engines, and how to build what is tested."""
