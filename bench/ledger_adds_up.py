@@ -29,7 +29,7 @@ import asyncpg
 import yaml
 
 from bench.command import stop_cleanly_on_sigterm, tell
-from headgate.compose.directory import migrate_database
+from headgate.control.directory_sync import migrate_database
 from testing.ports import free_port
 from testing.postgres import Postgres, postgres
 from testing.processes import ChildProcess

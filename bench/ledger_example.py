@@ -13,9 +13,9 @@ import tempfile
 from datetime import UTC, datetime, timedelta
 
 from bench.command import tell
-from headgate.compose.directory import migrate_database
+from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database
-from headgate.ledger.spool import Spool
+from headgate.ledger.spool.spool import Spool
 from headgate.ledger.writer import Writer
 from headgate.model.money import PAYERS, Cause, NanoUsd
 from headgate.model.units import SECOND, Instant

@@ -30,7 +30,7 @@ import asyncpg
 import yaml
 
 from bench.command import stop_cleanly_on_sigterm, tell
-from headgate.compose.directory import migrate_database
+from headgate.control.directory_sync import migrate_database
 from headgate.simulation.server.record import read_record
 from testing.ports import free_port
 from testing.postgres import Postgres, postgres

@@ -19,7 +19,7 @@ from datetime import UTC, date, datetime
 from bench.command import tell
 from headgate.ledger.database import Database
 from headgate.ledger.rows import DAY_NS
-from headgate.ledger.spool import SEGMENT_ROWS_MAX, Spool
+from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX, Spool
 from headgate.ledger.writer import Writer
 from headgate.model.money import PAYERS, Cause, NanoUsd
 from headgate.model.outcome import Outcome

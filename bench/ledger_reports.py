@@ -23,10 +23,10 @@ import asyncpg
 
 from bench.command import tell
 from bench.ledger_fill import fill_day
-from headgate.compose.directory import migrate_database
+from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database
-from headgate.ledger.report_queries import instant
-from headgate.ledger.reports import QUERY_S_MAX, PostgresReports, Terms
+from headgate.ledger.reports.queries import instant
+from headgate.ledger.reports.reports import QUERY_S_MAX, PostgresReports, Terms
 from headgate.model.money import NanoUsd, Price
 from headgate.model.units import SECOND, Instant
 from headgate.ports.reports import Rows

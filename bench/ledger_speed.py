@@ -31,7 +31,7 @@ from bench.ledger_fill import fill_day
 from bench.pairs import Load, pairs_of
 from bench.targets import IN_FLIGHT_MAX, gateway, upstream
 from bench.upstream import MODEL
-from headgate.compose.directory import migrate_database
+from headgate.control.directory_sync import migrate_database
 from testing.postgres import Postgres, postgres
 
 RATIO_MAX = 1.05

@@ -33,9 +33,9 @@ from typing import Any
 from bench.command import stop_cleanly_on_sigterm, tell
 from headgate.core.cost import cost_ns
 from headgate.loadtest.endings import Ending
+from headgate.model.engine_profile import PROFILES
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import SECOND
-from headgate.simulation.engine.profile import PROFILES
 from testing.gateway import Config, a_config, gateway_process
 from testing.processes import ChildProcess, ProcessFailedError
 

@@ -18,8 +18,8 @@ from bench.command import tell
 from headgate.compose.simulation import SCHEDULERS, scenario
 from headgate.config.problems import ConfigErrors
 from headgate.config.scenarios.load import load
+from headgate.model.engine_profile import PROFILES
 from headgate.model.units import MINUTE, Duration
-from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Scenario

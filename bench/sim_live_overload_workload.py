@@ -13,8 +13,8 @@ from itertools import islice
 
 from bench.sim_live_sides import Stage
 from bench.sim_live_workload import busy
+from headgate.model.engine_profile import H100X8_LLAMA_70B, EngineProfile
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, TenantId
-from headgate.simulation.engine.profile import H100X8_LLAMA_70B, EngineProfile
 from headgate.simulation.virtual.scenario import Callers
 from headgate.simulation.workload.arrival import Arrival, Arrivals
 from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, Shares, arrivals

@@ -26,9 +26,9 @@ from headgate.config.settings import Settings
 from headgate.core.scheduler import Scheduler
 from headgate.engines.dialects import DIALECTS
 from headgate.loadtest.endings import Ending as Seen
+from headgate.model.engine_profile import PROFILES, EngineProfile
 from headgate.model.outcome import Outcome
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, ModelName, TenantId
-from headgate.simulation.engine.profile import PROFILES, EngineProfile
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, EngineSpec, Scenario
 from headgate.simulation.virtual.story import Ending, Sample, Story

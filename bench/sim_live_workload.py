@@ -12,9 +12,9 @@ from pathlib import Path
 from random import Random
 
 from headgate.loadtest.senders import Sizes
+from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.model.units import SECOND, ClassName, Duration, Instant, RequestId, TenantId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest, Finished
 from headgate.simulation.workload.arrival import Arrival
 

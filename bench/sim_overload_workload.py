@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 
 from bench.policy.fleet import engines, pool
+from headgate.model.engine_profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.model.policy import Model, Policy, Promise, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import (
@@ -23,7 +24,6 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
-from headgate.simulation.engine.profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.traffic import TraceTraffic, arrivals, client_shares, span_ns

@@ -14,11 +14,11 @@ from pathlib import Path
 from time import perf_counter
 
 from bench.command import tell
+from headgate.model.engine_profile import EngineProfile
 from headgate.planning.accuracy import errors, figures, mean_error
 from headgate.planning.answers import simulated
 from headgate.planning.calibrate import Calibration, calibrate
 from headgate.planning.recorded_run import RecordedRun, read_run, run_names
-from headgate.simulation.engine.profile import EngineProfile
 
 FITTED = 100
 COLUMNS = ("mean", "p50", "p90", "p95", "p99")

@@ -25,8 +25,8 @@ from headgate.telemetry.process import ProcessFigures
 from headgate.telemetry.prometheus import Beside, render
 from headgate.telemetry.records.figures import RecordsFigures, records_metrics
 from headgate.telemetry.scaling import PoolScaling
-from headgate.telemetry.stage_budget import ClassBudget
-from headgate.telemetry.stage_meters import StageMeters, stage_metrics
+from headgate.telemetry.stages.budget import ClassBudget
+from headgate.telemetry.stages.meters import StageMeters, stage_metrics
 from headgate.telemetry.traces.figures import Dropped, Kept, TraceFigures, trace_metrics
 
 CELL = CellFigures(

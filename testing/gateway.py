@@ -18,8 +18,8 @@ from headgate.compose.gateway import Gateway
 from headgate.config.load import load
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
+from headgate.model.engine_profile import PROFILES
 from headgate.ports.observer import Observer
-from headgate.simulation.engine.profile import PROFILES
 from testing.ports import free_port
 from testing.processes import ChildProcess
 

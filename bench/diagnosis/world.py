@@ -14,11 +14,11 @@ from random import Random
 from bench.policy.fleet import MAIN, engines, pool, speed_of
 from headgate.core.cost import cost_ns
 from headgate.core.scheduler import Scheduler
+from headgate.model.engine_profile import H100X8_LLAMA_70B, H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.model.policy import Model, Policy, Promise, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.model.verdict import Incident
-from headgate.simulation.engine.profile import H100X8_LLAMA_70B, H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.simulation.virtual.scenario import Callers, Change, EngineSpec, Fault, Scenario, Slow
 from headgate.simulation.virtual.ways import Ways
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival

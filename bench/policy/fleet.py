@@ -1,9 +1,9 @@
 """What does the policy say of simulated engines? Their own speed and memory, as an operator would have measured."""
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Pool
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import EndpointId, PoolName
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.virtual.scenario import EngineSpec
 
 MAIN = PoolName("main")

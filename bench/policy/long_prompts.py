@@ -12,11 +12,11 @@ from typing import Any
 from bench.command import tell
 from bench.policy.experiment import Bar, Experiment, Figures, data, ours, percent, played, table
 from bench.policy.fleet import MAIN, engines, pool
+from headgate.model.engine_profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.model.policy import HeadroomRules, Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
-from headgate.simulation.engine.profile import H200_LLAMA_8B, RTXPRO6000_LLAMA_8B, EngineProfile
 from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.traffic import (

@@ -14,10 +14,10 @@ from bench.policy.fleet import MAIN, engines, pool
 from bench.policy.recovery import CourseReport
 from headgate.core.commands import Command, Dispatch
 from headgate.core.events import AttemptEnded, Event
+from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
-from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, Scenario

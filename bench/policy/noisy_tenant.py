@@ -17,6 +17,7 @@ from bench.policy.fleet import MAIN, engines, pool, speed_of
 from headgate.core.commands import Command
 from headgate.core.cost import cost_ns
 from headgate.core.events import Event
+from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import (
@@ -31,7 +32,6 @@ from headgate.model.units import (
     TenantId,
 )
 from headgate.simulation.baselines.no_queue import RoundRobin
-from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival

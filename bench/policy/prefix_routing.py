@@ -23,11 +23,11 @@ from headgate.core.events import EndpointJoined, Event
 from headgate.core.routing.endpoints import PoolRecord
 from headgate.core.routing.prefix_index import PrefixIndex
 from headgate.core.scheduler import Scheduler
+from headgate.model.engine_profile import H200_LLAMA_8B
 from headgate.model.policy import HeadroomRules, Model, Policy, RoutingRules, ServiceClass
 from headgate.model.prefix import DISTANCES, HASHES_MAX
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, Instant, ModelName, TenantId
-from headgate.simulation.engine.profile import H200_LLAMA_8B
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, Decider, Scenario

@@ -12,11 +12,11 @@ from bench.command import tell
 from bench.policy.experiment import Bar, Experiment, Figures, ours, percent, table
 from bench.policy.fleet import MAIN, engines, pool
 from bench.policy.recovery import CourseReport
+from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
-from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, Crash, Decider, Scenario
 from headgate.simulation.workload.traffic import LogNormal, PoissonTraffic, arrivals

@@ -17,7 +17,7 @@ from bench.scaling.demand import Step, Window, demand, read_windows
 from bench.scaling.fluid import Contender, Outcome, run
 from bench.scaling.oracle import SLO, oracle, trading
 from bench.scaling.ours import Headgate
-from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B, EngineProfile
+from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B, EngineProfile
 
 PROFILE: Final = RTXPRO6000_LLAMA_8B
 TRACES: Final = {"m-large": 1.0, "m-mid": 0.25, "m-small": 1.0}

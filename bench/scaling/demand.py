@@ -29,7 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from headgate.simulation.engine.profile import EngineProfile
+from headgate.model.engine_profile import EngineProfile
 from headgate.simulation.workload.quantiles import LEVELS, Quantiles
 from headgate.simulation.workload.servegen import SHAPE_MIN
 from headgate.simulation.workload.servegen_files import (

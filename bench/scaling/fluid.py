@@ -32,7 +32,7 @@ from math import exp, expm1
 from typing import Final, NamedTuple, Protocol
 
 from bench.scaling.demand import STEP_S, TPOT_S, TPOT_SHARE, Step, Window
-from headgate.simulation.engine.profile import EngineProfile
+from headgate.model.engine_profile import EngineProfile
 
 TTFT_S: Final = 2.0
 HELD_S: Final = 1.4

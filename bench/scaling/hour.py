@@ -17,11 +17,11 @@ from bench.policy.fleet import MAIN, engines, pool, speed_of
 from bench.scaling.demand import STEP_S, TPOT_S, Window, lengths_batch, read_windows
 from bench.scaling.fluid import TTFT_S, Queue
 from headgate.core.cost import cost_ns
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.outcome import Outcome as Ended
 from headgate.model.policy import Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, Instant, ModelName, TenantId
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.report.targets import met
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, EngineSpec, Scenario

@@ -3,9 +3,9 @@
 from bench.scaling.demand import STEP_S
 from bench.scaling.fluid import TTFT_S, View
 from headgate.core.autoscaling.autoscaler import Autoscaler, Figures
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.scaling import ScalingRules
 from headgate.model.units import SECOND, Duration, Instant, PoolName
-from headgate.simulation.engine.profile import EngineProfile
 
 _POOL = PoolName("main")
 

@@ -16,9 +16,9 @@ from headgate.core.prediction import Predictions
 from headgate.core.queues.queue import Queue
 from headgate.core.routing.learning import Learned
 from headgate.core.scheduler import Scheduler
+from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.policy import Policy
 from headgate.model.units import RequestId, TenantId
-from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
 from testing.builders import (
     a_policy,
     arrived,

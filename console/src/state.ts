@@ -1,4 +1,4 @@
-// What does the gateway tell, once a second? The twin of src/headgate/telemetry/live.py.
+// What does the gateway tell, once a second? The twin of src/headgate/telemetry/live/state.py.
 
 export interface Quantiles {
   p50: number

@@ -13,8 +13,8 @@ import aiohttp
 import pytest
 
 from headgate.cli.main import main
-from headgate.cli.promises import promises_in
-from headgate.telemetry.slo.rules import rules
+from headgate.cli.output.promises import promises_in
+from headgate.slo.rules import rules
 from testing.gateway import RunningGateway, a_config, chat, gateway_beside
 from testing.observers import alertmanager, prometheus, webhook
 from testing.ports import free_ports

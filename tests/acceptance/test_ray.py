@@ -40,10 +40,10 @@ async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leave
         async with gateway_beside(config, tmp_path, wait_for=2, seconds_max=90) as (gateway, process):
             async with gateway.post(chat(max_tokens=4)) as answer:
                 status = answer.status
-            engines, drivers = said_by_processes("--model", MODEL), said_by_processes("ray_driver", node.address)
+            engines, drivers = said_by_processes("--model", MODEL), said_by_processes("ray/driver", node.address)
             process.kill()
             async with asyncio.timeout(GONE_SECONDS_MAX):
-                while said_by_processes("--model", MODEL) or said_by_processes("ray_driver", node.address):
+                while said_by_processes("--model", MODEL) or said_by_processes("ray/driver", node.address):
                     await asyncio.sleep(0.1)
         cluster_stays = node.process.exit_status is None
 

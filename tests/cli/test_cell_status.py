@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from headgate.cli.cell_status import CellState, MemberState, cell_lines
+from headgate.cli.output.cell_status import CellState, MemberState, cell_lines
 
 
 @dataclass

@@ -9,6 +9,7 @@ import pytest
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
+from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import (
     AdmissionRules,
     HeadroomRules,
@@ -19,7 +20,6 @@ from headgate.model.policy import (
     RoutingRules,
     SheddingRules,
 )
-from headgate.simulation.engine.profile import PROFILES
 from tests.cli.conftest import Headgate, Said
 from tests.config.builders import SMALL, small_with
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from headgate.cli import cost_csv, cost_tables
-from headgate.cli.admin_request import NotDone, ask
-from headgate.cli.cost_tables import Money, count, length
+from headgate.cli.input.admin_request import NotDone, ask
 from headgate.cli.main import main
-from headgate.ledger import reports
+from headgate.cli.output import cost_csv, cost_tables
+from headgate.cli.output.cost_tables import Money, count, length
+from headgate.ledger.reports import reports
 from headgate.model.money import Cause, NanoUsd
 from testing.gateway import gateway_process
 from testing.postgres import postgres

@@ -14,7 +14,7 @@ from headgate.cli.demo_incidents import HEALTHY_S, INCIDENTS, RATE
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
 from headgate.loadtest.senders import Sizes, parse_sender
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 
 
 def a_demo(name: str | None, folder: Path) -> Demo:

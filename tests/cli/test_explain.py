@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from headgate.cli.explain import lines
-from headgate.cli.gateway_explanation import Explanation, Step
+from headgate.cli.output.explanation import Explanation, Step
 from headgate.model.units import RequestId
 from headgate.telemetry.decisions import REFUSED_MAX, REQUESTS_MAX
 from headgate.telemetry.explanation import explained

@@ -12,9 +12,9 @@ from headgate.config.settings import Settings
 from headgate.config.starter import EXAMPLE, public_name
 from headgate.config.traffic_shapes import SHAPES
 from headgate.engines.dialects import DIALECTS
+from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import ServiceClass
 from headgate.model.units import MINUTE, SECOND
-from headgate.simulation.engine.profile import PROFILES
 from testing.fake_engine import FakeEngine
 from testing.ports import free_port
 from testing.real_engines import RealEngine, llamacpp

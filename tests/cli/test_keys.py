@@ -8,7 +8,7 @@ import pytest
 
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from headgate.wire.keys import digest, format_digest
 from tests.cli.conftest import Headgate, Said
 from tests.config.builders import SMALL, small_with

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.simulation_progress import Progress, clock_time, describe
+from headgate.cli.output.simulation_progress import Progress, clock_time, describe
 from headgate.compose.simulation import SCHEDULERS, warnings_of_many
 from headgate.config.scenarios.load import parse
+from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND
-from headgate.simulation.engine.profile import PROFILES
 from tests.cli.conftest import Headgate
 from tests.house.small_tree import BIN, PROJECT
 

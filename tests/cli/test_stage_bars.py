@@ -1,7 +1,7 @@
 """Does a person see where the time went, in eighty columns and without colour?"""
 
 from headgate.cli.explain import lines, listed
-from headgate.cli.gateway_explanation import Budget, CallerStage, Explanation, FoundRequests, Listed, StageSpan, Step
+from headgate.cli.output.explanation import Budget, CallerStage, Explanation, FoundRequests, Listed, StageSpan, Step
 from tests.cli.conftest import Headgate
 
 TRIED_TWICE = (

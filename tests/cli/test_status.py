@@ -10,7 +10,7 @@ import yaml
 from msgspec.structs import replace
 
 from headgate import __version__
-from headgate.cli.gateway_status import (
+from headgate.cli.output.status import (
     DatabaseState,
     EndpointState,
     EngineFound,

@@ -2,8 +2,8 @@
 
 import pytest
 
+from headgate.cli.output.view import quantile, screen
 from headgate.cli.top import View
-from headgate.cli.view import quantile, screen
 
 BOUNDS = [0.1, 1.0, 10.0]
 

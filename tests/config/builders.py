@@ -6,7 +6,7 @@ from textwrap import dedent
 from headgate.config.load import parse
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 
 ENGINES = ("llamacpp", "openai_compatible", "vllm")
 

@@ -7,7 +7,7 @@ from textwrap import dedent
 from headgate.config.problems import ConfigErrors
 from headgate.config.scenarios.load import parse
 from headgate.config.scenarios.settings import ScenarioSettings
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 
 SCHEDULERS = ("headgate", "static-cap")
 

@@ -6,7 +6,7 @@ from headgate.config.load import parse
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 
 SMALL = """
 key_secret: a secret of more than sixteen letters

@@ -7,9 +7,9 @@ from headgate.config.load import parse
 from headgate.config.problems import ConfigErrors
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
+from headgate.model.engine_profile import PROFILES
 from headgate.model.money import Budget, Period, Price, PriceKind
 from headgate.model.units import SECOND
-from headgate.simulation.engine.profile import PROFILES
 
 LEDGER = """
 key_secret: a secret of more than sixteen letters

@@ -17,6 +17,7 @@ from headgate.config.scenarios.settings import (
     SlowSettings,
     TraceSettings,
 )
+from headgate.model.engine_profile import PROFILES
 from headgate.model.limits import Limits
 from headgate.model.policy import (
     AdmissionRules,
@@ -33,7 +34,6 @@ from headgate.model.policy import (
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import MINUTE, SECOND
-from headgate.simulation.engine.profile import PROFILES
 from tests.config.scenario_builders import SCHEDULERS, small_with_traffic
 from tests.config.scenario_builders import scenario_of as read
 

@@ -20,7 +20,7 @@ from headgate.config.scenarios.schema import (
     SimulatedTenantSection,
     TrafficSection,
 )
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from tests.config.scenario_builders import SCHEDULERS, SMALL, problems_of, scenario_of, small_with_traffic
 
 POISSON = "{rate: 5, for: 60s, classes: batch, prompt: 100, output: 10}"

@@ -20,6 +20,7 @@ from headgate.config.settings import (
     Settings,
 )
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
+from headgate.model.engine_profile import PROFILES
 from headgate.model.limits import Limits as TenantLimits
 from headgate.model.money import NANO_USD_PER_USD, Budget, Period, Price, PriceKind
 from headgate.model.policy import (
@@ -42,7 +43,6 @@ from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND
-from headgate.simulation.engine.profile import PROFILES
 from tests.config.builders import ENGINES, SMALL, settings_of, small_with, small_with_classes
 
 DIGEST = "ab" * 32

@@ -11,7 +11,7 @@ import yaml
 from headgate.config.load import parse
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from tests.deploy.manifests import KUBERNETES, Manifest, Tree, gateway_config, the
 from tests.deploy.schemas import A_LAYER, SCALED_BY_PROMETHEUS
 

@@ -10,7 +10,7 @@ import pytest
 
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from testing.gateway import Config, gateway_beside
 from testing.ports import free_port
 from tests.deploy.manifests import KUBERNETES, gateway_config, the

@@ -13,8 +13,8 @@ from headgate.config.load import parse
 from headgate.config.settings import DnsSettings, Settings
 from headgate.engines.dialects import DIALECTS
 from headgate.fleets.keda.tolerance import TOLERANCE_PERCENT
+from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND
-from headgate.simulation.engine.profile import PROFILES
 from tests.deploy.manifests import (
     KUBERNETES,
     NOT_KUBERNETES,

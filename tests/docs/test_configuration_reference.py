@@ -50,10 +50,10 @@ from headgate.config.schema import (
 )
 from headgate.engines.dialects import DIALECTS
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
+from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import Promise, ServiceClass
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan
-from headgate.simulation.engine.profile import PROFILES
 from tests.house.small_tree import PROJECT
 
 PAGE = (PROJECT / "docs/reference/configuration.md").read_text()

@@ -10,9 +10,9 @@ import pytest
 
 from headgate.cli.main import VERBS
 from headgate.model.verdict import Incident
-from headgate.telemetry.slo.alert import OF_THE_INCIDENT
-from headgate.telemetry.slo.lengths import lengths
-from headgate.telemetry.slo.rules import alert_groups
+from headgate.slo.alert import OF_THE_INCIDENT
+from headgate.slo.lengths import lengths
+from headgate.slo.rules import alert_groups
 from tests.house.small_tree import PROJECT
 from tests.telemetry.slo.incidents import PROMISES
 

@@ -24,7 +24,7 @@ from headgate.config.scenarios.schema import (
 )
 from headgate.config.scenarios.traces import SOURCES
 from headgate.config.schema import Section
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from headgate.simulation.virtual.scenario import Scenario
 from tests.docs.test_configuration_reference import reads_of, rows_under, shown
 from tests.house.small_tree import PROJECT

@@ -10,8 +10,8 @@ import aiohttp
 import pytest
 
 from headgate.console.assets import load_assets
-from headgate.edge import admin_console
-from headgate.edge.admin_console import BEHIND_MAX, AdminConsole
+from headgate.edge.admin import console as admin_console
+from headgate.edge.admin.console import BEHIND_MAX, AdminConsole
 from headgate.edge.client import Client
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop

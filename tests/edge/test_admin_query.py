@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.edge.admin_query import At, BadQuery, Before, RequestQuery, read_local, read_query
+from headgate.edge.admin.query import At, BadQuery, Before, RequestQuery, read_local, read_query
 from headgate.model.outcome import Outcome
 from headgate.model.units import MILLISECOND, SECOND, Duration
 

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.edge import batched_answers, batching
-from headgate.edge.batched_answers import GatheredAnswer
-from headgate.edge.batching import Batcher, Batchers
+from headgate.engines.batching import answers as batched_answers
+from headgate.engines.batching import batcher as batching
+from headgate.engines.batching.answers import GatheredAnswer
+from headgate.engines.batching.batcher import Batcher, Batchers
 from headgate.model.policy import BatchRules
 from headgate.model.ticket import Api
 from headgate.ports.engine import Answer, Call, Company, EngineFault

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from headgate.edge.batch_queue import CREDIT_MAX, CREDIT_PER_CALL, SHUNNED_REQUESTS, Batch, BatchQueue, Input
+from headgate.engines.batching.queue import CREDIT_MAX, CREDIT_PER_CALL, SHUNNED_REQUESTS, Batch, BatchQueue, Input
 from headgate.model.policy import BatchRules
 
 MS = 1_000_000

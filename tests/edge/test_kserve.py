@@ -9,7 +9,7 @@ import pytest
 
 from headgate.edge.intake import ModelAsked
 from headgate.edge.kserve import SERVER_ROUTES, find_route, is_kserve
-from headgate.wire.kserve import Asked
+from headgate.wire.kserve.infer import Asked
 from headgate.wire.request import LARGE_BYTES
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.edge.large_bodies import LargeBodies, cap_in_thread, read_in_thread
+from headgate.edge.large_bodies.client import LargeBodies, cap_in_thread, read_in_thread
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
 from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody

@@ -18,7 +18,7 @@ from headgate.model.stage import Stage
 from headgate.model.ticket import Api
 from headgate.model.units import Duration, PoolName
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.stage_times import stage_times
+from headgate.telemetry.stages.times import stage_times
 from headgate.wire.request import LARGE_BYTES
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton

@@ -25,7 +25,7 @@ from headgate.engines.watch import EngineWatch
 from headgate.model.ticket import Api
 from headgate.model.units import EndpointId, RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
-from headgate.wire.kserve import Asked, InferBody
+from headgate.wire.kserve.infer import Asked, InferBody
 from headgate.wire.sse import StreamScanner
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from headgate.core.summary import EndpointSummary
-from headgate.fleets.processes import ProcessFleet
-from headgate.fleets.processes_terms import ProcessTerms
+from headgate.fleets.processes.fleet import ProcessFleet
+from headgate.fleets.processes.terms import ProcessTerms
 from headgate.model.endpoint import EndpointState
 from headgate.model.units import Duration, EndpointId, PoolName
 from headgate.ports.engine import ProbeState

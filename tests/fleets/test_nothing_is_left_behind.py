@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from headgate.fleets.processes_child import GATE, Child
+from headgate.fleets.processes.child import GATE, Child
 from testing.ports import free_port
 from tests.fleets.builders import STUB, is_alive, until_dead
 
 OWNER = """
 import asyncio, json, sys
 from pathlib import Path
-from headgate.fleets.processes_child import Child
+from headgate.fleets.processes.child import Child
 
 async def main():
     command, log = json.loads(sys.argv[1]), Path(sys.argv[2])

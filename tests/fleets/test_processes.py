@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.fleets.processes_terms import NoPort, Ports, filled
+from headgate.fleets.processes.terms import NoPort, Ports, filled
 from headgate.model.endpoint import EndpointState
 from headgate.ports.fleet import Phase
 from tests.fleets.builders import Running, a_fleet, is_alive, look, terms, until_dead, warm_up

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.fleets.ray_cluster import GONE, RayCluster, RayTerms
+from headgate.fleets.ray.cluster import GONE, RayCluster, RayTerms
 
 UP = """echo '{"up": "2"}'"""
 PLACED = """{"placed": 1, "host": "10.0.0.7", "port": 40001, "pid": 123, "actor": "a1"}"""
@@ -141,7 +141,7 @@ async def test_an_interpreter_that_is_not_there_is_said_too(tmp_path: Path) -> N
 
 
 async def test_a_driver_that_does_not_leave_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.fleets.ray_cluster.LEAVE_S_MAX", 0.2)
+    monkeypatch.setattr("headgate.fleets.ray.cluster.LEAVE_S_MAX", 0.2)
     async with a_cluster(tmp_path, UP, "trap '' TERM; while true; do sleep 0.1; done") as cluster:
         child = await cluster.run(["x"], {})
         await asyncio.wait_for(cluster.stop(), 5)
@@ -191,7 +191,7 @@ async def test_a_cluster_that_is_still_sought_is_sought_no_more_when_all_is_over
 
 
 def test_ray_is_not_imported_by_the_fleet() -> None:
-    program = "import sys, headgate.fleets.ray; print('ray' in sys.modules)"
+    program = "import sys, headgate.fleets.ray.fleet; print('ray' in sys.modules)"
 
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"

@@ -15,9 +15,9 @@ import aiohttp
 import pytest
 
 from headgate.core.summary import EndpointSummary
-from headgate.fleets.processes_terms import ProcessTerms
-from headgate.fleets.ray import NOWHERE, RayFleet
-from headgate.fleets.ray_cluster import RayTerms
+from headgate.fleets.processes.terms import ProcessTerms
+from headgate.fleets.ray.cluster import RayTerms
+from headgate.fleets.ray.fleet import NOWHERE, RayFleet
 from headgate.ports.engine import ProbeState
 from headgate.ports.fleet import Phase, ScalableFleet, Seen
 from testing.gateway import Config, GatewayInLoop, a_config, chat, events_of, gateway_in_loop

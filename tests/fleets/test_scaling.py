@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.compose import scaling as scaling_module
-from headgate.compose.scaling import SAMPLED, WHOLE_MAX, Scaling
+from headgate.control import autoscaling as scaling_module
+from headgate.control.autoscaling import SAMPLED, WHOLE_MAX, Scaling
 from headgate.core.events import EndpointJoined, EndpointReadied, Event, PolicyChanged, RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint

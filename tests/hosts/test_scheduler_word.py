@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from headgate.compose import scheduler_word
-from headgate.compose.scheduler_word import SchedulerWord
+from headgate.control import leader_client as scheduler_word
+from headgate.control.leader_client import SchedulerWord
 from headgate.model.units import SECOND
 from headgate.model.verdict import Affected, Cause, Incident, Verdict
 from headgate.telemetry.verdicts import verdict_row

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from headgate.compose.directory import migrate_database
-from headgate.ledger.copy import Copy, Picture
+from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database
-from headgate.ledger.directory import PostgresDirectory
+from headgate.ledger.directory.copy import Copy, Picture
+from headgate.ledger.directory.directory import PostgresDirectory
 from headgate.ports.directory import Actor, TenantTerms
 from headgate.wire.keys import digest
 from testing.postgres import Postgres

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from headgate.ledger.database import Database
-from headgate.ledger.reports import PostgresReports, Terms
-from headgate.ledger.spool import Spool
+from headgate.ledger.reports.reports import PostgresReports, Terms
+from headgate.ledger.spool.spool import Spool
 from headgate.ledger.writer import Writer
 from headgate.model.money import PAYERS, Cause, NanoUsd
 from headgate.model.units import SECOND, Instant

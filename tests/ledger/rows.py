@@ -13,7 +13,7 @@ import asyncpg
 
 from headgate.ledger.database import Database
 from headgate.ledger.rows import USAGE_COLUMNS
-from headgate.ledger.spool import Spool
+from headgate.ledger.spool.spool import Spool
 from headgate.ledger.writer import Writer
 from headgate.model.money import NanoUsd
 from headgate.model.units import SECOND, Instant

@@ -6,8 +6,8 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.ledger.accounts import PoolSpending, PoolTime, account_of, accounts_by_pool, divided, idle_shares
-from headgate.ledger.statement import rounded, statements
+from headgate.ledger.reports.accounts import PoolSpending, PoolTime, account_of, accounts_by_pool, divided, idle_shares
+from headgate.ledger.reports.statement import rounded, statements
 from headgate.model.money import NanoUsd
 from headgate.ports.reports import StatementLine
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.compose import budgets as module
-from headgate.compose.budgets import BudgetNews, calendar_at
+from headgate.control import budget_sync as module
+from headgate.control.budget_sync import BudgetNews, calendar_at
 from headgate.core.events import BudgetsTold, Spent
 from headgate.model.money import Budget, BudgetLeft, NanoUsd, Period
 from headgate.model.policy import Policy, ServiceClass

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from headgate.ledger.database import Database
-from headgate.ledger.directory import PostgresDirectory
+from headgate.ledger.directory.directory import PostgresDirectory
 from headgate.model.money import NanoUsd, Period
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop

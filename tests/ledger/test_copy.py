@@ -7,9 +7,9 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from headgate.ledger.copy import Picture
 from headgate.ledger.database import Database
-from headgate.ledger.directory import PostgresDirectory
+from headgate.ledger.directory.copy import Picture
+from headgate.ledger.directory.directory import PostgresDirectory
 from headgate.wire.keys import digest
 from testing.postgres import postgres
 from tests.ledger.databases import ADMIN, ANY, SECRET, followed, migrated, until, with_key

@@ -9,10 +9,10 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from headgate.compose.directory import migrate_database
-from headgate.ledger import directory as module
+from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database, problem
-from headgate.ledger.directory import DIGESTS_PER_KEY_MAX, PostgresDirectory
+from headgate.ledger.directory import directory as module
+from headgate.ledger.directory.directory import DIGESTS_PER_KEY_MAX, PostgresDirectory
 from headgate.ledger.migrate import migrations, mismatch
 from headgate.ledger.partitions import retire
 from headgate.model.money import NanoUsd, Period

@@ -8,9 +8,9 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
-from headgate.ledger.copy import Picture
 from headgate.ledger.database import Database
-from headgate.ledger.directory import PostgresDirectory
+from headgate.ledger.directory.copy import Picture
+from headgate.ledger.directory.directory import PostgresDirectory
 from headgate.model.money import Budget, NanoUsd, Period
 from headgate.ports.directory import Unknown
 from tests.ledger.databases import ADMIN, ANY, followed, until, with_key

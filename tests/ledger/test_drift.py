@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.ledger.drift import WORDS, Day, Kind, PoolDay, Spent, drift, sentence
+from headgate.ledger.reports.drift import WORDS, Day, Kind, PoolDay, Spent, drift, sentence
 
 ACME = Kind("acme", "chat", "interactive", "small")
 BETA = Kind("beta", "chat", "batch", "small")

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from headgate.ledger.forecast import WEEKS_MAX, chosen, outlook
+from headgate.ledger.reports.forecast import WEEKS_MAX, chosen, outlook
 
 DAY = 1_000_000_000_000
 

@@ -12,7 +12,7 @@ import yaml
 
 from headgate.ledger import database as database_module
 from headgate.ledger.database import Database
-from headgate.ledger.directory import PostgresDirectory
+from headgate.ledger.directory.directory import PostgresDirectory
 from headgate.ports.directory import TenantTerms
 from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import FakeEngine

@@ -11,9 +11,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from headgate.compose import notices as module
-from headgate.compose.budgets import calendar_at
-from headgate.compose.notices import Notices
+from headgate.control import notifications as module
+from headgate.control.budget_sync import calendar_at
+from headgate.control.notifications import Notices
 from headgate.core.commands import BudgetCrossed
 from headgate.core.events import TimerFired
 from headgate.model.money import BudgetLeft, NanoUsd, Period

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from headgate.compose.directory import _tenants
-from headgate.ledger.copy import Picture
+from headgate.control.directory_sync import _tenants
+from headgate.ledger.directory.copy import Picture
 from headgate.model.money import NanoUsd, Period
 from headgate.model.tenant import Tenant
 from headgate.model.units import Instant, TenantId

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from headgate.cli import cost_csv
-from headgate.edge.admin_cost import cost_routes
-from headgate.ledger import report_queries
+from headgate.cli.output import cost_csv
+from headgate.edge.admin.cost import cost_routes
 from headgate.ledger.database import Database
-from headgate.ledger.reports import PostgresReports, Terms
+from headgate.ledger.reports import queries as report_queries
+from headgate.ledger.reports.reports import PostgresReports, Terms
 from headgate.model.money import Cause, NanoUsd, Price
 from headgate.model.units import Instant
 from headgate.ports.ledger import UsageRow

@@ -14,17 +14,17 @@ import msgspec
 import pytest
 
 from headgate.ledger import notes as notes_module
-from headgate.ledger import spool as spool_module
 from headgate.ledger.notes import NoteFile, read_notes
 from headgate.ledger.rows import COUNT_MAX, bounded, keys_in, packed_times, packed_usage, rows_in, unpacked, whole
-from headgate.ledger.spool import SEGMENT_ROWS_MAX, Spool
-from headgate.ledger.spool_files import MAGIC, framed
+from headgate.ledger.spool import spool as spool_module
+from headgate.ledger.spool.files import MAGIC, framed
+from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX, Spool
 from headgate.ports.ledger import UsageRow
 from tests.ledger.rows import a_row, a_spool, a_time
 
 VICTIM = """
 import asyncio, os, sys
-from headgate.ledger.spool import Spool
+from headgate.ledger.spool.spool import Spool
 from tests.ledger.rows import a_row, a_time
 
 async def main():

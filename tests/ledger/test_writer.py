@@ -8,13 +8,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from headgate.ledger import spool as spool_module
 from headgate.ledger import writer as writer_module
 from headgate.ledger.database import FAILURES, Database, close
 from headgate.ledger.partitions import Partitions, retire
-from headgate.ledger.report_queries import lines
+from headgate.ledger.reports.queries import lines
 from headgate.ledger.rows import day_of
-from headgate.ledger.spool import SEGMENT_ROWS_MAX
+from headgate.ledger.spool import spool as spool_module
+from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX
 from headgate.model.units import SECOND, Instant
 from headgate.ports.reports import Rows
 from testing.fault_proxy import Fault, FaultProxy

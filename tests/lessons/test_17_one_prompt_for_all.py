@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from headgate.hosts.local.clock import SystemClock
-from headgate.simulation.engine.profile import TINY
+from headgate.model.engine_profile import TINY
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.record import read_record

@@ -21,8 +21,8 @@ from pathlib import Path
 import pytest
 
 from headgate.hosts.local.clock import SystemClock
+from headgate.model.engine_profile import TINY
 from headgate.model.units import MINUTE
-from headgate.simulation.engine.profile import TINY
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.view import quantile
+from headgate.cli.output.view import quantile
 from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
 from testing.simulated import simulated_engines
 from tests.lessons.flood import image_body, many_turns_body, text_body

@@ -32,7 +32,7 @@ from headgate.config.schema import (
     TenantSection,
 )
 from headgate.engines.dialects import DIALECTS
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
 from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_beside, gateway_in_loop

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from headgate.model.engine_profile import RTXPRO6000_LLAMA_8B
 from headgate.model.units import Instant
 from headgate.planning.accuracy import errors, figures, mean_error
 from headgate.planning.answers import Answer, Demand, simulated
 from headgate.planning.calibrate import ANSWERS_MIN, Calibration, Unusable, calibrate, first_guess
-from headgate.simulation.engine.profile import RTXPRO6000_LLAMA_8B
 from tests.planning.workload import demands
 
 DEMANDS = demands(150)

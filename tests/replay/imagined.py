@@ -4,6 +4,7 @@ from dataclasses import replace
 from random import Random
 
 from headgate.core.scheduler import Scheduler
+from headgate.model.engine_profile import TINY
 from headgate.model.money import Budget, NanoUsd, Period, Price
 from headgate.model.policy import HealthRules
 from headgate.model.units import (
@@ -17,7 +18,6 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
-from headgate.simulation.engine.profile import TINY
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Hang, Scenario, Slow
 from headgate.simulation.virtual.story import Ending, Sample, Story

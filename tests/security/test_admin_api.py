@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.edge.admin_api import BODY_BYTES_MAX, EXPIRES_S_MAX, AdminApi, Body, Operator
-from headgate.edge.admin_budgets import budget_routes
-from headgate.edge.admin_cost import cost_routes
+from headgate.edge.admin.api import BODY_BYTES_MAX, EXPIRES_S_MAX, AdminApi, Body, Operator
+from headgate.edge.admin.budgets import budget_routes
+from headgate.edge.admin.cost import cost_routes
 from headgate.edge.client import Client, Headers
 from headgate.ports.directory import Actor, TenantRow, TenantTerms
 from headgate.wire.keys import digest

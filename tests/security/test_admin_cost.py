@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from headgate.edge.admin_api import Route
-from headgate.edge.admin_cost import cost_routes
+from headgate.edge.admin.api import Route
+from headgate.edge.admin.cost import cost_routes
 from headgate.ports.reports import LedgerAway, NothingFound
 from tests.security.test_admin_api import FakeDirectory, asked
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from headgate.compose import directory
-from headgate.edge import admin_api, auth, intake
+from headgate.control import directory_sync as directory
+from headgate.edge import auth, intake
+from headgate.edge.admin import api as admin_api
 from headgate.edge.auth import KeyRing
 from headgate.model.units import TenantId
 from headgate.wire import keys

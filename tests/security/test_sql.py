@@ -177,7 +177,11 @@ def test_a_query_that_is_written_is_not_found(way: str) -> None:
 
 
 def test_there_is_something_to_read() -> None:
-    assert {FOLDER / "ledger/directory.py", FOLDER / "ledger/copy.py", FOLDER / "ledger/writer.py"} <= set(sources())
+    assert {
+        FOLDER / "ledger/directory/directory.py",
+        FOLDER / "ledger/directory/copy.py",
+        FOLDER / "ledger/writer.py",
+    } <= set(sources())
 
 
 @pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(FOLDER)))

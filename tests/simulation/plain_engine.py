@@ -7,8 +7,8 @@ block is an object in a list. Nothing is counted in advance and nothing is leapt
 from collections.abc import Sequence as Row
 from dataclasses import dataclass, field
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest, Finished, FirstToken, Happening, Preempted, Spent
 
 Name = int | tuple[int, int]

@@ -11,7 +11,7 @@ import aiohttp
 
 from headgate.engines.metrics_page import read_metrics
 from headgate.hosts.local.clock import SystemClock
-from headgate.simulation.engine.profile import TINY, EngineProfile
+from headgate.model.engine_profile import TINY, EngineProfile
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions, Faults
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.profile import TINY
+from headgate.model.engine_profile import TINY
 from headgate.simulation.engine.sequence import EngineRequest
 
 profile = replace(TINY, kv_blocks=256)

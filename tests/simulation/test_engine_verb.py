@@ -9,7 +9,7 @@ import pytest
 
 from headgate.cli.engine import PROFILES as NAMES
 from headgate.cli.main import main
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from headgate.simulation.server.record import read_record
 from testing.ports import free_port
 from testing.processes import ChildProcess

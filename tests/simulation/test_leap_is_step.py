@@ -3,9 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import Finished, Stepped
 from tests.simulation.plain_engine import Entry, PlainEngine
 from tests.simulation.workloads import PROFILES, a_profile, a_request, finish, played, scripts, tell

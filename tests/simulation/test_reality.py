@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from headgate.model.engine_profile import PROFILES, EngineProfile
 from headgate.planning.accuracy import errors, figures, mean_error
 from headgate.planning.answers import simulated
 from headgate.planning.calibrate import calibrate
 from headgate.planning.recorded_run import RecordedRun, read_run
-from headgate.simulation.engine.profile import PROFILES, EngineProfile
 
 FITTED = 100
 """So many of the first requests tell the parameters; what is said of the others is a prediction."""

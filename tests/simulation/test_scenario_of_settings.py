@@ -7,9 +7,9 @@ import pytest
 
 from headgate.compose.simulation import SCHEDULERS, scenario, warnings
 from headgate.config.scenarios.load import parse
+from headgate.model.engine_profile import PROFILES
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import SECOND
-from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.virtual.faults import place_of
 from headgate.simulation.virtual.scenario import Crash, Scenario, Slow
 from headgate.simulation.workload.problem import Problem

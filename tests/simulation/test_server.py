@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from headgate.hosts.local.clock import SystemClock
-from headgate.simulation.engine.profile import TINY
+from headgate.model.engine_profile import TINY
 from headgate.simulation.server.record import read_record
 from headgate.simulation.server.run import run_engines
 from tests.simulation.servers import CHAT, Running, an_engine, events_of, slow, some_options, text_of

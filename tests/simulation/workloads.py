@@ -4,9 +4,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest, Happening, Stepped
 from tests.simulation.plain_engine import Add, Cancel, Entry
 

@@ -16,8 +16,8 @@ from headgate.model.units import SECOND, ClassName, EndpointId, PoolName
 from headgate.model.verdict import Affected, Cause, Incident, Verdict
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
 from headgate.telemetry.histogram import LATENCY
-from headgate.telemetry.live import ENDPOINTS_SHOWN_MAX, POINTS_MAX, CellNow, GatewayNow, LiveSources, LiveState
-from headgate.telemetry.live_window import quantiles_ms
+from headgate.telemetry.live.state import ENDPOINTS_SHOWN_MAX, POINTS_MAX, CellNow, GatewayNow, LiveSources, LiveState
+from headgate.telemetry.live.window import quantiles_ms
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.scaling import PoolScaling
 from headgate.telemetry.tenants_now import TenantsNow

@@ -4,7 +4,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.stage import Stage
 from headgate.model.units import MILLISECOND, ClassName, Duration
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.live_requests import KEPT_MAX, LAST_OF_CLASS, STAGES_LOOKED_AT_MAX, WAITING_MAX, LiveRequests
+from headgate.telemetry.live.requests import KEPT_MAX, LAST_OF_CLASS, STAGES_LOOKED_AT_MAX, WAITING_MAX, LiveRequests
 from testing.records import a_record, an_attempt
 
 QUEUE_1_MS = {ClassName("interactive"): {Stage.QUEUE: Duration(1 * MILLISECOND)}}

@@ -22,8 +22,8 @@ from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.prometheus import Beside, render
 from headgate.telemetry.scaling import PoolScaling
-from headgate.telemetry.stage_budget import ClassBudget
-from headgate.telemetry.stage_meters import StageMeters, stage_metrics
+from headgate.telemetry.stages.budget import ClassBudget
+from headgate.telemetry.stages.meters import StageMeters, stage_metrics
 
 POOLS = [f"pool-{number}" for number in range(20)]
 CLASSES = 20

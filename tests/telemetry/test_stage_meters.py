@@ -5,9 +5,9 @@ import pytest
 from headgate.model.outcome import Outcome
 from headgate.model.stage import TO_FIRST_TOKEN, Stage
 from headgate.model.units import MILLISECOND, Duration
-from headgate.telemetry.stage_budget import ClassBudget, Goal, Piece, spending
-from headgate.telemetry.stage_meters import StageMeters, stage_metrics
-from headgate.telemetry.stage_times import stage_times
+from headgate.telemetry.stages.budget import ClassBudget, Goal, Piece, spending
+from headgate.telemetry.stages.meters import StageMeters, stage_metrics
+from headgate.telemetry.stages.times import stage_times
 from testing.records import a_record, an_attempt
 
 TIMES = [

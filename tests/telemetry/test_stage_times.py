@@ -9,7 +9,7 @@ from headgate.core.events import AttemptEnding
 from headgate.model.stage import Stage
 from headgate.model.units import MILLISECOND
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.stage_times import attempt_times, stage_times
+from headgate.telemetry.stages.times import attempt_times, stage_times
 from testing.records import BEGAN, a_record, an_attempt, at
 
 MOMENTS = st.one_of(st.just(0), st.integers(BEGAN - 5, BEGAN + 1_000))

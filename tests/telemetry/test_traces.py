@@ -22,7 +22,7 @@ from headgate.config.settings import TRACE_NAMES
 from headgate.model.stage import Stage
 from headgate.model.units import MILLISECOND, SECOND, Duration
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.stage_budget import ClassBudget
+from headgate.telemetry.stages.budget import ClassBudget
 from headgate.telemetry.traces import posting
 from headgate.telemetry.traces import tracer as tracers
 from headgate.telemetry.traces.known import Known

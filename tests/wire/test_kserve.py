@@ -6,7 +6,7 @@ import pytest
 
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
-from headgate.wire.kserve import Asked, InferBody, error_body, json_length, server_body
+from headgate.wire.kserve.infer import Asked, InferBody, error_body, json_length, server_body
 from headgate.wire.request import BadRequest, RequestBody
 
 TENSOR = {"name": "text", "shape": [1, 1], "datatype": "BYTES", "data": ["hello"]}

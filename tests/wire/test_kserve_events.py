@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from headgate.model.ticket import Api
 from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
-from headgate.wire.kserve_events import ChunkTranslator, Generated, Setting, whole_body
+from headgate.wire.kserve.events import ChunkTranslator, Generated, Setting, whole_body
 from headgate.wire.sse import EVENT_BYTES_MAX, StreamScanner
 from headgate.wire.usage import UsageFinder
 

@@ -7,8 +7,8 @@ import pytest
 
 from headgate.model.ticket import Api
 from headgate.wire.fields import BadRequest
-from headgate.wire.kserve_chat import FORMS
-from headgate.wire.kserve_generate import CHAT_TOKENS_DEFAULT, COMPLETION_TOKENS_DEFAULT, TextModel, ask, read_model
+from headgate.wire.kserve.chat import FORMS
+from headgate.wire.kserve.generate import CHAT_TOKENS_DEFAULT, COMPLETION_TOKENS_DEFAULT, TextModel, ask, read_model
 
 HI = [{"role": "user", "content": "hi"}]
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.edge.large_body_messages import ANSWERS, LENGTH, Found, Read, Wrong, framed
-from headgate.edge.large_body_reader import answer_to
+from headgate.edge.large_bodies.messages import ANSWERS, LENGTH, Found, Read, Wrong, framed
+from headgate.edge.large_bodies.reader import answer_to
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
 from headgate.wire.fields import FIELDS_MAX, NAMES_CHARS_MAX

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from headgate.wire import tensors
 from headgate.wire.batches import Inputs, Unshareable
-from headgate.wire.kserve import Asked, InferBody
+from headgate.wire.kserve.infer import Asked, InferBody
 from headgate.wire.tensors import JOINED_BYTES_MAX, ROWS_MAX, TENSORS, TEXTS_MAX
 
 

@@ -6,8 +6,8 @@ Budgets of tenants in the database, by a running gateway's admin listener; those
 import argparse
 import sys
 
-from headgate.cli.admin_request import NotDone, add_place, ask, failed, show_json, table
-from headgate.cli.arguments import dollars, listed, tenant_path
+from headgate.cli.input.admin_request import NotDone, add_place, ask, failed, show_json, table
+from headgate.cli.input.arguments import dollars, listed, tenant_path
 
 COLUMNS = ("tenant", "period", "usd", "kind", "since")
 LEFT = ("scope", "period", "kind", "usd", "spent_usd", "reserved_usd", "left_usd", "resets_in_s")

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.engines.dialects import DIALECTS
-    from headgate.simulation.engine.profile import PROFILES
+    from headgate.model.engine_profile import PROFILES
 
     file: Path = args.file
     try:

@@ -10,8 +10,8 @@ import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from headgate.cli.admin_request import NotDone, add_place, ask, failed, show_json
-from headgate.cli.arguments import listed, tenant_path
+from headgate.cli.input.admin_request import NotDone, add_place, ask, failed, show_json
+from headgate.cli.input.arguments import listed, tenant_path
 
 _BY = ("tenant", "model", "class", "pool", "unit", "day")
 _OF_REPORT = {"class": "service_class"} | {
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from headgate.cli import cost_csv, cost_tables
+    from headgate.cli.output import cost_csv, cost_tables
 
     if args.json and args.csv:
         print("headgate: --json and --csv are two ways to print the same; take one", file=sys.stderr)

@@ -28,8 +28,8 @@ def files() -> Iterator[tuple[str, str]]:
     """Name and text of each."""
     import json
 
-    from headgate.telemetry.slo.dashboards import DASHBOARDS
-    from headgate.telemetry.slo.panel import dashboard_json
+    from headgate.slo.dashboards import DASHBOARDS
+    from headgate.slo.panel import dashboard_json
 
     for each in DASHBOARDS:
         yield f"{each.uid}.json", json.dumps(dashboard_json(each), indent=2) + "\n"

@@ -53,7 +53,7 @@ def _live(args: argparse.Namespace) -> int:
     import asyncio
 
     from headgate.cli.checkup.live import Said, ask, lines
-    from headgate.cli.gateway_status import NotAGateway
+    from headgate.cli.output.status import NotAGateway
     from headgate.cli.status import admin_url
     from headgate.engines.page import open_session
 
@@ -81,7 +81,7 @@ def _findings(file: Path) -> "list[Finding]":
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.engines.dialects import DIALECTS
-    from headgate.simulation.engine.profile import PROFILES
+    from headgate.model.engine_profile import PROFILES
 
     try:
         settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)

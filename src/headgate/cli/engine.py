@@ -72,7 +72,7 @@ async def _serve(engines: "list[EngineOptions]") -> int:
 def _options(args: argparse.Namespace, number: int) -> "EngineOptions":
     from dataclasses import replace
 
-    from headgate.simulation.engine.profile import PROFILES as PROFILES_BY_NAME
+    from headgate.model.engine_profile import PROFILES as PROFILES_BY_NAME
     from headgate.simulation.server.options import EngineOptions, Faults
 
     profile = replace(PROFILES_BY_NAME[args.profile], by_priority=args.by_priority)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.cli.gateway_explanation import Explanation, FoundRequests
+    from headgate.cli.output.explanation import Explanation, FoundRequests
 
 WIDTH = 80
 """Where nobody says how wide the terminal is."""
@@ -58,8 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
-    from headgate.cli.gateway_explanation import NotAsked, NotKnown
-    from headgate.cli.gateway_status import NotAGateway
+    from headgate.cli.output.explanation import NotAsked, NotKnown
+    from headgate.cli.output.status import NotAGateway
     from headgate.cli.status import admin_url
 
     query = _query(args)
@@ -108,7 +108,7 @@ def _milliseconds(text: str) -> int:
 
 
 async def _asked(url: str, request_id: str) -> "tuple[Iterator[str], bytes]":
-    from headgate.cli.gateway_explanation import ask
+    from headgate.cli.output.explanation import ask
     from headgate.engines.page import open_session
 
     async with open_session() as session:
@@ -117,7 +117,7 @@ async def _asked(url: str, request_id: str) -> "tuple[Iterator[str], bytes]":
 
 
 async def _searched(url: str, query: dict[str, str]) -> "tuple[Iterator[str], bytes]":
-    from headgate.cli.gateway_explanation import search
+    from headgate.cli.output.explanation import search
     from headgate.engines.page import open_session
 
     async with open_session() as session:
@@ -141,7 +141,7 @@ def lines(explanation: "Explanation", width: int = WIDTH) -> Iterator[str]:
 
 
 def _stages(explanation: "Explanation", width: int) -> Iterator[str]:
-    from headgate.cli.stage_bars import BEYOND, bars, lateness
+    from headgate.cli.output.stage_bars import BEYOND, bars, lateness
 
     drawn = list(bars(explanation.stages, explanation.budget, width))
     yield from drawn
@@ -156,7 +156,7 @@ def _stages(explanation: "Explanation", width: int) -> Iterator[str]:
 
 def listed(found: "FoundRequests", width: int = WIDTH) -> Iterator[str]:
     """The day, then two lines for each: what it was, and where its time went."""
-    from headgate.cli.stage_bars import legend, line_bar
+    from headgate.cli.output.stage_bars import legend, line_bar
 
     if not found.requests:
         yield "No such request is known."

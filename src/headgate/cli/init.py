@@ -105,7 +105,7 @@ def _check(text: str, name: str) -> None:
     """What we write must be what we read: without a problem, without a warning."""
     from headgate.config.load import parse
     from headgate.engines.dialects import DIALECTS
-    from headgate.simulation.engine.profile import PROFILES
+    from headgate.model.engine_profile import PROFILES
 
     warnings = parse(text, name, os.environ, engines=DIALECTS.keys(), profiles=PROFILES).warnings
     assert not warnings, warnings

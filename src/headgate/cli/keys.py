@@ -42,8 +42,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_database_actions(add: Callable[..., argparse.ArgumentParser]) -> None:
     """What a running gateway does to the keys in its database."""
-    from headgate.cli.admin_request import add_place, length_s
-    from headgate.cli.arguments import key_path, listed, tenant_path
+    from headgate.cli.input.admin_request import add_place, length_s
+    from headgate.cli.input.arguments import key_path, listed, tenant_path
     from headgate.cli.tenants import add_terms
 
     create = add("create", help="make a key in the database and print it, this once")
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _in_database(args: argparse.Namespace) -> int:
-    from headgate.cli.admin_request import NotDone, ask, failed, show_json, table
+    from headgate.cli.input.admin_request import NotDone, ask, failed, show_json, table
     from headgate.cli.tenants import terms_of
 
     body: dict[str, object]

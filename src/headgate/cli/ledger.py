@@ -28,7 +28,7 @@ def run(args: argparse.Namespace) -> int:
     if url is None:
         return _problem(f"{args.config} names no database; write its address into database.url")
     try:
-        from headgate.compose.directory import migrate_database
+        from headgate.control.directory_sync import migrate_database
     except ImportError as error:
         return _problem(f"{error}; install headgate[ledger]")
     try:

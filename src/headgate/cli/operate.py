@@ -8,7 +8,7 @@ import argparse
 import sys
 from typing import Any
 
-from headgate.cli.admin_request import NotDone, add_place, ask, failed, length_s, show_json, table
+from headgate.cli.input.admin_request import NotDone, add_place, ask, failed, length_s, show_json, table
 
 _COLUMNS = ("order", "verb", "target", "level", "requests_per_minute", "tokens_per_minute", "concurrency")
 _LIMITS = ("requests_per_minute", "tokens_per_minute", "concurrency")

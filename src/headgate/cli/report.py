@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.telemetry.slo.measured import Sample
-    from headgate.telemetry.slo.report import ClassReport
+    from headgate.slo.measured import Sample
+    from headgate.slo.report import ClassReport
 
 _KEPT = {True: "kept", False: "NOT KEPT", None: "not known"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    from headgate.cli.admin_request import length_s
+    from headgate.cli.input.admin_request import length_s
 
     parser.epilog = "The exit code is 1 where a promise was not kept."
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="what promises (headgate.yaml)")
@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
-    from headgate.cli.measurements import NotMeasured
-    from headgate.cli.promises import promises_in
-    from headgate.telemetry.slo.measured import measured
-    from headgate.telemetry.slo.report import report
+    from headgate.cli.output.measurements import NotMeasured
+    from headgate.cli.output.promises import promises_in
+    from headgate.slo.measured import measured
+    from headgate.slo.report import report
 
     if args.since is not None and args.prometheus is None:
         print("headgate: a gateway tells only since its start; name a Prometheus for --since", file=sys.stderr)
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _samples(args: argparse.Namespace) -> "tuple[str, list[Sample]]":
-    from headgate.cli.measurements import NotMeasured, of_gateway, of_prometheus, shown
+    from headgate.cli.output.measurements import NotMeasured, of_gateway, of_prometheus, shown
     from headgate.cli.status import admin_url
 
     if args.prometheus is not None:

@@ -22,8 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import yaml
 
-    from headgate.cli.promises import promises_in
-    from headgate.telemetry.slo.rules import rules
+    from headgate.cli.output.promises import promises_in
+    from headgate.slo.rules import rules
 
     promises = promises_in(args.file)
     if promises is None:

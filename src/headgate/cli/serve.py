@@ -91,7 +91,7 @@ def read_settings(file: Path) -> "Settings":
     """Raises `ConfigErrors`."""
     from headgate.config.load import load
     from headgate.engines.dialects import DIALECTS
-    from headgate.simulation.engine.profile import PROFILES
+    from headgate.model.engine_profile import PROFILES
 
     return load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
 

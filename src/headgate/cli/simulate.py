@@ -76,7 +76,7 @@ def _scenario(args: argparse.Namespace) -> "tuple[Scenario, str]":
 
     from headgate.compose.simulation import SCHEDULERS, scenario, warnings, warnings_of_many
     from headgate.config.scenarios.load import CAPPED, load
-    from headgate.simulation.engine.profile import PROFILES
+    from headgate.model.engine_profile import PROFILES
     from headgate.simulation.workload.problem import Problem
 
     settings = load(args.file, os.environ, profiles=PROFILES, schedulers=SCHEDULERS)
@@ -104,7 +104,7 @@ def _simulate(scenario: "Scenario", scheduler: str, *, quiet: bool) -> "Report":
     """Raises `Stopped` where somebody does not want to wait for the end."""
     import shutil
 
-    from headgate.cli.simulation_progress import Progress, clock_time
+    from headgate.cli.output.simulation_progress import Progress, clock_time
     from headgate.simulation.report.report import Report
     from headgate.simulation.virtual.host import VirtualHost
 

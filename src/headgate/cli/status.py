@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headgate.cli.gateway_status import DatabaseState, EndpointState, EngineFound, GatewayStatus, LedgerState
+    from headgate.cli.output.status import DatabaseState, EndpointState, EngineFound, GatewayStatus, LedgerState
 
 _TIMEOUT_S = 5.0
 _UNKNOWN = "-"
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import asyncio
 
-    from headgate.cli.gateway_status import NotAGateway
+    from headgate.cli.output.status import NotAGateway
 
     url = admin_url(args.url, args.file)
     if url is None:
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
 def admin_url(given: str | None, file: Path) -> str | None:
     """Where the gateway's admin listener is: as given, else as the file says. Where that is wrong, says so."""
-    from headgate.cli.gateway_status import url_of
+    from headgate.cli.output.status import url_of
     from headgate.config.load import admin_listen
     from headgate.config.problems import ConfigErrors
 
@@ -62,7 +62,7 @@ def admin_url(given: str | None, file: Path) -> str | None:
 
 
 async def _asked(url: str) -> "tuple[GatewayStatus, bytes]":
-    from headgate.cli.gateway_status import ask
+    from headgate.cli.output.status import ask
     from headgate.engines.page import open_session
 
     async with open_session() as session:
@@ -73,7 +73,7 @@ async def _asked(url: str) -> "tuple[GatewayStatus, bytes]":
 
 
 def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
-    from headgate.cli.cell_status import cell_lines
+    from headgate.cli.output.cell_status import cell_lines
 
     yield f"headgate {status.version} at {url}, configuration {status.config_hash}, up {_lasting(status.uptime_s)}"
     waiting = sum(status.queued.values())

@@ -7,8 +7,8 @@ Organisations and projects of the database, by a running gateway's admin listene
 import argparse
 import sys
 
-from headgate.cli.admin_request import NotDone, add_place, ask, failed, show_json, table
-from headgate.cli.arguments import listed, tenant_path
+from headgate.cli.input.admin_request import NotDone, add_place, ask, failed, show_json, table
+from headgate.cli.input.arguments import listed, tenant_path
 
 TERMS = ("classes", "models", "weight", "plan", "requests_per_minute", "tokens_per_minute", "concurrency")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from headgate.cli.view import Status, screen
+from headgate.cli.output.view import Status, screen
 
 WINDOW_S = 10
 _EVERY_S = 1.0

@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headgate.compose.budgets import BudgetNews
-from headgate.compose.notices import Notices
-from headgate.compose.usage import Salts, budget_rows, usage_of
 from headgate.config.settings import Settings
+from headgate.control.budget_sync import BudgetNews
+from headgate.control.notifications import Notices
 from headgate.core.events import BudgetsTold
-from headgate.edge.admin_api import AdminApi, Operator
-from headgate.edge.admin_budgets import budget_routes
-from headgate.edge.admin_cost import cost_routes
+from headgate.edge.admin.api import AdminApi, Operator
+from headgate.edge.admin.budgets import budget_routes
+from headgate.edge.admin.cost import cost_routes
 from headgate.edge.auth import KeyRing
 from headgate.edge.door import Access
+from headgate.edge.key_usage import Salts, budget_rows, usage_of
 from headgate.model.limits import LimitsLeft
 from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.policy import Policy
@@ -34,9 +34,9 @@ from headgate.telemetry.log import tell
 if TYPE_CHECKING:
     import aiohttp
 
-    from headgate.compose.directory import LiveDirectory
     from headgate.compose.ledger import LiveLedger
-    from headgate.ledger.reports import PostgresReports
+    from headgate.control.directory_sync import LiveDirectory
+    from headgate.ledger.reports.reports import PostgresReports
 
 _FIRST_LOOK_S_MAX: Final = 3.0
 """So long a gateway that starts waits for the database to say who may call."""
@@ -302,7 +302,7 @@ def _open_directory(settings: Settings, on_change: Callable[[], None]) -> "LiveD
     if settings.database is None:
         return None
     try:
-        from headgate.compose.directory import LiveDirectory
+        from headgate.control.directory_sync import LiveDirectory
     except ImportError as error:
         raise OSError(0, f"database: {error}; install headgate[ledger]") from error
     return LiveDirectory(settings.database, on_change)

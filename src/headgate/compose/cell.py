@@ -17,7 +17,7 @@ from headgate.model.units import SECOND
 from headgate.ports.clock import Clock
 from headgate.ports.observer import Observer
 from headgate.telemetry.cell import CellFigures
-from headgate.telemetry.live import CellNow
+from headgate.telemetry.live.state import CellNow
 
 if TYPE_CHECKING:
     from headgate.hosts.cell.registry import CellMember, Registry

@@ -17,10 +17,10 @@ from headgate.engines.warm_up import warm_up
 from headgate.engines.watch import TIMEOUT_S
 from headgate.fleets.dns import DnsFleet, DnsTerms
 from headgate.fleets.dns_client import Resolve, by_server, by_system
-from headgate.fleets.processes import ProcessFleet
-from headgate.fleets.processes_terms import ProcessTerms
-from headgate.fleets.ray import RayFleet
-from headgate.fleets.ray_cluster import RayTerms
+from headgate.fleets.processes.fleet import ProcessFleet
+from headgate.fleets.processes.terms import ProcessTerms
+from headgate.fleets.ray.cluster import RayTerms
+from headgate.fleets.ray.fleet import RayFleet
 from headgate.fleets.static import StaticFleet
 from headgate.model.units import SECOND, Duration, EndpointId, PoolName, seconds
 from headgate.ports.engine import ProbeState

@@ -19,25 +19,25 @@ from headgate.compose.cell import cell_figures, cell_now, cell_status, open_cell
 from headgate.compose.engines import Engines
 from headgate.compose.fleets import Fleets
 from headgate.compose.keda import start_scaler
-from headgate.compose.requests import Requests
-from headgate.compose.scaling import Scaling
 from headgate.compose.sight import Sight, Sources
 from headgate.config.problems import ConfigErrors
 from headgate.config.quantities import address_text
 from headgate.config.settings import Settings
+from headgate.control.autoscaling import Scaling
+from headgate.control.request_search import Requests
 from headgate.core.events import BudgetsTold, PolicyChanged
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary, held_by_pool
 from headgate.edge import request_record
-from headgate.edge.admin import AdminApp
-from headgate.edge.admin_api import AdminApi
-from headgate.edge.batching import Batchers
+from headgate.edge.admin.api import AdminApi
+from headgate.edge.admin.app import AdminApp
 from headgate.edge.connection import Refused
 from headgate.edge.door import Door
-from headgate.edge.large_bodies import LargeBodies
+from headgate.edge.large_bodies.client import LargeBodies
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import Replies
 from headgate.edge.server import Listener, bind
+from headgate.engines.batching.batcher import Batchers
 from headgate.engines.page import open_session
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.clock import SystemClock
@@ -47,7 +47,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Duration, EndpointId, PoolName, RequestId, TenantId
 from headgate.ports.fleet import Phase
 from headgate.ports.observer import Observer
-from headgate.telemetry.live import GatewayNow
+from headgate.telemetry.live.state import GatewayNow
 from headgate.telemetry.log import log, tell
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headgate.compose.scaling import Scaling
 from headgate.config.settings import Address
+from headgate.control.autoscaling import Scaling
 from headgate.core.summary import Summary
 from headgate.model.units import PoolName
 

@@ -16,7 +16,7 @@ from headgate.config.settings import DatabaseSettings, LedgerSettings
 from headgate.ledger.database import Database
 from headgate.ledger.recorder import Recorder
 from headgate.ledger.rows import bounded
-from headgate.ledger.spool import Spool
+from headgate.ledger.spool.spool import Spool
 from headgate.ledger.writer import QUERY_S_MAX, Writer
 from headgate.model.money import EndpointTime, Price, price_at
 from headgate.model.policy import Pool

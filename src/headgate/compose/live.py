@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from headgate.config.settings import Settings
 from headgate.console.assets import load_assets
 from headgate.core.summary import Summary
-from headgate.edge.admin_console import AdminConsole
+from headgate.edge.admin.console import AdminConsole
 from headgate.model.units import Instant
 from headgate.model.verdict import Verdict
 from headgate.ports.engine import Capabilities
 from headgate.ports.records import RequestRecord
-from headgate.telemetry.live import GatewayNow, LiveSources, LiveState
+from headgate.telemetry.live.state import GatewayNow, LiveSources, LiveState
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.scaling import PoolScaling
 from headgate.telemetry.tenants_now import TenantsNow

@@ -15,8 +15,8 @@ from headgate.telemetry.records.archive import Archive
 from headgate.telemetry.records.figures import RecordsFigures
 from headgate.telemetry.records.folder import Writer
 from headgate.telemetry.records.keeper import Keeper
-from headgate.telemetry.stage_budget import ClassBudget
-from headgate.telemetry.stage_meters import StageMeters
+from headgate.telemetry.stages.budget import ClassBudget
+from headgate.telemetry.stages.meters import StageMeters
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9.-]")
 

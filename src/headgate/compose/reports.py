@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 
 from headgate.config.settings import DatabaseSettings, LedgerSettings
 from headgate.core.queues.fair import WEIGHT
-from headgate.ledger.accounts import path_of
 from headgate.ledger.database import Database
-from headgate.ledger.reports import QUERY_S_MAX, PostgresReports, Terms
+from headgate.ledger.reports.accounts import path_of
+from headgate.ledger.reports.reports import QUERY_S_MAX, PostgresReports, Terms
 from headgate.model.money import Period
 from headgate.model.policy import Policy
 from headgate.model.units import TenantId

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headgate.compose.diagnosis import LiveDiagnosis
 from headgate.compose.live import Live, Watched
 from headgate.compose.records import KeptRecords
-from headgate.compose.scheduler_word import SchedulerWord
 from headgate.compose.traces import LiveTraces
 from headgate.config.settings import Settings
+from headgate.control.diagnosis import LiveDiagnosis
+from headgate.control.leader_client import SchedulerWord
 from headgate.core.summary import Summary
-from headgate.edge.admin_console import AdminConsole
+from headgate.edge.admin.console import AdminConsole
 from headgate.model.units import SECOND, Duration, Instant, PoolName
 from headgate.model.verdict import Cause, Verdict
 from headgate.ports.engine import Capabilities
@@ -33,7 +33,7 @@ from headgate.telemetry.engines import EngineSignals
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.host_report import HostSources, StoreSeen
 from headgate.telemetry.ledger import LedgerFigures
-from headgate.telemetry.live import GatewayNow
+from headgate.telemetry.live.state import GatewayNow
 from headgate.telemetry.log import LogObserver
 from headgate.telemetry.loop_lag import measure_for_ever
 from headgate.telemetry.meters import Meters
@@ -42,7 +42,7 @@ from headgate.telemetry.process import process_figures
 from headgate.telemetry.prometheus import Beside, render
 from headgate.telemetry.records.figures import records_metrics
 from headgate.telemetry.scaling import PoolScaling
-from headgate.telemetry.stage_meters import stage_metrics
+from headgate.telemetry.stages.meters import stage_metrics
 from headgate.telemetry.traces.figures import trace_metrics
 from headgate.telemetry.verdicts import Present, verdict_row
 

@@ -29,6 +29,7 @@ from headgate.config.scenarios.settings import (
 )
 from headgate.config.scenarios.traffic import EVERYONE
 from headgate.core.scheduler import Scheduler
+from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Duration, Instant, TenantId, seconds
@@ -36,7 +37,6 @@ from headgate.simulation.baselines.no_queue import LeastOutstanding, RoundRobin
 from headgate.simulation.baselines.saturation_gate import SaturationGate
 from headgate.simulation.baselines.static_cap import StaticCap
 from headgate.simulation.engine.pace import NOMINAL
-from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.virtual.faults import Place, RandomFaults, draw, place_of
 from headgate.simulation.virtual.scenario import Callers, Crash, Decider, EngineSpec, Fault, Hang, Scenario, Slow
 from headgate.simulation.workload.arrival import Arrivals

@@ -19,7 +19,7 @@ from headgate.edge.client import Client, ClientLeft, NoRoomForBody
 from headgate.edge.exchange import Exchange
 from headgate.edge.intake import Intake, ModelAsked, Turned, identify, take_in
 from headgate.edge.kserve import SERVER_ROUTES, KserveReplies, ServerAsked, find_route, is_kserve
-from headgate.edge.large_bodies import CapLarge, ReadLarge, cap_in_thread, read_in_thread
+from headgate.edge.large_bodies.client import CapLarge, ReadLarge, cap_in_thread, read_in_thread
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import JSON, Replies
 from headgate.model.endpoint import EndpointState

@@ -23,10 +23,9 @@ from headgate.core.events import (
     RequestWithdrawn,
     WithdrawalCause,
 )
-from headgate.edge.batching import BATCHED
 from headgate.edge.client import Client
 from headgate.edge.intake import Intake
-from headgate.edge.large_bodies import CapLarge, cap_in_thread
+from headgate.edge.large_bodies.client import CapLarge, cap_in_thread
 from headgate.edge.open_attempts import OpenAttempt, OpenAttempts
 from headgate.edge.relay import EngineReply, Relay, Result
 from headgate.edge.replies import Replies, tale
@@ -37,6 +36,7 @@ from headgate.model.units import SECOND, Duration, EndpointId, Instant
 from headgate.ports.engine import Call, Company, Engine
 from headgate.ports.host import Host
 from headgate.ports.records import AttemptRecord, RequestRecord
+from headgate.wire.batched_apis import BATCHED
 from headgate.wire.request import RequestBody
 
 _SPOKEN = "another attempt was the first to answer"

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 from headgate.edge.auth import KeyRing, Unverified
 from headgate.edge.client import BodyTooLarge, Client
-from headgate.edge.large_bodies import ReadLarge, read_in_thread
+from headgate.edge.large_bodies.client import ReadLarge, read_in_thread
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
-from headgate.wire.kserve import HEADER_LENGTH, Asked, InferBody, json_length
+from headgate.wire.kserve.infer import HEADER_LENGTH, Asked, InferBody, json_length
 from headgate.wire.prefix import salted
 from headgate.wire.request import BadRequest, RequestBody, is_large
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 from headgate import __version__
 from headgate.edge.intake import ModelAsked
 from headgate.edge.replies import Replies
-from headgate.wire.kserve import Asked, error_body, server_body
+from headgate.wire.kserve.infer import Asked, error_body, server_body
 
 ROOT: Final = b"/v2"
 MODEL_CHARS_MAX: Final = 1024

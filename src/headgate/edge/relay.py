@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from headgate.core.events import AttemptEnding
-from headgate.edge.batched_answers import GatheredAnswer
 from headgate.edge.client import Client, Headers
 from headgate.edge.open_attempts import OpenAttempt
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
-from headgate.ports.engine import Answer, Call, Engine, EngineFault, FramedAnswer
+from headgate.ports.engine import Answer, BatchedAnswer, Call, Engine, EngineFault, FramedAnswer
 from headgate.wire.replies import read_error, reported_error
 from headgate.wire.responses import scanner_for
 from headgate.wire.sse import StreamScanner
@@ -153,7 +152,7 @@ class Relay:
             self._pace_no_more()
             self._saw_last()
         result = whole.conclude(self._quote)
-        if result.usage is not None and isinstance(answer, GatheredAnswer) and answer.estimated:
+        if result.usage is not None and isinstance(answer, BatchedAnswer) and answer.estimated:
             return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
         return result
 

@@ -8,7 +8,7 @@ from headgate.engines.dialect import Dialect
 from headgate.engines.llamacpp import LLAMACPP
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
 from headgate.engines.sglang import SGLANG
-from headgate.engines.triton import TRITON, TRITON_TRTLLM
+from headgate.engines.triton.dialect import TRITON, TRITON_TRTLLM
 from headgate.engines.trtllm import TRTLLM
 from headgate.engines.vllm import VLLM
 

@@ -23,7 +23,7 @@ from headgate.engines.joined import joined
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, Duration, RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
-from headgate.wire.kserve import error_body
+from headgate.wire.kserve.infer import error_body
 
 CONNECT_S_MAX: Final = 5.0
 EYES_S: Final = 0.25

@@ -18,7 +18,7 @@ from headgate.engines.metrics_page import label_values, read_metrics
 from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
 from headgate.engines.page import PAGE_BYTES_MAX, Page, Unheard, get_page
 from headgate.engines.probe import Probe
-from headgate.engines.triton import SERVER_PATH, TRITON, TRITON_TRTLLM
+from headgate.engines.triton.dialect import SERVER_PATH, TRITON, TRITON_TRTLLM
 from headgate.wire.replies import read_error
 
 

@@ -37,7 +37,7 @@ from headgate.ledger.rows import (
     key_of,
     time_record,
 )
-from headgate.ledger.spool import Segment, Spool
+from headgate.ledger.spool.spool import Segment, Spool
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 log = logging.getLogger("headgate")

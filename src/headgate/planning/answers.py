@@ -6,9 +6,9 @@ The two are kept apart, so that whoever is given demands alone cannot know a mea
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest, Finished
 
 

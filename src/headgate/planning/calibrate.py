@@ -21,10 +21,10 @@ from math import copysign, exp, log, sqrt
 from statistics import mean, median
 from typing import Final
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.planning.accuracy import e2e_s, tpot_s, ttft_s
 from headgate.planning.answers import Answer, Demand, simulated
 from headgate.planning.least_squares import Point, rounds
-from headgate.simulation.engine.profile import EngineProfile
 
 PARAMETERS: Final = ("step_ps", "prefill_token_ps", "decode_sequence_ps", "kv_token_ps", "attention_ps")
 """a, bp, bd, c, q."""

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import SECOND, Instant
 from headgate.planning.answers import Answer, Demand
-from headgate.simulation.engine.profile import EngineProfile
 
 KV_BLOCKS_UNKNOWN: Final = 31_250
 """500,000 tokens of 16 to a block: more than the sequences of a run can hold, where the run does not say."""

@@ -86,6 +86,14 @@ class Answer(Protocol):
 
 
 @runtime_checkable
+class BatchedAnswer(Answer, Protocol):
+    """One request's part of an answer to several."""
+
+    estimated: bool
+    """Whether its usage is a proportional share of the batch, not a count."""
+
+
+@runtime_checkable
 class FramedAnswer(Answer, Protocol):
     """An answer that came over a connection, of which more is known than its bytes."""
 

@@ -12,7 +12,7 @@ import msgspec
 
 from headgate.model.ticket import Api
 from headgate.wire.fields import BOOL, FIELDS, STRING, BadRequest, Fields, is_given, read
-from headgate.wire.kserve_checks import check_parameters, check_tensors
+from headgate.wire.kserve.checks import check_parameters, check_tensors
 
 CHOICES_MAX: Final = 128
 """The most answers to one prompt that OpenAI's own interface allows."""

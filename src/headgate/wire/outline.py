@@ -1,8 +1,8 @@
 """Where in a body does each of its fields stand?
 
 An outline is what reading a body has found, without the bytes: whoever holds the same bytes makes the same
-`RequestBody` of it, without reading them again. So a large body can be read in another process (`edge/large_bodies.py`)
-and only a small answer comes back.
+`RequestBody` of it, without reading them again. So a large body can be read in another process
+(`edge/large_bodies/client.py`) and only a small answer comes back.
 """
 
 import re

@@ -30,7 +30,7 @@ from headgate.wire.fields import (
     split,
     too_many,
 )
-from headgate.wire.kserve_checks import check_once
+from headgate.wire.kserve.checks import check_once
 from headgate.wire.outline import Outline, cut, spans
 from headgate.wire.prefix import beginnings
 from headgate.wire.salts import engine_salt

@@ -17,7 +17,7 @@ import msgspec
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.batches import HELD_BYTES_MAX, Inputs, Joinery, Part, Unshareable
 from headgate.wire.fields import Fields
-from headgate.wire.kserve import Asked, InferBody
+from headgate.wire.kserve.infer import Asked, InferBody
 from headgate.wire.request import RequestBody
 
 JOINED_BYTES_MAX: Final = 256 * 1024

@@ -14,7 +14,7 @@ from headgate.engines.http import HttpEngine, metrics_url
 from headgate.engines.metrics_page import read_metrics
 from headgate.engines.page import open_session
 from headgate.hosts.local.clock import SystemClock
-from headgate.simulation.engine.profile import PROFILES
+from headgate.model.engine_profile import PROFILES
 from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from testing.fake_engine import Behaviour, FakeEngine

@@ -5,6 +5,7 @@ from random import Random
 from typing import Any
 
 from headgate.core.scheduler import Scheduler
+from headgate.model.engine_profile import TINY
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.units import (
@@ -18,7 +19,6 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
-from headgate.simulation.engine.profile import TINY
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Fault, Scenario, Slow
 from headgate.simulation.virtual.story import Ending, EndpointSample, EngineAccount, Sample, Story

@@ -11,6 +11,7 @@ from random import Random
 from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.model.caps import Caps
+from headgate.model.engine_profile import TINY, EngineProfile
 from headgate.model.limits import Limits
 from headgate.model.policy import (
     AdmissionRules,
@@ -28,7 +29,6 @@ from headgate.model.policy import (
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName, TenantId
-from headgate.simulation.engine.profile import TINY, EngineProfile
 from headgate.simulation.virtual.scenario import Callers, Crash, EngineSpec, Fault, Hang, Scenario, Slow
 from headgate.simulation.workload.arrival import Arrival
 from tests.properties.model_host import ModelHost

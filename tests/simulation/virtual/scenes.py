@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.core.scheduler import Scheduler
+from headgate.model.engine_profile import TINY, EngineProfile
 from headgate.model.policy import HealthRules, Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import (
@@ -19,7 +20,6 @@ from headgate.model.units import (
     PoolName,
     TenantId,
 )
-from headgate.simulation.engine.profile import TINY, EngineProfile
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, EngineSpec, Fault, Scenario
 from headgate.simulation.virtual.story import Ending, Sample, Story

@@ -8,9 +8,9 @@ import pytest
 from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, FirstToken, RequestArrived
 from headgate.model.caps import Caps
+from headgate.model.engine_profile import PROFILES
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
-from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.virtual.scenario import Callers, Slow
 from headgate.simulation.virtual.story import Story
 from headgate.simulation.workload.arrival import Arrival

@@ -17,11 +17,11 @@ from headgate.core.events import (
 )
 from headgate.core.scheduler import Scheduler
 from headgate.model.caps import Caps
+from headgate.model.engine_profile import TINY
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules
 from headgate.model.units import SECOND, EndpointId, Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.profile import TINY
 from headgate.simulation.engine.sequence import EngineRequest, Finished
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.scenario import Callers, Crash, Hang, Slow

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND, Duration
-from headgate.simulation.engine.profile import PROFILES
 from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS
 from headgate.simulation.workload.traffic import TraceTraffic, Traffic, arrivals, client_shares, span_ns
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from headgate.compose import requests as asking
-from headgate.compose.requests import Requests
-from headgate.edge.admin_query import read_query
+from headgate.control import request_search as asking
+from headgate.control.request_search import Requests
+from headgate.edge.admin.query import read_query
 from headgate.engines.page import Unheard
 from headgate.hosts.cell.registry import CellMember
 from headgate.model.units import Instant

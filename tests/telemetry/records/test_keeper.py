@@ -16,8 +16,8 @@ from headgate.telemetry.records.keeper import RECENT_MAX, Keeper
 from headgate.telemetry.records.row import history_of, row_of
 from headgate.telemetry.records.search import Wanted
 from headgate.telemetry.records.telling import told_by_row
-from headgate.telemetry.stage_budget import ClassBudget
-from headgate.telemetry.stage_meters import StageMeters
+from headgate.telemetry.stages.budget import ClassBudget
+from headgate.telemetry.stages.meters import StageMeters
 from testing.records import ARRIVED, a_record, an_attempt
 from tests.telemetry.histories import HISTORIES, ID, START, at, observed
 

@@ -8,7 +8,7 @@ from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.telemetry.explanation import explained
 from headgate.telemetry.records.row import decoded, encoded, row_of, stages_of
 from headgate.telemetry.records.telling import listed, told_by_row
-from headgate.telemetry.stage_budget import ClassBudget
+from headgate.telemetry.stages.budget import ClassBudget
 from testing.records import a_record, an_attempt
 from tests.telemetry.histories import HISTORIES, ID, START, observed
 

@@ -6,8 +6,8 @@ Each incident names the alert that it must raise. What it does not mention stays
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from headgate.telemetry.slo.lengths import DAY, HOUR, MINUTE
-from headgate.telemetry.slo.promises import ClassPromises
+from headgate.slo.lengths import DAY, HOUR, MINUTE
+from headgate.slo.promises import ClassPromises
 
 PROMISES = (
     ClassPromises(

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from headgate.telemetry.slo.lengths import MINUTE, lengths
+from headgate.slo.lengths import MINUTE, lengths
 from tests.telemetry.slo.incidents import HEALTHY, Trouble
 
 FIRING = 'count by (alertname) (ALERTS{alertstate="firing"})'

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import yaml
 
-from headgate.telemetry.slo.alert import RUNBOOKS
-from headgate.telemetry.slo.lengths import DAY, HOUR, MINUTE
-from headgate.telemetry.slo.rules import rules
+from headgate.slo.alert import RUNBOOKS
+from headgate.slo.lengths import DAY, HOUR, MINUTE
+from headgate.slo.rules import rules
 from tests.telemetry.slo.incidents import DAY_STEP_S, FEW_REQUESTS, HEALTHY, PROMISES, TROUBLES, YOUNG, day_and_night
 from tests.telemetry.slo.promtool import Held, case_of, hold, only, promtool, quiet, text
 

@@ -9,10 +9,10 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from headgate.cli.dashboards import files
+from headgate.slo.dashboards import DASHBOARDS, NOT_SHOWN
+from headgate.slo.measured import NEEDED
+from headgate.slo.rules import rules
 from headgate.telemetry.catalogue import BY_NAME
-from headgate.telemetry.slo.dashboards import DASHBOARDS, NOT_SHOWN
-from headgate.telemetry.slo.measured import NEEDED
-from headgate.telemetry.slo.rules import rules
 from tests.house.small_tree import PROJECT
 from tests.telemetry.slo.expressions import grouped_in, metrics_in, problems_in, recorded_in
 from tests.telemetry.slo.grafana import DASHBOARD

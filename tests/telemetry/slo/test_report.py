@@ -2,9 +2,9 @@
 
 from inline_snapshot import snapshot
 
-from headgate.telemetry.slo.measured import Measured, Sample, measured, quantile
-from headgate.telemetry.slo.promises import ClassPromises
-from headgate.telemetry.slo.report import ClassReport, Finding, report
+from headgate.slo.measured import Measured, Sample, measured, quantile
+from headgate.slo.promises import ClassPromises
+from headgate.slo.report import ClassReport, Finding, report
 
 CHAT = ClassPromises("chat", "latency", ttft_s=1.0, ttft_ppm=990_000, served_ppm=999_000, cost_usd_per_1k_tokens=0.002)
 

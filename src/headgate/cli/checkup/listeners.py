@@ -7,7 +7,7 @@ import aiohttp
 
 from headgate.cli.checkup.clock import Heard, heard_at
 from headgate.cli.checkup.finding import Finding, note, ok, problem
-from headgate.cli.gateway_status import GatewayStatus, NotAGateway, ask, url_of
+from headgate.cli.output.status import GatewayStatus, NotAGateway, ask, url_of
 from headgate.config.quantities import address_text
 from headgate.config.settings import Address, Settings
 from headgate.edge.server import bind

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import DecodeError, Struct, field, json
 
-from headgate.cli.gateway_status import NotAGateway
+from headgate.cli.output.status import NotAGateway
 from headgate.engines.page import Unheard, get_page
 
 if TYPE_CHECKING:

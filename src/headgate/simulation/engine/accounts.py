@@ -6,8 +6,8 @@ that ran from the first step on, and a sequence is charged the difference betwee
 decoding takes is a sum over steps in which one more token is read each time.
 """
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.simulation.engine.plan import Plan
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import Place, Sequence, Spent
 
 

@@ -1,7 +1,7 @@
 """Which blocks does a sequence get, find again, and give back?"""
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.simulation.engine.blocks import BlockPool
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import Sequence
 
 

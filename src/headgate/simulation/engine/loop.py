@@ -21,6 +21,7 @@ What is not as in vLLM: a sequence preempted by priority does not cost others th
 those of this instant, where vLLM's are written after a step.
 """
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.accounts import Accounts
 from headgate.simulation.engine.batch import DecodeBatch
@@ -28,7 +29,6 @@ from headgate.simulation.engine.kv_cache import KvCache
 from headgate.simulation.engine.line import WaitingLine
 from headgate.simulation.engine.pace import Pace
 from headgate.simulation.engine.plan import Plan
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import (
     EngineRequest,
     Finished,

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from headgate.simulation.engine.profile import EngineProfile
+from headgate.model.engine_profile import EngineProfile
 from headgate.simulation.engine.state import EngineState
 
 _LABELS: Final = ("engine", "model_name")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headgate.simulation.engine.profile import EngineProfile
+from headgate.model.engine_profile import EngineProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

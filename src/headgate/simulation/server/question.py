@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar, cast
 
 import msgspec
 
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.ticket import Api
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.refusal import malformed, no_such_model, too_long, too_much, unacceptable
 

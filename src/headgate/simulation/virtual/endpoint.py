@@ -4,9 +4,9 @@ from random import Random
 
 from headgate.core.commands import Abort, Dispatch
 from headgate.model.caps import Caps
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.units import Instant, RequestId
 from headgate.simulation.engine.loop import SimulatedEngine
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.sequence import EngineRequest, Spent
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.crowd import Caller

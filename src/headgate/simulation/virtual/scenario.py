@@ -6,10 +6,10 @@ from typing import Protocol, runtime_checkable
 
 from headgate.core.commands import Command
 from headgate.core.events import Event
+from headgate.model.engine_profile import EngineProfile
 from headgate.model.policy import Policy
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, EndpointId, Instant, ModelName, PoolName
-from headgate.simulation.engine.profile import EngineProfile
 from headgate.simulation.engine.state import EngineState
 from headgate.simulation.virtual.ways import Ways
 from headgate.simulation.workload.arrival import Arrivals

@@ -17,7 +17,7 @@ from headgate.telemetry.records.keeper import Keeper
 from headgate.telemetry.records.row import Key, Row, history_of, row_of
 from headgate.telemetry.records.search import Found, TimeIsOver, Wanted, find, search
 from headgate.telemetry.records.telling import listed, time_spent, told_by_row
-from headgate.telemetry.stage_budget import NOTHING_SAID, ClassBudget
+from headgate.telemetry.stages.budget import NOTHING_SAID, ClassBudget
 
 FIND_S_MAX: Final = 2.0
 """To look for one id among the files."""

@@ -22,8 +22,8 @@ from headgate.telemetry.decisions import Decisions, History
 from headgate.telemetry.records.figures import RecordsFigures
 from headgate.telemetry.records.folder import Usage, Writer
 from headgate.telemetry.records.row import Around, Row, row_of
-from headgate.telemetry.stage_meters import StageMeters
-from headgate.telemetry.stage_times import stage_times
+from headgate.telemetry.stages.meters import StageMeters
+from headgate.telemetry.stages.times import stage_times
 
 log = logging.getLogger("headgate")
 

@@ -21,7 +21,7 @@ from headgate.model.units import ClassName, Duration, EndpointId, Instant, Model
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.decisions import NAME_CHARS_MAX, REASON_CHARS_MAX, History, Step
-from headgate.telemetry.stage_times import StageTime, stage_times
+from headgate.telemetry.stages.times import StageTime, stage_times
 
 _US: Final = 1_000
 _NO_CAPS: Final = Caps()

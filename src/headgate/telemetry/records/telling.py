@@ -9,7 +9,7 @@ from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, seconds
 from headgate.telemetry.decisions import History, Picture
 from headgate.telemetry.explanation import explained
 from headgate.telemetry.records.row import Row, Try, around_of, history_of, stages_of
-from headgate.telemetry.stage_budget import ClassBudget, spending
+from headgate.telemetry.stages.budget import ClassBudget, spending
 
 _US: Final = 1_000
 """Nanoseconds."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from headgate.telemetry.stage_budget import ClassBudget
+from headgate.telemetry.stages.budget import ClassBudget
 from headgate.telemetry.traces.names import Names
 
 

@@ -19,8 +19,8 @@ from headgate.model.stage import Stage
 from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND
 from headgate.ports.records import AttemptRecord, RequestRecord
-from headgate.telemetry.stage_budget import NOTHING_SAID, spending
-from headgate.telemetry.stage_times import StageTime, attempt_times, stage_times
+from headgate.telemetry.stages.budget import NOTHING_SAID, spending
+from headgate.telemetry.stages.times import StageTime, attempt_times, stage_times
 from headgate.telemetry.traces.known import NOTHING_KNOWN, Known
 from headgate.telemetry.traces.messages import CLIENT, SERVER, Attribute, Spans
 from headgate.telemetry.traces.names import UNKNOWN_ENGINE, WORDS

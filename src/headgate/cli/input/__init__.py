@@ -1,0 +1,1 @@
+"""What verbs read from the command line and the environment, and send to a gateway."""

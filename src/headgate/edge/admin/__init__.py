@@ -1,0 +1,1 @@
+"""The admin listener: status, explanations, the console and the administration API."""

@@ -1,0 +1,1 @@
+"""Batching of small requests into one call to an engine."""

@@ -1,0 +1,1 @@
+"""A fleet of processes that the gateway starts on its own host."""

@@ -1,0 +1,1 @@
+"""A fleet of actors in a Ray cluster."""

@@ -1,0 +1,1 @@
+"""Tenants, keys and budgets in the database."""

@@ -1,0 +1,1 @@
+"""Cost reports made from the ledger's rows."""

@@ -1,0 +1,1 @@
+"""The spool: rows that wait on disk for the database."""

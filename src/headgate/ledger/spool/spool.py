@@ -1,0 +1,483 @@
+"""Where do rows wait, and what becomes of them when the process or the machine dies?
+
+In a folder, in files that are called after the process which writes them; one file is one batch for the database, and
+goes when that has been committed. Rows are also held in memory, as far as that is bounded; beyond it the file alone has
+them and is read again when its turn comes.
+
+What is under way stands in a file of notes (`notes.py`) from before it is sent until its rows are handed over.
+
+A row is handed to the operating system before the event loop has turned once more, by one write for all rows of that
+turn. So it outlives the process, killed or not. It reaches the disk itself (fsync) a second later, unless the database
+has it by then: only a machine that loses its power loses that second.
+
+Each process holds a lock on a file of its own for as long as it lives. Whoever can take the lock of another knows that
+the other is dead, and that its files are its own from there on (`spool_files.py`). Files that cannot be read are put
+aside, counted and told.
+
+When the files of a process take as much as they may, its oldest goes, unread: requests are not refused for the sake of
+their accounts. How many rows that cost is counted and logged as an error. What was inherited is not counted there, and
+never goes that way. No trouble with the disk ends the process: it is told, and tried again.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from headgate.ledger.notes import RECORD_BYTES_MAX as NOTE_BYTES_MAX
+from headgate.ledger.notes import NoteFile
+from headgate.ledger.rows import Batch, SentNote, packed_note, packed_times, packed_usage
+from headgate.ledger.spool.files import (
+    HEAD_BYTES,
+    MAGIC,
+    UNREAD,
+    Left,
+    LeftFile,
+    framed,
+    left_by_the_dead,
+    lock_of,
+    put_aside,
+    read,
+)
+from headgate.ports.ledger import EndpointTimeRow, UsageRow
+
+log = logging.getLogger("headgate")
+
+SEGMENT_ROWS_MAX: Final = 5_000
+SEGMENT_BYTES_MAX: Final = 4 * 1024 * 1024
+MEMORY_ROWS_MAX: Final = 20_000
+SYNC_S: Final = 1.0
+ROWS_PER_TURN: Final = 200
+_TIMES_MAX: Final = 1_000
+"""Rows of one record."""
+_STEPS: Final = {
+    errno.EMFILE: "raise the limit of open files",
+    errno.ENFILE: "raise the limit of open files",
+    errno.EIO: "look at the disk under ledger.spool, or name another folder",
+}
+_STEP: Final = "make room in ledger.spool, or name another folder"
+
+
+class Segment:
+    """One file's worth of rows."""
+
+    __slots__ = (
+        *("began_at", "bytes", "damaged", "file", "inherited", "on_disk", "path", "rows", "sure", "synced"),
+        *("times", "usage"),
+    )
+
+    def __init__(self, path: Path, file: int | None) -> None:
+        self.path = path
+        self.file = file
+        """None when it is closed, or could not be opened."""
+        self.usage: list[UsageRow] | None = []
+        """None where the file alone has the rows."""
+        self.times: list[EndpointTimeRow] = []
+        self.rows = 0
+        self.bytes = 0
+        self.began_at = time.time()
+        self.on_disk = file is not None
+        """Whether the file has all of it."""
+        self.synced = 0
+        """So many of its bytes have been forced to the disk."""
+        self.sure = True
+        """Whether none of it can be in the database yet."""
+        self.inherited = False
+        self.damaged = False
+        """Whether some of it cannot be read: then the file is put aside when the rest has been written."""
+
+
+class Spool:
+    """Of one process. `add` and `add_time` are the Ledger that the rest of the process sees."""
+
+    def __init__(self, folder: str, *, bytes_max: int, name: str, memory_rows_max: int = MEMORY_ROWS_MAX) -> None:
+        self._folder = Path(folder)
+        self.name = name
+        self._bytes_max = bytes_max
+        self._memory_rows_max = memory_rows_max
+        self._closed: deque[Segment] = deque()
+        """The oldest first."""
+        self._taken: Segment | None = None
+        """Of these the first, while it is being written to the database."""
+        self._unwritten: list[bytes] = []
+        self._scheduled = False
+        self._number = 0
+        self._heirlooms: list[tuple[Left, set[Path]]] = []
+        """What dead processes left, with the files of each that are still here."""
+        self.wake = asyncio.Event()
+        """Set when there is enough for a batch."""
+        self.lost = 0
+        """Rows that never reach the database, as far as they can be counted."""
+        self.unread = 0
+        """Files that were put aside."""
+        self._write_problem: str | None = None
+        self._keep_problem: str | None = None
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._lock = lock_of(self._folder / f"{name}.lock")
+        self._notes: NoteFile | None = None
+        """None while the disk has no room for it: requests go on without notes."""
+        try:
+            self._open_notes()
+        except OSError as error:
+            self.failed(error)
+        self._to_erase: list[int] = []
+        """Notes whose rows are yet to be handed to the operating system."""
+        self._current = self._new_segment()
+
+    # What the process adds
+
+    def add(self, rows: Sequence[UsageRow]) -> None:
+        segment = self._current
+        assert segment.usage is not None
+        segment.usage.extend(rows)
+        self._append(segment, packed_usage(rows), len(rows))
+
+    def add_time(self, rows: Sequence[EndpointTimeRow]) -> None:
+        for first in range(0, len(rows), _TIMES_MAX):
+            some = rows[first : first + _TIMES_MAX]
+            self._current.times.extend(some)
+            self._append(self._current, packed_times(some), len(some))
+
+    def _append(self, segment: Segment, record: bytes, rows: int) -> None:
+        if segment.rows == 0:
+            segment.began_at = time.time()
+        segment.rows += rows
+        segment.bytes += len(record) + HEAD_BYTES
+        self._unwritten.append(framed(record))
+        self._unwritten.append(record)
+        if segment.rows >= SEGMENT_ROWS_MAX or segment.bytes >= SEGMENT_BYTES_MAX:
+            self._rotate()
+            self.wake.set()
+        elif not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    # What is under way
+
+    def note(self, sent: SentNote) -> int | None:
+        if self._notes is None:
+            return None
+        record = packed_note(sent)
+        if len(record) > NOTE_BYTES_MAX:
+            record = packed_note((*sent[:-1], ()))
+        return self._notes.take(record)
+
+    def erase(self, number: int) -> None:
+        self._to_erase.append(number)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._write)
+
+    # What can be asked of it
+
+    @property
+    def problem(self) -> str | None:
+        return self._write_problem or self._keep_problem
+
+    @property
+    def waiting(self) -> int:
+        """Rows that the database does not have."""
+        return self._current.rows + sum(each.rows for each in self._closed)
+
+    @property
+    def size(self) -> int:
+        """In bytes, on disk."""
+        return self._current.bytes + sum(each.bytes for each in self._closed)
+
+    @property
+    def oldest_s(self) -> float:
+        """Since the oldest row that waits was added."""
+        first = self._closed[0] if self._closed else self._current
+        return max(0.0, time.time() - first.began_at) if first.rows else 0.0
+
+    # What the database takes
+
+    async def take(self) -> tuple[Segment, Batch] | None:
+        """The oldest rows; None where there are none. They stay here until they are `done` with.
+
+        Raises `OSError` where they cannot be read this time.
+        """
+        if not self._closed:
+            if not self._current.rows:
+                return None
+            self._rotate()
+            if not self._closed:
+                return None
+        segment = self._taken = self._closed[0]
+        if segment.usage is not None:
+            return segment, Batch(tuple(segment.usage), tuple(segment.times))
+        try:
+            batch = await asyncio.to_thread(read, segment.path)
+        except BaseException:
+            self._taken = None
+            raise
+        self._miss(segment, segment.rows - len(batch))
+        return segment, batch
+
+    def _miss(self, segment: Segment, rows: int) -> None:
+        if rows > 0:
+            segment.rows -= rows
+            segment.damaged = True
+            self._lost(rows, f"{segment.path.name} is damaged, gone, or of another version")
+
+    def done(self, segment: Segment) -> None:
+        """The database has it."""
+        assert segment is self._closed[0]
+        self._closed.popleft()
+        self._taken = None
+        self._remove(segment)
+
+    def give_back(self, segment: Segment) -> None:
+        """It could not be written; whether some of it was, nobody knows."""
+        segment.sure = False
+        self._taken = None
+
+    # Its files
+
+    def _open_notes(self) -> None:
+        if self._notes is None:
+            self._notes = NoteFile(self._folder / f"{self.name}.notes")
+
+    def _new_segment(self) -> Segment:
+        self._number += 1
+        path = self._folder / f"{self.name}.{self._number:08}.rows"
+        try:
+            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            self._write_problem = self._told(error, "written", self._write_problem)
+            return Segment(path, None)
+        segment = Segment(path, file)
+        try:
+            os.write(file, MAGIC)
+        except OSError as error:
+            segment.on_disk = False
+            self._write_problem = self._told(error, "written", self._write_problem)
+        return segment
+
+    def _write(self) -> None:
+        """All that was added in this turn of the loop."""
+        self._scheduled = False
+        written, self._unwritten = b"".join(self._unwritten), []
+        if written and self._current.on_disk and self._current.file is not None:
+            self._hand_over(self._current, self._current.file, written)
+        erased, self._to_erase = self._to_erase, []
+        if self._notes is not None:
+            for number in erased:
+                self._notes.erase(number)
+
+    def _hand_over(self, segment: Segment, file: int, written: bytes) -> None:
+        try:
+            while written:
+                written = written[os.write(file, written) :]
+            self._write_problem = None
+        except OSError as error:
+            # What follows half a record could not be read; the rest of this batch is in memory alone.
+            segment.on_disk = False
+            self._write_problem = self._told(error, "written", self._write_problem)
+
+    def failed(self, error: OSError) -> None:
+        """Something about its files did not succeed, and is tried again."""
+        self._keep_problem = self._told(error, "looked after", self._keep_problem)
+
+    def _told(self, error: OSError, what: str, before: str | None) -> str:
+        step = _STEPS.get(error.errno or 0, _STEP)
+        problem = f"the spool cannot be {what} ({error.strerror or type(error).__name__}); {step}"
+        if before != problem:
+            log.error("%s; requests go on, and it is tried again", problem)
+        return problem
+
+    def _rotate(self) -> None:
+        self._write()
+        self._closed.append(self._current)
+        self._current = self._new_segment()
+        self._bound()
+
+    def _bound(self) -> None:
+        """Keeps memory and disk within what they may take. The newest leave memory first: their turn comes last."""
+        held = sum(each.rows for each in self._closed if each.usage is not None)
+        for segment in reversed(tuple(self._closed)):
+            if held <= self._memory_rows_max:
+                break
+            if segment.usage is None or segment is self._taken:
+                continue
+            held -= segment.rows
+            if segment.on_disk:
+                segment.usage, segment.times = None, []
+            else:
+                self._lose(segment, "the disk does not take them and memory holds no more")
+        own = [each for each in self._closed if not each.inherited]
+        size = self._current.bytes + sum(each.bytes for each in own)
+        for oldest in own:
+            if size <= self._bytes_max:
+                break
+            if oldest is self._taken:
+                continue
+            size -= oldest.bytes
+            self._lose(oldest, "ledger.spool is full; raise ledger.spool_max, or bring the database back")
+
+    def _lose(self, segment: Segment, why: str) -> None:
+        self._closed.remove(segment)
+        self._lost(segment.rows, why)
+        self._remove(segment)
+
+    def _lost(self, rows: int, why: str) -> None:
+        self.lost += rows
+        log.error("%d rows of the ledger are lost: %s", rows, why)
+
+    def _remove(self, segment: Segment) -> None:
+        """The file goes, or is put aside where some of it could not be read."""
+        if segment.file is not None:
+            with suppress(OSError):
+                os.close(segment.file)
+            segment.file = None
+        try:
+            if segment.damaged and segment.path.exists():
+                put_aside(segment.path)
+                self._tell_unread(segment.path)
+            else:
+                segment.path.unlink(missing_ok=True)
+        except OSError as error:
+            # It stays, and whoever finds it once more finds its rows in the database.
+            self.failed(error)
+            return
+        for heirloom in tuple(self._heirlooms):
+            heirloom[1].discard(segment.path)
+            if not heirloom[1]:
+                self._heirlooms.remove(heirloom)
+                heirloom[0].bury()
+
+    def _tell_unread(self, path: Path) -> None:
+        self.unread += 1
+        told = "it is kept as it is; docs/ledger.md says how to read it again"
+        log.error("%s is damaged or of another version, and is called %s%s; %s", path.name, path.name, UNREAD, told)
+
+    # To the disk itself
+
+    async def keep(self, *, look: bool) -> bool:
+        """What is to be done every second or so; whether that succeeded. Never raises for what the disk does."""
+        try:
+            if look:
+                await self.take_over()
+            await self.sync()
+            self._open_notes()
+        except OSError as error:
+            self.failed(error)
+            return False
+        self._keep_problem = None
+        return True
+
+    async def sync(self) -> None:
+        """Forces to the disk what has waited for a while."""
+        old = time.time() - SYNC_S
+        for segment in (*self._closed, self._current):
+            if segment.file is not None and segment.synced < segment.bytes and segment.began_at < old:
+                size, file = segment.bytes, os.dup(segment.file)
+                await asyncio.to_thread(_force, file, self._folder)
+                segment.synced = size
+            if segment is not self._current and segment.file is not None and segment.synced >= segment.bytes:
+                os.close(segment.file)
+                segment.file = None
+
+    # After those who are dead
+
+    async def take_over(self) -> int:
+        """Makes the files of dead processes its own, the oldest first; how many rows those are.
+
+        Raises `OSError` where some cannot be looked at this time; what could be is taken over all the same.
+        """
+        found, problem = await asyncio.to_thread(left_by_the_dead, self._folder, self.name)
+        self._heirlooms += [(left, {each.path for each in left.files}) for left in found]
+        rows = 0
+        files = sorted((file for left in found for file in left.files), key=lambda each: (each.began_at, each.path))
+        # One that is being written to the database stays the first.
+        first = int(self._taken is not None)
+        for number, file in enumerate(files, first):
+            self._closed.insert(number, _inherited(file))
+        for left in found:
+            self._tell_left(left)
+            await self._adopt(left)
+            rows += sum(each.rows for each in left.files) + len(left.under_way)
+        if rows:
+            self.wake.set()
+        if problem is not None:
+            raise problem
+        return rows
+
+    def _tell_left(self, left: Left) -> None:
+        rows = sum(each.rows for each in left.files)
+        if rows or left.under_way:
+            told = rows, len(left.under_way)
+            log.info("a process that died left %d rows in the spool, and %d attempts under way", *told)
+        if left.half:
+            log.warning("the last %d bytes that %s wrote were half written", left.half, left.lock_path.stem)
+        if left.lost:
+            self._lost(left.lost, f"files of {left.lock_path.stem} are damaged or of another version")
+        for path in left.unread:
+            self._tell_unread(path)
+
+    async def _adopt(self, left: Left) -> None:
+        """Makes rows of its own of what a dead process had sent and never written down."""
+        for number, row in enumerate(left.under_way, 1):
+            self.add([row])
+            if number % ROWS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        self._write()
+        try:
+            left.notes.unlink(missing_ok=True)
+        except OSError as error:
+            self.failed(error)
+        for heirloom in tuple(self._heirlooms):
+            if heirloom[0] is left and not heirloom[1]:
+                self._heirlooms.remove(heirloom)
+                left.bury()
+
+    def close(self) -> None:
+        """What has not been written stays here for whoever comes next."""
+        self._write()
+        if self._current.rows:
+            self._rotate()
+        if self._notes is not None:
+            self._notes.close()
+        for segment in self._closed:
+            if segment.file is not None:
+                with suppress(OSError):
+                    os.fsync(segment.file)
+                os.close(segment.file)
+                segment.file = None
+            if not segment.on_disk:
+                self._lost(segment.rows, "the disk does not take them and this process ends")
+        self._remove(self._current)
+        noted = self._notes is not None and self._notes.taken > 0
+        if not noted and not any(self._folder.glob(f"{self.name}.*.rows")):
+            with suppress(OSError):
+                (self._folder / f"{self.name}.lock").unlink(missing_ok=True)
+        for left, _ in self._heirlooms:
+            os.close(left.lock)
+        self._heirlooms.clear()
+        os.close(self._lock)
+
+
+def _force(file: int, folder: Path) -> None:
+    try:
+        os.fsync(file)
+        holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(holder)
+        finally:
+            os.close(holder)
+    finally:
+        os.close(file)
+
+
+def _inherited(file: LeftFile) -> Segment:
+    segment = Segment(file.path, None)
+    segment.usage, segment.rows, segment.bytes, segment.began_at = None, file.rows, file.bytes, file.began_at
+    segment.synced, segment.on_disk, segment.sure = file.bytes, True, False
+    segment.inherited, segment.damaged = True, file.damaged
+    return segment

@@ -1,0 +1,69 @@
+"""Which series does Prometheus reckon beforehand, for alerts, dashboards and reports alike?
+
+The name of each says by what it is summed, of what it is made, and over how long.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from headgate.slo.alert import Rule, recorded
+from headgate.slo.lengths import DAY, HOUR, MINUTE, WEEK, Length, name
+from headgate.telemetry.counts import NOT_SERVED
+
+QUANTILES: Final = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
+BY_CLASS: Final = (
+    "headgate_queue_wait_seconds",
+    "headgate_time_to_first_token_seconds",
+    "headgate_inter_token_latency_seconds",
+    "headgate_request_duration_seconds",
+)
+BY_SIZE: Final = ("headgate_time_to_first_token_seconds", "headgate_request_duration_seconds")
+"""Those that are told by the size of the prompt too."""
+WINDOWS_S: Final = (5 * MINUTE, 30 * MINUTE, HOUR, 6 * HOUR, 3 * DAY)
+"""Over which burn rates are reckoned."""
+COST_WINDOWS_S: Final = (HOUR, WEEK)
+
+BAD_RATIO: Final = "class_objective:headgate_objective:bad_ratio_"
+BAD_REQUESTS: Final = "class_objective:headgate_objective:bad_requests_"
+COST_PER_1K: Final = "class:headgate_cost_usd:per_1k_tokens_"
+COST_PER_REQUEST: Final = "class:headgate_cost_usd:per_request_"
+
+
+def tails(length: Length) -> Iterator[Rule]:
+    """Of every class, and of every size of prompt in it."""
+    for level, labels, metrics in (("class", "class", BY_CLASS), ("class_size", "class, size", BY_SIZE)):
+        for metric in metrics:
+            buckets = f"sum by ({labels}, le) (rate({metric}_bucket[{length(5 * MINUTE)}]))"
+            for short, quantile in QUANTILES:
+                yield recorded(f"{level}:{metric}:{short}_5m", f"histogram_quantile({quantile}, {buckets})")
+
+
+def objectives(length: Length) -> Iterator[Rule]:
+    for seconds in WINDOWS_S:
+        over = length(seconds)
+        asked = f"sum by (class, objective) (increase(headgate_objective_requests_total[{over}]))"
+        good = f"sum by (class, objective) (increase(headgate_objective_good_total[{over}]))"
+        yield recorded(BAD_REQUESTS + name(seconds), f"{asked} - {good}")
+        yield recorded(BAD_RATIO + name(seconds), f"1 - {good} / ({asked} > 0)")
+
+
+def costs(length: Length) -> Iterator[Rule]:
+    for seconds in COST_WINDOWS_S:
+        over = length(seconds)
+        spent = f"sum by (class) (rate(headgate_cost_usd_total[{over}]))"
+        tokens = f"sum by (class) (rate(headgate_tokens_total[{over}]))"
+        requests = f'sum by (class) (rate(headgate_requests_total{{outcome="completed"}}[{over}]))'
+        yield recorded(COST_PER_1K + name(seconds), f"1000 * {spent} / ({tokens} > 0)")
+        yield recorded(COST_PER_REQUEST + name(seconds), f"{spent} / ({requests} > 0)")
+
+
+def usefulness(length: Length) -> Iterator[Rule]:
+    over = length(5 * MINUTE)
+    useful = f"sum by (class) (rate(headgate_useful_tokens_total[{over}]))"
+    tokens = f"sum by (class) (rate(headgate_tokens_total[{over}]))"
+    yield recorded("class:headgate_goodput:rate_5m", f"sum by (class) (rate(headgate_goodput_requests_total[{over}]))")
+    yield recorded("class:headgate_useful_tokens:share_5m", f"{useful} / ({tokens} > 0)")
+    outcomes = "|".join(sorted(each.value for each in NOT_SERVED))
+    failed = f'sum by (class) (rate(headgate_requests_total{{outcome=~"{outcomes}"}}[{over}]))'
+    every = f"sum by (class) (rate(headgate_requests_total[{over}]))"
+    yield recorded("class:headgate_unserved:ratio_5m", f"{failed} / ({every} > 0)")

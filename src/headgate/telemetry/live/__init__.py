@@ -1,0 +1,1 @@
+"""The live state that the console shows."""

@@ -1,0 +1,1 @@
+"""Time spent by requests in each stage."""
