@@ -1,18 +1,54 @@
-"""What holds for every test?"""
+"""Settings and guards that hold for every test."""
 
+import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-# No test fails because the machine was busy; pytest-timeout bounds the whole test instead. The rest is Hypothesis' own
-# profile, which in CI is its "ci": the same examples every time, so that red means changed code.
-settings.register_profile("headgate", settings(), deadline=None)
-settings.load_profile("headgate")
+# No deadline: a slow machine must not fail a test; pytest-timeout bounds the whole test. In CI, Hypothesis draws
+# the same examples every time. `HYPOTHESIS_PROFILE=nightly` looks at many more.
+settings.register_profile("short", settings(), deadline=None, max_examples=30)
+settings.register_profile("nightly", settings(), deadline=None, max_examples=500)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+
+MAY_START_PROCESSES = frozenset(
+    {"process", "llamacpp", "vllm", "triton", "ray", "cell", "sight", "endurance", "nightly"}
+)
+_STARTS_A_PROCESS = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"})
+
+
+class _ProcessGuard:
+    """Fails a test that starts a process without saying so by a mark."""
+
+    def __init__(self) -> None:
+        self.test: str | None = None
+
+    def __call__(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.test is not None and event in _STARTS_A_PROCESS:
+            raise RuntimeError(
+                f"{self.test} starts a process ({event}): mark it `process`, or call the function instead"
+            )
+
+
+_guard = _ProcessGuard()
+sys.addaudithook(_guard)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    marks = {mark.name for mark in item.iter_markers()}
+    _guard.test = None if marks & MAY_START_PROCESSES else item.nodeid
+    try:
+        return (yield)
+    finally:
+        _guard.test = None
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Whoever asks for the tests of one mark (`-m ray`) need not wait until all others have been read.
+    """With `-m ray`, reads only the files that name that mark.
 
     So a mark stands in the file of the tests that have it (tests/house/test_marks.py).
     """

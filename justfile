@@ -3,7 +3,7 @@
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
 bin := ".venv/bin"
-fast := "not llamacpp and not vllm and not triton and not ray and not endurance and not cell and not sight"
+real := "llamacpp or vllm or triton or ray or endurance or cell or sight or nightly"
 # Where the environment forbids to keep bytecode, every process that a test starts would compile all of us anew.
 export PYTHONDONTWRITEBYTECODE := ""
 compile := bin + "/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --custom-compile-command 'just lock'"
@@ -30,13 +30,18 @@ fmt:
     {{ bin }}/ruff check --fix
     {{ bin }}/ruff format
 
-# The tests that need neither a real engine nor minutes.
+# Everything without child processes, real parts or wall-clock waits.
 test *args:
-    {{ bin }}/pytest -n auto --dist worksteal -m "{{ fast }}" {{ args }}
+    {{ bin }}/pytest -n auto --dist worksteal -m "not process and not timing and not ({{ real }})" {{ args }}
 
-# Those of them that failed last, one at a time.
-test-again:
-    {{ bin }}/pytest -m "{{ fast }}" --last-failed --last-failed-no-failures none -rA
+# The tests that start processes of our own, PostgreSQL or a Redis.
+test-processes *args:
+    {{ bin }}/pytest -n auto --dist worksteal -m "process and not timing and not ({{ real }})" {{ args }}
+
+# The tests that depend on the wall clock, one at a time; a failed one gets a second try.
+test-timing *args:
+    {{ bin }}/pytest -m "timing and not ({{ real }})" {{ args }} || \
+        {{ bin }}/pytest -m "timing and not ({{ real }})" --last-failed --last-failed-no-failures none {{ args }}
 
 # Write what docs/errors takes from the table of outcomes, docs/reference/metrics.md and deploy/grafana from the metrics.
 docs:

@@ -47,7 +47,6 @@ def test_without_nginx_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch)
         find_nginx()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_benchmark_that_is_interrupted_leaves_nothing_running(number: int, tmp_path: Path) -> None:
     stand_in = tmp_path / "nginx"

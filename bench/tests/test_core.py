@@ -1,7 +1,5 @@
 """Does the benchmark of the scheduler measure whole lives, and is the scheduler quick enough to be used?"""
 
-import pytest
-
 from bench.core import ENDPOINTS_RATIO_MAX, LIVES_MIN, Bench, Size, lives_per_s
 from headgate.model.units import ClassName
 
@@ -17,7 +15,6 @@ def test_every_life_is_whole_and_the_queue_stays_as_long() -> None:
     assert after.requests == 300 + 4 * 16
 
 
-@pytest.mark.slow
 def test_lives_are_short_enough_and_hardly_longer_with_many_endpoints() -> None:
     """A quarter of the bar itself, which `just bench-core` holds on a quiet machine: here others run beside it."""
     few, many = lives_per_s(Size(endpoints=8), 800), lives_per_s(Size(endpoints=512), 800)

@@ -108,7 +108,6 @@ def test_long_prompts_hurt_short_ones_less_with_the_lane() -> None:
     assert figures["short_p99_over_without"]["headgate"] < 1.6
 
 
-@pytest.mark.slow
 def test_a_burst_of_long_streams_leaves_nothing_behind() -> None:
     figures = burst_of_streams(3, quick=True)
 

@@ -19,7 +19,6 @@ def played(trace: Trace, index: str) -> dict[str, Any]:
     return outcome(scenario(trace, LOAD, 1, quick=True, prefix=index != "least backlog"), DECIDERS[index])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "trace",
     [pytest.param(replace(each, quick_s=each.quick_s / 3), id=each.name) for each in TRACES],

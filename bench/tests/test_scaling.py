@@ -270,7 +270,6 @@ def test_a_full_endpoint_decodes_as_many_as_the_time_per_token_allows_and_the_en
     assert full_batch(PROFILE, [(1.0, (10.0, 500.0))]) == PROFILE.sequences_max
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("joins_s", [None, 180])
 def test_request_by_request_comes_out_what_the_fluid_model_says(traces: Path, joins_s: int | None) -> None:
     """Ten minutes of a twelfth of m-large, on an endpoint that is nearly full, and with a second one that joins."""

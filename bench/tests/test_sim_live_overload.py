@@ -55,7 +55,6 @@ def test_the_live_gateway_attains_what_the_simulator_says() -> None:
     assert refused["expired"] > 100, "batch was not turned away, so there was no overload"
 
 
-@pytest.mark.slow
 def test_a_few_seconds_of_overload_go_through_both_sides() -> None:
     status, told, said = sim_live_overload("--seconds", "4")
 

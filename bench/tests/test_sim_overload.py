@@ -42,7 +42,6 @@ def test_the_workload_weighs_what_the_table_says(data: Path, fleet: str, load: f
     assert weighed == pytest.approx(load, abs=0.005)
 
 
-@pytest.mark.slow
 def test_round_robin_and_the_tuned_cap_give_what_the_table_says(data: Path) -> None:
     overload = Overload(fleet=RTX, data=data, seed=1)
 

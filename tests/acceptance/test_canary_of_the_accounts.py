@@ -9,16 +9,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import FakeEngine
 from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
 from testing.ports import free_port
 from testing.postgres import postgres
 from tests.ledger.databases import migrated
-
-pytestmark = pytest.mark.slow
 
 SECRET, OPERATOR = "canary-secret-of-the-gateway", "hg-canary-key-of-an-operator"
 PASSWORD, HOOK, PROMPT = "canary-password", "canary-hook", "canary-prompt"

@@ -239,7 +239,6 @@ def test_two_forms_at_once_are_one_too_many(capsys: pytest.CaptureFixture[str]) 
     assert "take one" in capsys.readouterr().err
 
 
-@pytest.mark.slow
 async def test_cost_from_a_running_gateway(tmp_path: Path) -> None:
     with postgres(options=("fsync=off",)) as server:
         url = await migrated(server.url)

@@ -10,14 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from testing.gateway import Config, gateway_process
 from testing.postgres import postgres
 from tests.ledger.databases import migrated
 from tests.ledger.test_gateway import config_with
-
-pytestmark = pytest.mark.slow
 
 
 def headgate(*arguments: str, folder: Path, key: str | None = "hg-operator") -> subprocess.CompletedProcess[str]:

@@ -92,7 +92,6 @@ def test_the_hash_seed_changes_nothing(scenario: Path) -> None:
     assert len(said) == 1
 
 
-@pytest.mark.slow
 def test_a_page_is_written(headgate: Headgate, scenario: Path, tmp_path: Path) -> None:
     said = headgate("simulate", str(scenario), "--html", "report.html", "--quiet")
 
@@ -117,7 +116,6 @@ def test_a_page_without_a_folder_is_said_before_the_run(headgate: Headgate, scen
     assert said.err == "headgate simulate: gone/report.html: there is no folder gone; make it first\n"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("json_", [(), ("--json",)])
 def test_a_page_that_cannot_be_written_loses_nothing_else(
     headgate: Headgate, scenario: Path, json_: tuple[str, ...]
@@ -147,7 +145,6 @@ def test_a_fault_that_meets_nobody_is_a_warning_and_not_in_the_table(headgate: H
     assert "warning" not in said.out
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("name", "scheduler", "goodput_per_s", "interactive"),

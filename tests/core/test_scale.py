@@ -7,8 +7,6 @@ A life is an arrival, a dispatch, a first token, two reports of progress and an 
 from collections import deque
 from time import process_time
 
-import pytest
-
 from headgate.core.commands import Command, Dispatch
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
@@ -77,7 +75,6 @@ def report(what: str, small: float, large: float) -> None:
     print(f"\n{what}: {1 / small:,.0f} and {1 / large:,.0f} lives/s, ratio {large / small:.2f}")
 
 
-@pytest.mark.slow
 def test_a_life_costs_the_same_with_many_endpoints() -> None:
     small = Crowd(endpoints=8, queued=10).seconds_per_life()
     large = Crowd(endpoints=512, queued=10).seconds_per_life()
@@ -86,7 +83,6 @@ def test_a_life_costs_the_same_with_many_endpoints() -> None:
     assert large / small <= 3
 
 
-@pytest.mark.slow
 def test_a_life_costs_the_same_with_a_long_queue() -> None:
     small = Crowd(endpoints=8, queued=10).seconds_per_life()
     large = Crowd(endpoints=8, queued=10_000).seconds_per_life()
@@ -95,7 +91,6 @@ def test_a_life_costs_the_same_with_a_long_queue() -> None:
     assert large / small <= 3
 
 
-@pytest.mark.slow
 def test_a_life_costs_the_same_with_places_to_spare() -> None:
     """Nobody waits: each request goes at once to the least loaded of all endpoints."""
     small = Crowd(endpoints=8, queued=-16).seconds_per_life()

@@ -110,7 +110,6 @@ async def test_endpoints_follow_a_name(tmp_path: Path) -> None:
             )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "terminated"])
 async def test_a_gateway_that_ends_leaves_no_engine_behind(tmp_path: Path, how: str) -> None:
     config = a_scaled_config(tmp_path, SIMULATED, endpoints=2)

@@ -4,8 +4,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from testing.gateway import Config, chat, gateway_beside, gateway_in_loop
 from tests.fleets.scaled import SIMULATED, a_scaled_config
 
@@ -69,7 +67,6 @@ async def test_those_beyond_the_hold_and_those_who_do_not_wait_are_told_when_to_
     assert all(int(headers["x-headgate-held-ms"]) > 0 for _, headers, _ in answers)
 
 
-@pytest.mark.slow
 async def test_a_gateway_process_starts_engines_when_it_is_asked_and_gives_up_the_last_when_nobody_does(
     tmp_path: Path,
 ) -> None:

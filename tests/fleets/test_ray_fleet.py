@@ -24,7 +24,7 @@ from testing.gateway import Config, GatewayInLoop, a_config, chat, events_of, ga
 from tests.fleets.ray_node import CPUS, ENGINE, RayNode, ray_node
 from tests.house.small_tree import PROJECT
 
-pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 SECONDS_MAX = 60.0
 LEAVE_SECONDS_MAX = 10.0

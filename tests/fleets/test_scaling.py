@@ -216,7 +216,6 @@ async def test_where_every_pool_keeps_an_endpoint_nobody_listens_for_requests_th
     assert scaling._found_none.is_set()
 
 
-@pytest.mark.slow
 async def test_a_live_fleet_grows_with_what_is_asked_of_it(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, SIMULATED, in_flight_max=2, scaling={"period": "200ms", "cold_start": "1s"})
     async with a_scaled_gateway(config, tmp_path) as gateway:

@@ -11,7 +11,7 @@ from testing.stores import redis
 from tests.ledger.databases import SECRET, until
 from tests.ledger.test_gateway import admin, asked, hashed, made
 
-pytestmark = [pytest.mark.cell, pytest.mark.slow]
+pytestmark = [pytest.mark.cell]
 
 
 async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_called_wrong(

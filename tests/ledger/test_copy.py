@@ -4,7 +4,6 @@ import time
 from collections.abc import AsyncIterator
 
 import asyncpg
-import pytest
 import pytest_asyncio
 
 from headgate.ledger.database import Database
@@ -105,7 +104,6 @@ async def test_a_database_that_was_not_migrated_says_the_next_step(shared_postgr
         await until(lambda: copy.fresh)
 
 
-@pytest.mark.slow
 async def test_what_was_known_stays_known_while_the_database_is_killed_and_comes_back() -> None:
     with postgres() as server:
         url = await migrated(server.url)

@@ -221,7 +221,6 @@ async def test_no_problem_names_the_password(shared_postgres: Postgres) -> None:
     assert problem(ValueError(f"cannot parse {away} geheim%21 geheim!"), away) == "cannot parse *** *** ***"
 
 
-@pytest.mark.slow
 async def test_a_wrong_password_is_told_as_such_and_a_database_that_hangs_is_given_up() -> None:
     with postgres(password="geheim") as server:
         right, wrong = server.url, server.url.replace("geheim", "falsch")
@@ -241,7 +240,6 @@ async def test_a_wrong_password_is_told_as_such_and_a_database_that_hangs_is_giv
         await database.stop()
 
 
-@pytest.mark.slow
 async def test_a_database_that_takes_tls_alone_is_reached_and_one_with_another_authority_is_not(tmp_path: Path) -> None:
     for name in ("ours", "another"):
         (tmp_path / name).mkdir()

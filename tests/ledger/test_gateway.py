@@ -183,7 +183,6 @@ async def test_a_database_of_another_version_makes_it_not_ready_and_says_the_nex
             assert "headgate ledger migrate" in await answer.text()
 
 
-@pytest.mark.slow
 async def test_known_keys_outlive_the_database_and_unknown_ones_are_not_called_wrong(tmp_path: Path) -> None:
     with postgres() as server:
         url = await migrated(server.url)

@@ -18,8 +18,6 @@ from testing.postgres import Postgres, postgres
 from tests.ledger.databases import migrated
 from tests.ledger.test_gateway import admin, asked, fresh, made, running
 
-pytestmark = pytest.mark.slow
-
 AWAY_S = 4.0
 CALLERS = 8
 WAYS: dict[str, tuple[Callable[[Postgres], None], Callable[[Postgres], None]]] = {

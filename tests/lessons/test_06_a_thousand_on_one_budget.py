@@ -80,7 +80,6 @@ async def budget_of(gateway: GatewayInLoop) -> dict[str, Any]:
         return budget
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.25)], ids=["by tokens", "by the hour"]
 )

@@ -10,14 +10,11 @@ from collections import Counter
 from pathlib import Path
 
 import asyncpg
-import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fault_proxy import Fault, FaultProxy
 from testing.gateway import chat
 from tests.lessons.ledgers import a_gateway, written
-
-pytestmark = pytest.mark.slow
 
 REQUESTS, TOKENS = 200, 3
 COMMIT = b"Q\0\0\0\x0cCOMMIT"

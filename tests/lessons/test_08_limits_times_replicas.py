@@ -54,7 +54,6 @@ async def hammer_all(cell: CellInLoop) -> tuple[list[Counter[int]], float]:
     return seen, time.monotonic() - started
 
 
-@pytest.mark.slow
 async def test_eight_gateways_let_in_the_limit_once(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
@@ -71,7 +70,6 @@ async def test_eight_gateways_let_in_the_limit_once(tmp_path: Path) -> None:
     assert len(engine.requests) == sum(let_in)
 
 
-@pytest.mark.slow
 async def test_what_may_run_at_once_is_one_number_for_eight_gateways(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=20, pace_s=0.05)
@@ -90,7 +88,6 @@ async def answered(gateway: GatewayInLoop) -> int:
         return answer.status
 
 
-@pytest.mark.slow
 async def test_without_the_store_each_lets_in_its_part_and_says_so(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
@@ -113,7 +110,6 @@ async def test_without_the_store_each_lets_in_its_part_and_says_so(tmp_path: Pat
         assert each["headgate_cell_share_of{}"] == GATEWAYS
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("deaf", [False, True], ids=["cut off", "hears nothing"])
 async def test_one_that_is_cut_off_adds_its_part_and_no_more(tmp_path: Path, deaf: bool) -> None:
     """The bound of docs/the-cell.md for one island: the limit of those who follow, and its own part of it."""

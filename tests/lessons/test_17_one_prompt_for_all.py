@@ -12,8 +12,6 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.engine_profile import TINY
 from headgate.simulation.server.listener import EngineServer
@@ -57,7 +55,6 @@ async def count(gateway: RunningGateway, running: dict[str, int]) -> None:
         await asyncio.sleep(0.02)
 
 
-@pytest.mark.slow
 async def test_the_busiest_endpoint_has_at_most_half_as_much_again_as_the_mean(tmp_path: Path) -> None:
     dice, running, record = random.Random("one prompt for all"), dict[str, int](), tmp_path / "record"
     async with AsyncExitStack() as stack:

@@ -19,8 +19,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
-
 from headgate.cli.output.view import quantile
 from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
 from testing.simulated import simulated_engines
@@ -101,7 +99,6 @@ async def flooded(gateway: RunningGateway, big_per_s: float) -> tuple[dict[str, 
     return json.loads(out), looks, lag
 
 
-@pytest.mark.slow
 async def test_a_flood_delays_neither_the_loop_nor_its_health_page(tmp_path: Path) -> None:
     """Small wrong requests by the thousand, and the same with large bodies among them."""
     lags: dict[float, list[float]] = {0: [], BIG_PER_S: []}
@@ -125,7 +122,6 @@ async def test_a_flood_delays_neither_the_loop_nor_its_health_page(tmp_path: Pat
     assert min(lags[BIG_PER_S]) <= LAG_S_MAX
 
 
-@pytest.mark.slow
 async def test_a_body_of_thirty_megabytes_holds_up_nobody_elses_stream(tmp_path: Path) -> None:
     """The worst gap of a stream while such a body is read and parsed, against that of quiet times in the same run."""
     async with a_gateway(tmp_path) as gateway:

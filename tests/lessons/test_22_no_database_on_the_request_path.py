@@ -24,8 +24,6 @@ from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import GatewayInLoop, chat
 from tests.lessons.ledgers import a_gateway, written
 
-pytestmark = pytest.mark.slow
-
 _for_a_request: contextvars.ContextVar[bool] = contextvars.ContextVar("for a request", default=False)
 METHODS = ("execute", "executemany", "fetch", "fetchrow", "fetchval", "copy_records_to_table", "copy_to_table")
 

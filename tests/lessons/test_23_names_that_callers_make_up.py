@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
@@ -134,7 +133,6 @@ async def grown_by_names(gateway: GatewayInLoop, first: int, last: int, statuses
     return (await blocks_held(gateway) - between) - (between - before)
 
 
-@pytest.mark.slow
 async def test_ten_thousand_made_up_names_make_no_series_and_leave_nothing_behind(tmp_path: Path) -> None:
     async with guarded(tmp_path) as gateway:
         await send(gateway, made_up(0, 100))

@@ -173,7 +173,6 @@ async def call_by_sdk(client: openai.AsyncOpenAI, seen: Counter[str]) -> None:
     seen["whole by the SDK" if said == TOKENS else f"severed after {said}"] += 1
 
 
-@pytest.mark.slow
 async def test_no_stream_is_severed_and_no_call_fails_while_both_gateways_are_replaced(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=TOKENS, pace_s=PACE_S)

@@ -129,7 +129,6 @@ def test_on_a_day_on_which_the_same_few_wait_all_day_long(seed: int, lag: int) -
     live_under_several(CROWDED, seed, events=200, lag=lag)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("world", [LARGE, PRESSED, CROWDED], ids=["large", "pressed", "crowded"])
 @pytest.mark.parametrize("seed", range(100, 103))
 def test_on_longer_days(seed: int, world: World) -> None:

@@ -58,7 +58,6 @@ def test_the_codes_are_those_of_the_outcomes() -> None:
     assert codes == sorted(ours | {UNKNOWN_URL, STREAM_INTERRUPTED.code, "internal_error"})
 
 
-@pytest.mark.slow
 async def test_a_gateway_answers_as_described(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=3)

@@ -49,7 +49,6 @@ def test_a_dense_run_is_met_within_two_percent_by_the_profile_that_was_fitted_to
     assert mean_error(found) < 0.02
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("name", "error_max"),

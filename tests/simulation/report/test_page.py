@@ -177,7 +177,6 @@ sys.stdout.write(page(a_full_report(3)))
 """
 
 
-@pytest.mark.slow
 def test_the_hash_seed_changes_no_byte_of_the_page() -> None:
     first = run(PROGRAM, "0")
 

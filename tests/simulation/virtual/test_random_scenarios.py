@@ -20,7 +20,6 @@ from tests.simulation.virtual.scenes import run
 SEEDS, AT_ONCE = 200, 25
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, SEEDS, AT_ONCE))
 def test_no_property_is_broken(first: int) -> None:
     for seed in range(first, first + AT_ONCE):

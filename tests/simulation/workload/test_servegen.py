@@ -149,7 +149,6 @@ def test_the_span_is_what_was_asked_for_or_the_whole_file(traces: Path) -> None:
     assert span_ns([traffic(traces, start_ns=22 * HOUR, length_ns=5 * HOUR)]) == 2 * HOUR
 
 
-@pytest.mark.slow
 def test_a_day_of_a_million_is_a_stream_in_the_order_of_time(traces: Path) -> None:
     day = 24 * HOUR
     requests = arrivals([traffic(traces, "m-large", start_ns=day, length_ns=day, keep=0.0553426)], seed=1)
