@@ -1,6 +1,7 @@
 """Settings and guards that hold for every test."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,11 +49,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m ray`, reads only the files that name that mark.
+    """With `-m ray` or `-m "ray and not (...)"`, reads only the files that name that mark.
 
     So a mark stands in the file of the tests that have it (tests/house/test_marks.py).
     """
-    mark: str = config.option.markexpr
-    if not mark.isidentifier() or not collection_path.match("test_*.py"):
+    required, *others = re.sub(r"\([^()]*\)", "", str(config.option.markexpr)).split(" and ")
+    if not (required.isidentifier() and collection_path.match("test_*.py")) or any(" or " in each for each in others):
         return None
-    return True if mark not in collection_path.read_text() else None
+    return True if required not in collection_path.read_text() else None

@@ -38,10 +38,9 @@ test *args:
 test-processes *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "process and not timing and not ({{ real }})" {{ args }}
 
-# The tests that depend on the wall clock, one at a time; a failed one gets a second try.
-test-timing *args:
-    {{ bin }}/pytest -m "timing and not ({{ real }})" {{ args }} || \
-        {{ bin }}/pytest -m "timing and not ({{ real }})" --last-failed --last-failed-no-failures none {{ args }}
+# The tests that depend on the wall clock, one at a time, of one real part or of `ours`; a failed one gets a second try.
+test-timing part="ours" *args:
+    scripts/timing_tests "{{ part }}" {{ args }}
 
 # Write what docs/errors takes from the table of outcomes, docs/reference/metrics.md and deploy/grafana from the metrics.
 docs:
@@ -170,12 +169,14 @@ kill-cell *args:
 bench-cell *args:
     {{ bin }}/python -m bench.cell_live "$@"
 
-# All that is too long for every run: the experiments whole, with tables and charts in bench/results, and the simulator.
-nightly:
-    {{ bin }}/python -m bench.policy --write --processes 2
-    {{ bin }}/python -m bench.scaling --whole --write
-    {{ bin }}/python -m bench.sim_validate
-    {{ bin }}/python -m bench.sim_day
+# All that is long or timed, or one part: `just nightly relay`; the last line is JSON with every bar (CONTRIBUTING.md).
+[positional-arguments]
+nightly *args:
+    {{ bin }}/python -m bench.nightly "$@"
+
+# Every benchmark for a few seconds, to see that it still runs; nothing is judged by its figures.
+bench-smoke:
+    {{ bin }}/python -m bench.nightly --smoke
 
 # What simple gateways make of an overload of four simulated engines, and what ours does (docs/simulation.md).
 [positional-arguments]

@@ -42,9 +42,19 @@ CALLERS = 12
 """Of each gateway, one request at a time each."""
 PAUSE_S = 0.15
 """Of a caller between two requests."""
-KILLS, QUICK_KILLS = 5, 2
-AWAY_S, QUICK_AWAY_S = 300.0, 20.0
-BETWEEN_S, QUICK_BETWEEN_S = 10.0, 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How often the database is killed, and how long everything takes."""
+
+    kills: int = 5
+    away_s: float = 300.0
+    between_s: float = 10.0
+
+
+QUICK = Plan(kills=2, away_s=20.0, between_s=4.0)
+SMOKE = Plan(kills=1, away_s=2.0, between_s=1.0)
 SETTLE_S_MAX = 60.0
 DIFFERENCE_PPM_MAX = 1_000.0
 ANSWERS_MIN = 300
@@ -176,9 +186,8 @@ def body_is_whole(text: bytes) -> bool:
 # What befalls them
 
 
-async def hurt(stage: Stage, *, quick: bool) -> None:
-    kills, between_s = (QUICK_KILLS, QUICK_BETWEEN_S) if quick else (KILLS, BETWEEN_S)
-    away_s = QUICK_AWAY_S if quick else AWAY_S
+async def hurt(stage: Stage, plan: Plan) -> None:
+    kills, between_s, away_s = plan.kills, plan.between_s, plan.away_s
     await asyncio.sleep(between_s)
     for number in range(kills):
         tell(f"kill -9 of the database, {number + 1} of {kills}")
@@ -262,7 +271,7 @@ def _counter(page: str, name: str) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in page.splitlines() if line.startswith(name))
 
 
-async def run(stage: Stage, *, quick: bool) -> tuple[Figures, Seen]:
+async def run(stage: Stage, plan: Plan) -> tuple[Figures, Seen]:
     seen = Seen()
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
         callers = [
@@ -271,7 +280,7 @@ async def run(stage: Stage, *, quick: bool) -> tuple[Figures, Seen]:
             for _ in range(CALLERS)
         ]
         telling = asyncio.create_task(_tell_for_ever(seen))
-        await hurt(stage, quick=quick)
+        await hurt(stage, plan)
         for task in (*callers, telling):
             task.cancel()
         for result in await asyncio.gather(*callers, telling, return_exceptions=True):
@@ -324,6 +333,7 @@ def problems_of(figures: Figures) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="about two minutes")
+    parser.add_argument("--smoke", action="store_true", help="a few seconds, only to see that all of it works")
     parser.add_argument(
         "--assert",
         dest="check",
@@ -336,7 +346,7 @@ def main() -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headgate-ledger-")))
         stage = Stage(stack, folder, options.seed)
-        figures, seen = asyncio.run(run(stage, quick=options.quick))
+        figures, seen = asyncio.run(run(stage, SMOKE if options.smoke else QUICK if options.quick else Plan()))
     print(table_of(figures, seen))
     problems = problems_of(figures)
     for problem in problems:

@@ -94,6 +94,7 @@ async def fill(database: Postgres, rows: int) -> dict[str, float]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench-ledger", description="What the ledger costs.")
     parser.add_argument("--quick", action="store_true", help="fewer pairs, fewer rows")
+    parser.add_argument("--pairs", type=int, metavar="N", help=f"pairs of runs ({PAIRS}, with --quick {QUICK_PAIRS})")
     parser.add_argument(
         "--assert", dest="check", action="store_true", help=f"exit 1 above a ratio of {RATIO_MAX_IN_CI}"
     )
@@ -101,6 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     args = parser.parse_args(arguments)
     stop_cleanly_on_sigterm()
     pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if args.quick else (PAIRS, SECONDS)
+    pairs = args.pairs or pairs
     figures = measure_cpu(pairs=pairs, seconds=seconds)
     with postgres() as database:
         tell("a day goes through the real path")

@@ -25,7 +25,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,9 @@ class Plan:
     burst: float
     """So many times the base load."""
     seed: int
+    base_s: float = BASE_S
+    burst_s: float = BURST_S
+    calm_s_max: float = CALM_S_MAX
 
     @property
     def request_s(self) -> float:
@@ -85,18 +88,18 @@ class Plan:
 
     @property
     def burst_ends_s(self) -> float:
-        return BASE_S + BURST_S
+        return self.base_s + self.burst_s
 
     @property
     def ends_s(self) -> float:
-        return self.burst_ends_s + CALM_S_MAX
+        return self.burst_ends_s + self.calm_s_max
 
     def moments(self) -> Iterator[float]:
         """When requests are due, from the start of the run."""
         chance = random.Random(f"{self.seed} arrivals of scale-live")
         at_s = 0.0
         while True:
-            load = BASE_LOAD * (self.burst if BASE_S <= at_s < self.burst_ends_s else 1)
+            load = BASE_LOAD * (self.burst if self.base_s <= at_s < self.burst_ends_s else 1)
             at_s += chance.expovariate(load / self.request_s)
             if at_s >= self.ends_s:
                 return
@@ -218,14 +221,14 @@ class Figures:
 
 
 def figures_of(plan: Plan, answered: Sequence[Answered], seen: Sequence[Seen]) -> Figures:
-    enough = (each.at_s for each in seen if each.ready >= plan.engines_needed and each.at_s >= BASE_S)
+    enough = (each.at_s for each in seen if each.ready >= plan.engines_needed and each.at_s >= plan.base_s)
     scaled_up_s = next(enough, None)
-    recovered_s = recovery_s([each for each in answered if BASE_S <= each.due_s < plan.burst_ends_s])
-    recovered_at = plan.burst_ends_s if recovered_s is None else BASE_S + recovered_s
+    recovered_s = recovery_s([each for each in answered if plan.base_s <= each.due_s < plan.burst_ends_s], plan.base_s)
+    recovered_at = plan.burst_ends_s if recovered_s is None else plan.base_s + recovered_s
     refused = [each.due_s for each in answered if each.ending is Ending.REFUSED]
     after = [each for each in answered if recovered_at <= each.due_s < plan.burst_ends_s]
     return Figures(
-        scaled_up_s=None if scaled_up_s is None else round(scaled_up_s - BASE_S, 2),
+        scaled_up_s=None if scaled_up_s is None else round(scaled_up_s - plan.base_s, 2),
         recovered_s=None if recovered_s is None else round(recovered_s, 2),
         severed=sum(each.ending in (Ending.BROKEN, Ending.UNFINISHED) for each in answered),
         endpoints_most=max(each.ready for each in seen),
@@ -233,19 +236,19 @@ def figures_of(plan: Plan, answered: Sequence[Answered], seen: Sequence[Seen]) -
         requests=len(answered),
         refused_before_recovery=sum(due_s < recovered_at for due_s in refused),
         refused_after=sum(due_s >= recovered_at for due_s in refused),
-        ttft_s_p99_base=_p99([each for each in answered if each.due_s < BASE_S]),
+        ttft_s_p99_base=_p99([each for each in answered if each.due_s < plan.base_s]),
         ttft_s_p99_recovered=_p99(after) if after else None,
     )
 
 
-def recovery_s(burst: Sequence[Answered]) -> float | None:
+def recovery_s(burst: Sequence[Answered], base_s: float = BASE_S) -> float | None:
     """Of its moments the first from which to its end 99 of 100 were in time; None where that holds for none."""
     missed = 0
     found: float | None = None
     for total, each in enumerate(sorted(burst, key=lambda each: each.due_s, reverse=True), start=1):
         missed += not each.in_time
         if missed * 100 <= total:
-            found = each.due_s - BASE_S
+            found = each.due_s - base_s
     return found
 
 
@@ -264,7 +267,7 @@ def run(plan: Plan, folder: Path) -> Figures:
     config = plan.config(folder)
     with gateway_process(config, folder) as gateway:
         _wait_until_ready(gateway, config, plan)
-        tell(f"one engine is ready; {len(moments)} requests follow, with a burst from {BASE_S:g} s on")
+        tell(f"one engine is ready; {len(moments)} requests follow, with a burst from {plan.base_s:g} s on")
         answered, seen = _send(plan, config, folder)
         _wait_until_calm(config, seen)
     return figures_of(plan, answered, seen)
@@ -355,6 +358,8 @@ def main(arguments: Sequence[str]) -> int:
     args = parser().parse_args(arguments)
     stop_cleanly_on_sigterm()
     plan = Plan(args.cold_start, args.burst, args.seed)
+    if args.smoke:
+        plan = replace(plan, base_s=3.0, burst_s=8.0, calm_s_max=4.0)
     try:
         with tempfile.TemporaryDirectory(prefix="headgate-scale-live-") as name:
             figures = run(plan, Path(name))
@@ -375,6 +380,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--cold-start", type=float, default=20.0, metavar="S", help="how long an engine loads (20)")
     made.add_argument("--burst", type=float, default=3.0, metavar="X", help="so many times the load before (3)")
     made.add_argument("--seed", type=int, default=0, help="when requests are due (0)")
+    made.add_argument("--smoke", action="store_true", help="a burst of a few seconds, only to see that all of it works")
     made.add_argument("--assert", dest="check", action="store_true", help="exit 1 when a bar is missed")
     return made
 

@@ -148,12 +148,14 @@ def _cpu_ns(make: Callable[[], bytes]) -> float:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="bench-tracing", description="What traces cost a gateway.")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter pairs")
+    parser.add_argument("--pairs", type=int, metavar="N", help=f"pairs of runs ({PAIRS}, with --quick {QUICK_PAIRS})")
     parser.add_argument(
         "--assert", dest="check", action="store_true", help=f"exit 1 above a ratio of {RATIO_MAX_IN_CI} on streams"
     )
     args = parser.parse_args(arguments)
     stop_cleanly_on_sigterm()
     pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if args.quick else (PAIRS, SECONDS)
+    pairs = args.pairs or pairs
     found = measure_cpu(pairs=pairs, seconds=seconds) | measure_ways()
     figures = {"cpu_ratio_on_off": found.pop("cpu_ratio_streamed")} | found
     print(listed(figures))

@@ -23,7 +23,7 @@ def family_when_started(pid: int, last: str) -> list[int]:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.nightly), signal.SIGTERM])
 @pytest.mark.parametrize(
     ("command", "last"),
     [

@@ -8,14 +8,28 @@ import pytest
 from testing.gateway import a_config, gateway_process, urls_of
 from testing.simulated import resident_mib, result_of, simulated_engines, start_loadtest, write_trace
 
-pytestmark = [pytest.mark.endurance, pytest.mark.timeout(300)]
-
 STREAMS, TOKENS, ENGINES = 1_000, 600, 4
 RAMP_S = 5.0
 # Slows the profile down to about ten tokens a second for each of 250 streams.
 SPEED = "0.28"
 
 
+@pytest.mark.process
+def test_two_hundred_streams_at_once_end_whole(tmp_path: Path) -> None:
+    trace, streams, tokens = tmp_path / "trace.csv", 200, 40
+    write_trace(trace, [(number / streams, 50, tokens) for number in range(streams)])
+    with simulated_engines(ENGINES, "--profile", "h200-llama-8b") as urls:
+        config = a_config(*urls, served_model="sim", in_flight_max=streams // ENGINES, model="sim")
+        with gateway_process(config, tmp_path):
+            words = ("--model", "sim", "--trace", str(trace), "--exact-output", "--retries", "0")
+            total = result_of(start_loadtest(urls_of(config)[0], *words), seconds_max=50)["total"]
+
+    assert total["completed"] == streams, total
+    assert total["output_tokens"] == streams * tokens, total
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(300)
 def test_a_thousand_streams_at_ten_tokens_a_second_for_a_minute(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     write_trace(trace, [(RAMP_S * number / STREAMS, 50, TOKENS) for number in range(STREAMS)])

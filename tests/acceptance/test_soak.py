@@ -26,9 +26,8 @@ from testing.ports import free_port
 from testing.processes import ChildProcess
 from testing.simulated import resident_mib, simulated_engines
 
-pytestmark = [pytest.mark.endurance, pytest.mark.timeout(1200)]
-
 SECONDS = float(os.environ.get("HEADGATE_SOAK_S", "600"))
+SHORT_SECONDS = 10.0
 RATE = 25.0
 KEYS_EVERY_S = 5.0
 SECRET = "the secret of the soak test"
@@ -68,9 +67,9 @@ class Soak:
             for _ in range(FILLERS):
                 callers.create_task(some())
 
-    async def run(self) -> None:
+    async def run(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + SECONDS
+        until = loop.time() + seconds
         side = [asyncio.create_task(self.churn_keys()), asyncio.create_task(self.watch_memory())]
         async with asyncio.TaskGroup() as callers:
             while loop.time() < until:
@@ -118,7 +117,26 @@ class Soak:
         self.seen["left or broken"] += 1
 
 
+@pytest.mark.process
+@pytest.mark.timeout(180)
+async def test_ten_seconds_of_churn_leave_nothing_open(tmp_path: Path) -> None:
+    await churned(tmp_path, SHORT_SECONDS)
+
+
+@pytest.mark.endurance
+@pytest.mark.timeout(1200)
 async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None:
+    soak = await churned(tmp_path, SECONDS, fill=True)
+
+    assert soak.seen["200"] > 0.3 * sum(soak.seen.values())
+    early, late = thirds(soak.resident)
+    print(f"resident MiB: {early:.1f} in the second third, {late:.1f} in the last")
+    print("every twenty seconds:", *(f"{mib:.1f}" for mib in soak.resident[::20]))
+    assert late < 1.05 * early
+
+
+async def churned(tmp_path: Path, seconds: float, *, fill: bool = False) -> Soak:
+    """Runs the churn and asserts that nothing is held open after it."""
     with simulated_engines(3, "--profile", "h200-llama-8b", *FAULTS) as urls:
         config = a_config(*urls, served_model="sim", model="sim", in_flight_max=8, key_secret=SECRET)
         del config["anonymous_tenant"]
@@ -133,9 +151,10 @@ async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None
             soak.new_keys()
             os.kill(process.pid, signal.SIGHUP)
             await gateway.until(lambda status: status["config_hash"] != first["config_hash"])
-            await soak.fill()
-            assert (await gateway.status())["explainable"] >= REQUESTS_MAX
-            await soak.run()
+            if fill:
+                await soak.fill()
+                assert (await gateway.status())["explainable"] >= REQUESTS_MAX
+            await soak.run(seconds)
             await gateway.until_idle(seconds_max=60)
             held = await settled(gateway, floor)
 
@@ -146,12 +165,8 @@ async def test_ten_minutes_of_churn_leave_nothing_behind(tmp_path: Path) -> None
     assert 0 < kept <= RECORDS_BYTES_MAX * 9 / 8
     assert held["tasks"] <= floor["tasks"] + 2
     assert held["open_files"] <= floor["open_files"] + 4
-    assert soak.seen["200"] > 0.3 * sum(soak.seen.values())
-    assert {"401", "404", "left or broken"} <= set(soak.seen)
-    early, late = thirds(soak.resident)
-    print(f"resident MiB: {early:.1f} in the second third, {late:.1f} in the last")
-    print("every twenty seconds:", *(f"{mib:.1f}" for mib in soak.resident[::20]))
-    assert late < 1.05 * early
+    assert {"200", "401", "404", "left or broken"} <= set(soak.seen)
+    return soak
 
 
 async def settled(gateway: RunningGateway, floor: dict[str, int]) -> dict[str, int]:

@@ -1,7 +1,6 @@
 """Does the whole product work with real vLLM?"""
 
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +14,8 @@ DIALECT = "vllm"
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[RealEngine]:
-    with vllm(max_num_seqs=4) as engine:
-        yield engine
+def engine(shared_vllm: RealEngine) -> RealEngine:
+    return shared_vllm
 
 
 def running(engine: RealEngine) -> int:
@@ -51,6 +49,8 @@ async def test_sigterm_severs_nothing(engine: RealEngine, tmp_path: Path) -> Non
     await scenarios.sigterm_severs_nothing(engine, DIALECT, tmp_path)
 
 
+# CI kills a llama.cpp instead, which starts in a tenth of the time.
+@pytest.mark.nightly
 async def test_an_engine_killed_mid_run_costs_only_what_it_was_sending(engine: RealEngine, tmp_path: Path) -> None:
     with vllm(max_num_seqs=4) as doomed:
         await scenarios.an_engine_killed_mid_run_costs_only_what_it_was_sending(doomed, engine, DIALECT, tmp_path)

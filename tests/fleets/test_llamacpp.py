@@ -39,6 +39,8 @@ def a_config_of_llamacpp(folder: Path, *, endpoints: int) -> Config:
     )
 
 
+# CI scales stub engines (test_processes.py) and engines in Ray (test_ray_fleet.py).
+@pytest.mark.nightly
 async def test_from_one_endpoint_to_three_and_back_no_stream_is_severed(tmp_path: Path) -> None:
     config = a_config_of_llamacpp(tmp_path, endpoints=1)
     async with a_scaled_gateway(config, tmp_path, seconds_max=LLAMACPP_START_SECONDS_MAX) as gateway:

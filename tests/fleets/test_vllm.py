@@ -26,6 +26,8 @@ def group_of(leader: int) -> list[int]:
     return found
 
 
+# CI replaces a killed llama.cpp instead (test_llamacpp.py).
+@pytest.mark.nightly
 async def test_an_endpoint_of_vllm_is_replaced_when_it_is_killed_and_leaves_nothing_behind(tmp_path: Path) -> None:
     found = environment_of("vllm")
     with model_folder(found / MODEL, tiny=True) as model:

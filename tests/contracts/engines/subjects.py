@@ -19,7 +19,7 @@ from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fake_triton import FakeTriton
-from testing.real_engines import RealEngine, llamacpp, vllm
+from testing.real_engines import RealEngine, llamacpp
 from testing.real_triton import triton
 from tests.engines.calls import Engines
 
@@ -42,9 +42,6 @@ def a_real_engine(kind: Kind) -> Iterator[RealEngine | None]:
             yield None
         case "llamacpp":
             with llamacpp() as engine:
-                yield engine
-        case "vllm":
-            with vllm() as engine:
                 yield engine
         case "triton":
             with triton("llm") as engine:

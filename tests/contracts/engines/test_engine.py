@@ -42,6 +42,9 @@ IMAGE = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def kind_and_real(request: pytest.FixtureRequest) -> Iterator[tuple[Kind, RealEngine | None]]:
+    if request.param == "vllm":
+        yield request.param, request.getfixturevalue("shared_vllm")
+        return
     with a_real_engine(request.param) as real:
         yield request.param, real
 

@@ -1,0 +1,275 @@
+"""Everything too long or too timed for CI: benchmarks with their bars, whole experiments, kills, soaks, long tests.
+
+    python -m bench.nightly [PART ...]    run these parts, or all of them
+    python -m bench.nightly --smoke       run every benchmark for seconds, and judge only that it still works
+    python -m bench.nightly --list        list the parts and their commands
+
+Each part is a command of its own. Its last line is a JSON object whose figures are held to bars. After the last part a
+table shows every bar with its figure, and the last line is one JSON object: `{bar: {"value": …, "must": …, "met": …}}`.
+The exit status is 1 if a bar was missed.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from bench import batching, core, engine, ledger_adds_up, ledger_faults, ledger_speed, scale_live, sim_live, tracing
+from bench import sim_live_overload as overload
+from bench.bars import MUST as RELAY
+from bench.cell_live.__main__ import LEAST as CELL_LEAST
+from bench.cell_live.__main__ import MOST as CELL_MOST
+from bench.command import stop_cleanly_on_sigterm, tell
+from bench.diagnosis.__main__ import ACCURACY_BAR
+from bench.kill_cell.__main__ import READMIT_S_MAX
+
+ROOT: Final = Path(__file__).parents[1]
+COLD_START_S: Final = 20.0
+FAILED: Final = "exit_status"
+"""The figure that every part has: the exit status of its command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    figure: str
+    most: float | None = None
+    least: float | None = None
+
+    @property
+    def must(self) -> str:
+        return f"<= {self.most:g}" if self.most is not None else f">= {self.least:g}"
+
+    def met_by(self, value: float) -> bool:
+        return (self.most is None or value <= self.most) and (self.least is None or value >= self.least)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    value: float | None
+    must: str
+    met: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    name: str
+    command: tuple[str, ...]
+    """Arguments of this Python interpreter."""
+    bars: tuple[Bar, ...] = ()
+    smoke: tuple[str, ...] | None = None
+    """The same for a few seconds; None if CI runs a short form of it elsewhere."""
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+def _most(**figures: float) -> tuple[Bar, ...]:
+    return tuple(Bar(name, most=value) for name, value in figures.items())
+
+
+def _least(**figures: float) -> tuple[Bar, ...]:
+    return tuple(Bar(name, least=value) for name, value in figures.items())
+
+
+def _bench(module: str, *words: str) -> tuple[str, ...]:
+    return "-m", f"bench.{module}", *words
+
+
+def _tests(marks: str, *words: str) -> tuple[str, ...]:
+    return "-m", "pytest", "-q", "-m", marks, *words
+
+
+PARTS: Final = (
+    Part("relay", _bench("relay"), _most(**RELAY), _bench("relay", "--seconds", "0.3")),
+    Part("engine", _bench("engine"), _least(ratio=engine.RATIO_MIN)),
+    Part(
+        "batching",
+        _bench("batching"),
+        (*_least(requests_per_s_ratio=batching.RATIO_MIN), *_most(p99_ms=batching.BUDGET_MS)),
+        _bench(
+            "batching", "--engine", "llamacpp", "--quick", "--seconds", "0.3", "--rounds", "1", "--concurrency", "4"
+        ),
+    ),
+    Part(
+        "core",
+        _bench("core"),
+        (*_least(lives_per_s=core.LIVES_MIN), *_most(endpoints_512_over_8=core.ENDPOINTS_RATIO_MAX)),
+        _bench("core", "--lives", "50"),
+    ),
+    Part(
+        "cell",
+        _bench("cell_live"),
+        (*_most(**CELL_MOST), *_least(**CELL_LEAST)),
+        _bench("cell_live", "--quick", "--parts", "throughput"),
+    ),
+    Part("cell-speed", _bench("cell_speed"), (), _bench("cell_speed", "--requests", "200")),
+    Part(
+        "kill-cell",
+        _bench("kill_cell", "--store", "both"),
+        _most(lost=0, severed=0, refused_not_by_policy=0, mixed=0, readmit_s_worst=READMIT_S_MAX),
+        _bench("kill_cell", "--kinds", "scheduler", "--kills", "1"),
+    ),
+    Part("cell-seeds", _bench("cell", "20000", "--processes", "2"), _most(violations=0)),
+    Part(
+        "ledger",
+        _bench("ledger_speed"),
+        _most(cpu_ratio_on_off=ledger_speed.RATIO_MAX),
+        _bench("ledger_speed", "--quick", "--pairs", "1", "--rows", "2000"),
+    ),
+    Part(
+        "ledger-faults",
+        _bench("ledger_faults"),
+        _most(lost=0, doubled=0, sums_differ=0, difference_ppm=ledger_faults.DIFFERENCE_PPM_MAX),
+        _bench("ledger_faults", "--smoke"),
+    ),
+    Part(
+        "ledger-adds-up",
+        _bench("ledger_adds_up"),
+        _most(unexplained_fraction=ledger_adds_up.UNEXPLAINED_MAX),
+        _bench("ledger_adds_up", "--seconds", "3"),
+    ),
+    Part("reports", _bench("ledger_reports"), (), _bench("ledger_reports", "--rows", "2000")),
+    Part("records", _bench("records_speed"), (), _bench("records_speed", "--rows", "2000")),
+    Part(
+        "tracing",
+        _bench("tracing"),
+        _most(cpu_ratio_on_off=tracing.RATIO_MAX),
+        _bench("tracing", "--quick", "--pairs", "1"),
+    ),
+    Part(
+        "scale-live",
+        _bench("scale_live", "--cold-start", f"{COLD_START_S:g}"),
+        _most(recovered_s=COLD_START_S + scale_live.RECOVER_S_MAX, severed=0),
+        _bench("scale_live", "--cold-start", "2", "--smoke"),
+    ),
+    Part(
+        "sim-live",
+        _bench("sim_live"),
+        _most(worst_ratio=sim_live.RATIO_MAX),
+        _bench("sim_live", "--requests", "50"),
+    ),
+    Part(
+        "sim-live-overload",
+        _bench("sim_live_overload"),
+        _most(difference_points=overload.POINTS_MAX),
+        _bench("sim_live_overload", "--seconds", "3"),
+    ),
+    Part("experiments", _bench("policy", "--write", "--processes", "2")),
+    Part("scaling", _bench("scaling", "--whole", "--write", "--processes", "2")),
+    Part("diagnosis", _bench("diagnosis"), (*_least(accuracy=ACCURACY_BAR), *_most(false_alarms=0))),
+    Part("sim-validate", _bench("sim_validate")),
+    Part("sim-day", _bench("sim_day"), (), _bench("sim_day", "--hours", "0.02", "--profiled-minutes", "1")),
+    Part("sim-overload", _bench("sim_overload"), (), _bench("sim_overload", "--first", "5", "--loads", "1.2")),
+    Part("soak", _tests("endurance", "tests/acceptance/test_soak.py")),
+    Part("endurance", _tests("endurance", "--ignore=tests/acceptance/test_soak.py")),
+    Part("engines", _tests("(llamacpp or vllm or triton or ray) and nightly")),
+    Part("console", _tests("sight and nightly")),
+    Part(
+        "tests",
+        _tests("nightly and not (llamacpp or vllm or triton or ray or sight or cell)", "-n", "2"),
+        environment=(("HYPOTHESIS_PROFILE", "nightly"),),
+    ),
+    Part("cell-tests", _tests("cell and nightly")),
+    Part(
+        "properties",
+        ("-m", "pytest", "-q", "-n", "2", "tests/properties", "tests/wire", "tests/config"),
+        environment=(("HYPOTHESIS_PROFILE", "nightly"),),
+    ),
+)
+
+
+def main(words: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> int:
+    stop_cleanly_on_sigterm()
+    by_name = {part.name: part for part in parts}
+    arguments = _arguments(words, by_name)
+    if arguments.list:
+        for part in parts:
+            print(f"{part.name:20} python {' '.join(part.command)}")
+        return 0
+    chosen = [by_name[name] for name in arguments.parts or by_name]
+    if arguments.smoke:
+        chosen = [part for part in chosen if part.smoke is not None]
+    results: dict[str, Result] = {}
+    for part in chosen:
+        results |= run_smoke(part) if arguments.smoke else run_part(part)
+    print(table_of(results))
+    print(json.dumps({name: asdict(each) for name, each in results.items()}), flush=True)
+    return 0 if all(each.met for each in results.values()) else 1
+
+
+def _arguments(words: Sequence[str] | None, names: Mapping[str, Part]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.nightly", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(names)} (default: all)")
+    parser.add_argument("--smoke", action="store_true", help="run each benchmark for seconds; judge only that it works")
+    parser.add_argument("--list", action="store_true", help="list the parts and their commands")
+    arguments = parser.parse_args(words)
+    if unknown := [name for name in arguments.parts if name not in names]:
+        parser.error(f"no part is called {unknown[0]!r}; there are {', '.join(names)}")
+    return arguments
+
+
+def run_part(part: Part) -> dict[str, Result]:
+    status, figures = _run(part, part.command)
+    found = {f"{part.name}.{bar.figure}": judged(bar, figures) for bar in part.bars}
+    if not found or status not in {0, 1}:
+        # A part without bars of its own says by its exit status whether it passed.
+        found[f"{part.name}.{FAILED}"] = Result(status, "<= 0", status == 0)
+    return found
+
+
+def run_smoke(part: Part) -> dict[str, Result]:
+    assert part.smoke is not None
+    status, figures = _run(part, part.smoke)
+    return {f"{part.name}.{FAILED}": Result(status, "<= 0", status == 0 and bool(figures))}
+
+
+def judged(bar: Bar, figures: Mapping[str, object]) -> Result:
+    """A figure that is missing or not a number misses its bar."""
+    value = figures.get(bar.figure)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return Result(None, bar.must, met=False)
+    return Result(value, bar.must, bar.met_by(value))
+
+
+def _run(part: Part, command: Sequence[str]) -> tuple[int, Mapping[str, object]]:
+    tell(f"nightly: {part.name}: python {' '.join(command)}")
+    started = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**os.environ, **dict(part.environment)},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    sys.stdout.write(done.stdout)
+    tell(f"nightly: {part.name}: exit status {done.returncode} after {time.monotonic() - started:.0f} s")
+    return done.returncode, last_object(done.stdout)
+
+
+def last_object(output: str) -> Mapping[str, object]:
+    """The JSON object of the last line; empty if there is none."""
+    lines = output.strip().splitlines()
+    try:
+        found: object = json.loads(lines[-1]) if lines else {}
+    except ValueError:
+        return {}
+    return {str(name): value for name, value in found.items()} if isinstance(found, dict) else {}
+
+
+def table_of(results: Mapping[str, Result]) -> str:
+    rows = [("bar", "value", "must", "")]
+    for name, each in results.items():
+        rows.append(
+            (name, "none" if each.value is None else f"{each.value:g}", each.must, "met" if each.met else "MISSED")
+        )
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
