@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -194,8 +195,10 @@ def main(words: Sequence[str] | None = None, parts: Sequence[Part] = PARTS) -> i
     if arguments.smoke:
         chosen = [part for part in chosen if part.smoke is not None]
     results: dict[str, Result] = {}
-    for part in chosen:
-        results |= run_smoke(part) if arguments.smoke else run_part(part)
+    # Figures of a smoke run are not judged, so that two parts may share the machine.
+    with ThreadPoolExecutor(2 if arguments.smoke else 1) as workers:
+        for found in workers.map(run_smoke if arguments.smoke else run_part, chosen):
+            results |= found
     print(table_of(results))
     print(json.dumps({name: asdict(each) for name, each in results.items()}), flush=True)
     return 0 if all(each.met for each in results.values()) else 1
