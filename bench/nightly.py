@@ -76,8 +76,8 @@ def _least(**figures: float) -> tuple[Bar, ...]:
     return tuple(Bar(name, least=value) for name, value in figures.items())
 
 
-def _bench(module: str, *words: str) -> tuple[str, ...]:
-    return "-m", f"bench.{module}", *words
+def _bench(module: str, words: str = "") -> tuple[str, ...]:
+    return "-m", f"bench.{module}", *words.split()
 
 
 def _tests(marks: str, *words: str) -> tuple[str, ...]:
@@ -85,41 +85,39 @@ def _tests(marks: str, *words: str) -> tuple[str, ...]:
 
 
 PARTS: Final = (
-    Part("relay", _bench("relay"), _most(**RELAY), _bench("relay", "--seconds", "0.3")),
+    Part("relay", _bench("relay"), _most(**RELAY), _bench("relay", "--seconds 0.3")),
     Part("engine", _bench("engine"), _least(ratio=engine.RATIO_MIN)),
     Part(
         "batching",
         _bench("batching"),
         (*_least(requests_per_s_ratio=batching.RATIO_MIN), *_most(p99_ms=batching.BUDGET_MS)),
-        _bench(
-            "batching", "--engine", "llamacpp", "--quick", "--seconds", "0.3", "--rounds", "1", "--concurrency", "4"
-        ),
+        _bench("batching", "--engine llamacpp --quick --seconds 0.3 --rounds 1 --concurrency 4"),
     ),
     Part(
         "core",
         _bench("core"),
         (*_least(lives_per_s=core.LIVES_MIN), *_most(endpoints_512_over_8=core.ENDPOINTS_RATIO_MAX)),
-        _bench("core", "--lives", "50"),
+        _bench("core", "--lives 50"),
     ),
     Part(
         "cell",
         _bench("cell_live"),
         (*_most(**CELL_MOST), *_least(**CELL_LEAST)),
-        _bench("cell_live", "--quick", "--parts", "throughput"),
+        _bench("cell_live", "--quick --parts throughput"),
     ),
-    Part("cell-speed", _bench("cell_speed"), (), _bench("cell_speed", "--requests", "200")),
+    Part("cell-speed", _bench("cell_speed"), (), _bench("cell_speed", "--requests 200")),
     Part(
         "kill-cell",
-        _bench("kill_cell", "--store", "both"),
+        _bench("kill_cell", "--store both"),
         _most(lost=0, severed=0, refused_not_by_policy=0, mixed=0, readmit_s_worst=READMIT_S_MAX),
-        _bench("kill_cell", "--kinds", "scheduler", "--kills", "1"),
+        _bench("kill_cell", "--kinds scheduler --kills 1"),
     ),
-    Part("cell-seeds", _bench("cell", "20000", "--processes", "2"), _most(violations=0)),
+    Part("cell-seeds", _bench("cell", "20000 --processes 2"), _most(violations=0)),
     Part(
         "ledger",
         _bench("ledger_speed"),
         _most(cpu_ratio_on_off=ledger_speed.RATIO_MAX),
-        _bench("ledger_speed", "--quick", "--pairs", "1", "--rows", "2000"),
+        _bench("ledger_speed", "--quick --pairs 1 --rows 2000"),
     ),
     Part(
         "ledger-faults",
@@ -131,40 +129,45 @@ PARTS: Final = (
         "ledger-adds-up",
         _bench("ledger_adds_up"),
         _most(unexplained_fraction=ledger_adds_up.UNEXPLAINED_MAX),
-        _bench("ledger_adds_up", "--seconds", "3"),
+        _bench("ledger_adds_up", "--seconds 3"),
     ),
-    Part("reports", _bench("ledger_reports"), (), _bench("ledger_reports", "--rows", "2000")),
-    Part("records", _bench("records_speed"), (), _bench("records_speed", "--rows", "2000")),
+    Part("reports", _bench("ledger_reports"), (), _bench("ledger_reports", "--rows 2000")),
+    Part("records", _bench("records_speed"), (), _bench("records_speed", "--rows 2000")),
     Part(
         "tracing",
         _bench("tracing"),
         _most(cpu_ratio_on_off=tracing.RATIO_MAX),
-        _bench("tracing", "--quick", "--pairs", "1"),
+        _bench("tracing", "--quick --pairs 1"),
     ),
     Part(
         "scale-live",
-        _bench("scale_live", "--cold-start", f"{COLD_START_S:g}"),
+        _bench("scale_live", f"--cold-start {COLD_START_S:g}"),
         _most(recovered_s=COLD_START_S + scale_live.RECOVER_S_MAX, severed=0),
-        _bench("scale_live", "--cold-start", "2", "--smoke"),
+        _bench("scale_live", "--cold-start 2 --smoke"),
     ),
     Part(
         "sim-live",
         _bench("sim_live"),
         _most(worst_ratio=sim_live.RATIO_MAX),
-        _bench("sim_live", "--requests", "50"),
+        _bench("sim_live", "--requests 50"),
     ),
     Part(
         "sim-live-overload",
         _bench("sim_live_overload"),
         _most(difference_points=overload.POINTS_MAX),
-        _bench("sim_live_overload", "--seconds", "3"),
+        _bench("sim_live_overload", "--seconds 3"),
     ),
-    Part("experiments", _bench("policy", "--write", "--processes", "2")),
-    Part("scaling", _bench("scaling", "--whole", "--write", "--processes", "2")),
+    Part("experiments", _bench("policy", "--write --processes 2")),
+    Part("scaling", _bench("scaling", "--whole --write --processes 2")),
     Part("diagnosis", _bench("diagnosis"), (*_least(accuracy=ACCURACY_BAR), *_most(false_alarms=0))),
     Part("sim-validate", _bench("sim_validate")),
-    Part("sim-day", _bench("sim_day"), (), _bench("sim_day", "--hours", "0.02", "--profiled-minutes", "1")),
-    Part("sim-overload", _bench("sim_overload"), (), _bench("sim_overload", "--first", "5", "--loads", "1.2")),
+    Part("sim-day", _bench("sim_day"), (), _bench("sim_day", "--hours 0.01 --profiled-minutes 0.5")),
+    Part(
+        "sim-overload",
+        _bench("sim_overload"),
+        (),
+        _bench("sim_overload", "--first 5 --loads 1.2 --profile h200 --policy headgate"),
+    ),
     Part("soak", _tests("endurance", "tests/acceptance/test_soak.py")),
     Part("endurance", _tests("endurance", "--ignore=tests/acceptance/test_soak.py")),
     Part("engines", _tests("(llamacpp or vllm or triton or ray) and nightly")),
@@ -226,8 +229,8 @@ def run_part(part: Part) -> dict[str, Result]:
 
 def run_smoke(part: Part) -> dict[str, Result]:
     assert part.smoke is not None
-    status, figures = _run(part, part.smoke)
-    return {f"{part.name}.{FAILED}": Result(status, "<= 0", status == 0 and bool(figures))}
+    status, _ = _run(part, part.smoke)
+    return {f"{part.name}.{FAILED}": Result(status, "<= 0", status == 0)}
 
 
 def judged(bar: Bar, figures: Mapping[str, object]) -> Result:
