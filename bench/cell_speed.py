@@ -37,11 +37,11 @@ from headgate.core.events import (
     Progressed,
 )
 from headgate.core.scheduler import Scheduler
-from headgate.hosts.cell.codec import encoded, member_entry, scheduler_entry
-from headgate.hosts.cell.endpoints import KnownEndpoints
-from headgate.hosts.cell.leader import Leader
-from headgate.hosts.cell.member import Member
-from headgate.hosts.cell.messages import Epoch, Share
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.member import Member
+from headgate.hosts.cell.protocol.codec import encoded, member_entry, scheduler_entry
+from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
+from headgate.hosts.cell.protocol.messages import Epoch, Share
 from headgate.model.units import (
     MILLISECOND,
     SECOND,

@@ -35,10 +35,10 @@ from headgate.core.events import (
     PolicyChanged,
 )
 from headgate.hosts.cell.host import CellHost
-from headgate.hosts.cell.messages import Share
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.redis_store import RedisStore
-from headgate.hosts.cell.views import Mode
+from headgate.hosts.cell.protocol.messages import Share
+from headgate.hosts.cell.protocol.views import Mode
+from headgate.hosts.cell.redis.store import RedisStore
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket

@@ -3,7 +3,7 @@
 import pytest
 
 from bench import cell
-from headgate.hosts.cell import leader
+from headgate.hosts.cell.leader import leader
 
 
 def test_the_last_line_is_machine_readable(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,19 +27,19 @@ from headgate.core.events import (
     TimerFired,
     WithdrawalCause,
 )
-from headgate.hosts.cell.codec import (
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.orders import ModeChanged, Order, PolicyAgreed
+from headgate.hosts.cell.node import Node
+from headgate.hosts.cell.protocol.codec import (
     decoded_snapshot,
     encoded,
     encoded_snapshot,
     member_entry,
     scheduler_entry,
 )
-from headgate.hosts.cell.election import Claim
-from headgate.hosts.cell.leader import Leader
-from headgate.hosts.cell.member import ModeChanged, Order, PolicyAgreed
-from headgate.hosts.cell.messages import Share, Snapshots
-from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.views import Mode
+from headgate.hosts.cell.protocol.lease import Claim
+from headgate.hosts.cell.protocol.messages import Share, Snapshots
+from headgate.hosts.cell.protocol.views import Mode
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource

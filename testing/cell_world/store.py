@@ -8,9 +8,9 @@ and holds up as the faults of the moment say.
 from collections.abc import Callable
 from random import Random
 
-from headgate.hosts.cell.codec import decoded_snapshot
-from headgate.hosts.cell.election import Claim, claimed, released
-from headgate.hosts.cell.messages import Epoch, Lease
+from headgate.hosts.cell.protocol.codec import decoded_snapshot
+from headgate.hosts.cell.protocol.lease import Claim, claimed, released
+from headgate.hosts.cell.protocol.messages import Epoch, Lease
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, after
 from headgate.simulation.virtual.timeline import Timeline
 from testing.cell_world.faults import EVERYBODY, Fault, Kind

@@ -12,12 +12,12 @@ from random import Random
 from typing import Final
 
 from headgate.core.commands import Dispatch
-from headgate.hosts.cell.election import Claim
-from headgate.hosts.cell.leader import Leader
-from headgate.hosts.cell.messages import Epoch, Granted, SchedulerEntry, Share, Snapshots
-from headgate.hosts.cell.shares import places_of
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.protocol.lease import Claim
+from headgate.hosts.cell.protocol.messages import Epoch, Granted, SchedulerEntry, Share, Snapshots
+from headgate.hosts.cell.protocol.shares import places_of
+from headgate.hosts.cell.protocol.views import Mode, Standing
 from headgate.hosts.cell.timing import Timing
-from headgate.hosts.cell.views import Mode, Standing
 from headgate.model.endpoint import Endpoint
 from headgate.model.limits import Limits
 from headgate.model.policy import Model, Policy, Pool, ServiceClass

@@ -12,8 +12,8 @@ from headgate.core.commands import Command
 from headgate.core.events import BudgetsTold, FleetEvent, PolicyChanged, Progressed, RequestArrived, TimerFired
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.node import Node
+from headgate.hosts.cell.protocol.views import Standing
 from headgate.hosts.cell.timing import Timing
-from headgate.hosts.cell.views import Standing
 from headgate.model.units import SECOND, Duration, Instant, RequestId
 from headgate.ports.host import RequestLine
 from tests.hosts.cell.fake_store import FakeServer, FakeStore

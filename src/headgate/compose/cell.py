@@ -10,9 +10,9 @@ from zlib import crc32
 from headgate.config.cell import member_name
 from headgate.config.settings import CellSettings, Settings
 from headgate.hosts.cell.host import CellHost, LeaderWatch
-from headgate.hosts.cell.messages import Share
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.views import Standing
+from headgate.hosts.cell.protocol.messages import Share
+from headgate.hosts.cell.protocol.views import Standing
 from headgate.model.units import SECOND
 from headgate.ports.clock import Clock
 from headgate.ports.observer import Observer
@@ -20,7 +20,7 @@ from headgate.telemetry.cell import CellFigures
 from headgate.telemetry.live.state import CellNow
 
 if TYPE_CHECKING:
-    from headgate.hosts.cell.registry import CellMember, Registry
+    from headgate.hosts.cell.redis.registry import CellMember, Registry
 
 
 def open_cell(
@@ -39,7 +39,7 @@ def open_cell(
 ) -> CellHost:
     """Raises `OSError` where a part is not installed, with the next step."""
     try:
-        from headgate.hosts.cell.redis_store import RedisStore
+        from headgate.hosts.cell.redis.store import RedisStore
     except ImportError as error:
         raise OSError(0, f"cell: {error}; install headgate[cell]") from error
     name = member_name(settings, socket.gethostname(), worker=worker, serves=serves)
@@ -63,7 +63,7 @@ def open_cell(
 
 def open_registry(host: CellHost, cell: CellSettings, admin: Callable[[], tuple[str, int]]) -> "Registry":
     """Where the members of the cell tell each other where they are asked; `admin` is where this one is."""
-    from headgate.hosts.cell.registry import Registry
+    from headgate.hosts.cell.redis.registry import Registry
 
     return Registry(cell.store, cell=cell.name, member=host.name, admin=admin, leads=lambda: host.leads)
 

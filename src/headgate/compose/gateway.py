@@ -52,7 +52,7 @@ from headgate.telemetry.log import log, tell
 
 if TYPE_CHECKING:
     from headgate.fleets.keda.scaler import KedaScaler
-    from headgate.hosts.cell.registry import CellMember, Registry
+    from headgate.hosts.cell.redis.registry import CellMember, Registry
 
 _EXIT_MISTAKE = 70
 

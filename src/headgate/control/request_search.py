@@ -25,7 +25,7 @@ from headgate.telemetry.records.search import Wanted
 if TYPE_CHECKING:
     import aiohttp
 
-    from headgate.hosts.cell.registry import CellMember
+    from headgate.hosts.cell.redis.registry import CellMember
 
 ASK_S_MAX: Final = 3.0
 """Of the others, for one id: they look for it for two seconds."""

@@ -21,7 +21,7 @@ from headgate.core.events import (
 from headgate.core.scheduler import Scheduler
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.views import Mode
+from headgate.hosts.cell.protocol.views import Mode
 from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
 from headgate.model.endpoint import Endpoint

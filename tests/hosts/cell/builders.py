@@ -8,11 +8,12 @@ from typing import Any
 
 from headgate.core.commands import Dispatch, End
 from headgate.core.events import EndpointJoined, EndpointReadied, PolicyChanged
-from headgate.hosts.cell.codec import encoded, member_entry, scheduler_entry
-from headgate.hosts.cell.endpoints import KnownEndpoints
-from headgate.hosts.cell.leader import Leader
-from headgate.hosts.cell.member import Member, ModeChanged, Order
-from headgate.hosts.cell.messages import Epoch, MemberEntry, SchedulerEntry, Share, Snapshot
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.member import Member
+from headgate.hosts.cell.member.orders import ModeChanged, Order
+from headgate.hosts.cell.protocol.codec import encoded, member_entry, scheduler_entry
+from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
+from headgate.hosts.cell.protocol.messages import Epoch, MemberEntry, SchedulerEntry, Share, Snapshot
 from headgate.hosts.cell.timing import Bounds, Timing
 from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant

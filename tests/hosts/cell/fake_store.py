@@ -10,9 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from headgate.hosts.cell.election import claimed, released
-from headgate.hosts.cell.messages import Lease, Snapshots
-from headgate.hosts.cell.store import Parcel, Receiver
+from headgate.hosts.cell.protocol.lease import claimed, released
+from headgate.hosts.cell.protocol.messages import Lease, Snapshots
+from headgate.hosts.cell.protocol.store import Parcel, Receiver
 from headgate.model.units import Duration, Instant
 
 PARCEL_S_MAX = 0.5

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from headgate.hosts.cell.election import Claim
-from headgate.hosts.cell.messages import Lease, Snapshots
-from headgate.hosts.cell.redis_store import RedisStore
-from headgate.hosts.cell.store import Parcel, Store
+from headgate.hosts.cell.protocol.lease import Claim
+from headgate.hosts.cell.protocol.messages import Lease, Snapshots
+from headgate.hosts.cell.protocol.store import Parcel, Store
+from headgate.hosts.cell.redis.store import RedisStore
 from testing.processes import MissingPart
 from testing.stores import Sentinels, Server, made_certificates, redis, sentinels, valkey
 from tests.hosts.cell.fake_store import FakeServer, FakeStore

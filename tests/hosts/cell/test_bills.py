@@ -7,9 +7,9 @@ from headgate.core.commands import Command, Dispatch, End
 from headgate.core.counters import Counters
 from headgate.core.events import AttemptEnded, Event, RequestArrived, TimerFired
 from headgate.hosts.cell.billed_ends import KEPT_MAX, WAIT_NS_MAX, BilledEnds
-from headgate.hosts.cell.codec import encoded, member_entry, scheduler_entry
-from headgate.hosts.cell.member import Billed
-from headgate.hosts.cell.messages import (
+from headgate.hosts.cell.member.orders import Billed
+from headgate.hosts.cell.protocol.codec import encoded, member_entry, scheduler_entry
+from headgate.hosts.cell.protocol.messages import (
     Arrived,
     Ended,
     Epoch,
@@ -21,7 +21,7 @@ from headgate.hosts.cell.messages import (
     Snapshot,
     Snapshots,
 )
-from headgate.hosts.cell.views import Mode
+from headgate.hosts.cell.protocol.views import Mode
 from headgate.model.money import Bill, Cause, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, ClassName, Duration, Instant, RequestId, after

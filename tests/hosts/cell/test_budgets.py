@@ -6,13 +6,14 @@ import pytest
 
 from headgate.core.commands import End
 from headgate.core.events import BudgetsTold, EndpointJoined, EndpointReadied, PolicyChanged, Spent
-from headgate.hosts.cell.endpoints import KnownEndpoints
-from headgate.hosts.cell.leader import Leader
-from headgate.hosts.cell.member import Billed, Member, MemberEvent
-from headgate.hosts.cell.messages import Epoch, Share, Snapshot
-from headgate.hosts.cell.shares import rest_policy
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.member import Member, MemberEvent
+from headgate.hosts.cell.member.orders import Billed
+from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
+from headgate.hosts.cell.protocol.messages import Epoch, Share, Snapshot
+from headgate.hosts.cell.protocol.shares import rest_policy
+from headgate.hosts.cell.protocol.views import Mode, Standing
 from headgate.hosts.cell.timing import Timing
-from headgate.hosts.cell.views import Mode, Standing
 from headgate.model.money import NANO_USD_PER_USD, PAYERS, Bill, Budget, Cause, NanoUsd, Payer, Period, Price
 from headgate.model.outcome import Outcome
 from headgate.model.tenant import Tenant
@@ -249,7 +250,7 @@ def test_what_a_scheduler_hears_of_with_a_report_is_billed_as_any_other(
     for event in events:
         tell(cell, "a", event, 2)
     # What was said of it is lost with the session.
-    member._report(at(2))
+    member._authority.restart(at(2))
     cell.pass_time(2, 3)
     tell(cell, "a", aborted("r"), 3)
     cell.pass_time(3, 4)

@@ -6,8 +6,8 @@ from collections.abc import Generator
 from pathlib import Path
 from zlib import crc32
 
-from headgate.hosts.cell.messages import Share
-from headgate.hosts.cell.shares import places_of
+from headgate.hosts.cell.protocol.messages import Share
+from headgate.hosts.cell.protocol.shares import places_of
 from headgate.model.units import EndpointId
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop

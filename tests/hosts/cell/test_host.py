@@ -20,7 +20,7 @@ from headgate.core.events import (
 )
 from headgate.hosts.cell.host import CellHost, LeaderWatch
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.views import Mode, Standing
+from headgate.hosts.cell.protocol.views import Mode, Standing
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
@@ -203,9 +203,9 @@ async def test_a_scheduler_that_resigns_is_followed_by_another_before_its_lease_
 
 async def test_an_entry_that_cannot_be_read_is_passed_over_and_counted(caplog: pytest.LogCaptureFixture) -> None:
     async with a_cell(FakeServer(), "a") as (alone,):
-        alone.host.from_inbox([b"nonsense"])
-        alone.host.from_outbox([b"\x92\x80\x90", b""])
-        alone.host.snapshot_read(b"old")
+        alone.host.receiver.from_inbox([b"nonsense"])
+        alone.host.receiver.from_outbox([b"\x92\x80\x90", b""])
+        alone.host.receiver.snapshot_read(b"old")
 
         assert alone.host.unintelligible == 4
         assert len([record for record in caplog.records if "passed over" in record.getMessage()]) == 1
@@ -220,7 +220,7 @@ async def test_a_mistake_of_ours_in_what_others_say_ends_the_process() -> None:
 
     member.host._node.snapshot_read = wrong
     with pytest.raises(AssertionError, match="a mistake"):
-        member.host.snapshot_read(None)
+        member.host.receiver.snapshot_read(None)
     assert len(member.faults) == 1
 
 

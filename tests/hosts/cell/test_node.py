@@ -5,11 +5,19 @@ from itertools import count
 
 from headgate.core.commands import Command, Dispatch
 from headgate.core.events import EndpointJoined, EndpointReadied, Event, PolicyChanged
-from headgate.hosts.cell.election import claimed
-from headgate.hosts.cell.member import PolicyAgreed
-from headgate.hosts.cell.messages import Epoch, Lease, MemberEntry, SchedulerEntry, SchedulerHead, Share, Snapshot
+from headgate.hosts.cell.member.orders import PolicyAgreed
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.views import MemberView, Mode, Standing
+from headgate.hosts.cell.protocol.lease import claimed
+from headgate.hosts.cell.protocol.messages import (
+    Epoch,
+    Lease,
+    MemberEntry,
+    SchedulerEntry,
+    SchedulerHead,
+    Share,
+    Snapshot,
+)
+from headgate.hosts.cell.protocol.views import MemberView, Mode, Standing
 from headgate.model.units import EndpointId, Instant
 from headgate.ports.observer import Observer
 from testing.builders import an_endpoint, at

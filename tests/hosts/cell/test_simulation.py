@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from headgate.hosts.cell import island, leader, link, member, peers, roster
-from headgate.hosts.cell.election import Election
+from headgate.hosts.cell.leader import leader, peers, roster
+from headgate.hosts.cell.leader.election import Election
+from headgate.hosts.cell.member import island, member, rules
+from headgate.hosts.cell.protocol import link
 from headgate.model.units import Duration, Instant
 from testing.cell_world.world import World
 
@@ -69,17 +71,14 @@ def test_it_is_the_same_under_any_hash_seed() -> None:
 
 def start_any_grant(patch: pytest.MonkeyPatch) -> None:
     real = member.Member._granted
-    patch.setattr(
-        member.Member, "_granted", lambda self, granted, _, now, out: real(self, granted, Duration(0), now, out)
-    )
+    patch.setattr(member.Member, "_granted", lambda self, granted, _, now: real(self, granted, Duration(0), now))
 
 
 def follow_anybody(patch: pytest.MonkeyPatch) -> None:
     def binds(self: member.Member, epoch: object, now: Instant) -> bool:
         if epoch != self.bound:
-            self.bound, self._stamps = epoch, link.Stamps()
-            if self._island is None:
-                self._report(now)
+            self._conversation.follow(epoch)
+            self._authority.restart(now)
         return True
 
     patch.setattr(member.Member, "_binds", binds)
@@ -115,12 +114,12 @@ def take_all_as_an_island(patch: pytest.MonkeyPatch) -> None:
 
 
 def forget_what_runs_as_an_island(patch: pytest.MonkeyPatch) -> None:
-    real = island.Island.begin
+    real = island.IslandAuthority.begin
 
-    def begin(self: island.Island, policy, policy_hash, endpoints, requests, now):  # noqa: PLR0917
-        return real(self, policy, policy_hash, endpoints, [each for each in requests if not each.running], now)
+    def begin(self: island.IslandAuthority, rules, endpoints, requests, now):
+        return real(self, rules, endpoints, [each for each in requests if not each.running], now)
 
-    patch.setattr(island.Island, "begin", begin)
+    patch.setattr(island.IslandAuthority, "begin", begin)
 
 
 def wait_for_no_reports(patch: pytest.MonkeyPatch) -> None:
@@ -135,7 +134,9 @@ def cover_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def go_by_rules_when_they_are_read(patch: pytest.MonkeyPatch) -> None:
     real = member.Member.stage
-    patch.setattr(member.Member, "stage", lambda self, policy_hash, now: real(self, policy_hash, now) or self.agree())
+    patch.setattr(
+        member.Member, "stage", lambda self, policy_hash, now: real(self, policy_hash, now) or self.rules.agree()
+    )
 
 
 def ask_nobody_before_rules_change(patch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ def ask_nobody_before_rules_change(patch: pytest.MonkeyPatch) -> None:
 
 
 def tell_nobody_of_new_rules(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(member.Member, "agree", lambda self: [])
+    patch.setattr(rules.MemberRules, "agree", lambda self: [])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from headgate.control import request_search as asking
 from headgate.control.request_search import Requests
 from headgate.edge.admin.query import read_query
 from headgate.engines.page import Unheard
-from headgate.hosts.cell.registry import CellMember
+from headgate.hosts.cell.redis.registry import CellMember
 from headgate.model.units import Instant
 
 SELF, OTHER = CellMember("gw-1", "10.0.0.1:9", leads=True), CellMember("gw-2", "10.0.0.2:9", leads=False)

@@ -13,7 +13,7 @@ async def look_at_store(settings: Settings) -> list[Finding]:
         return []
     about = f"the store at {cell.store_shown}"
     try:
-        from headgate.hosts.cell.redis_look import look
+        from headgate.hosts.cell.redis.look import look
     except ImportError as error:
         return [problem("cell", f"cannot be used here: {error}", then="pip install 'headgate[cell]'")]
     found = await look(cell.store, cell.name)

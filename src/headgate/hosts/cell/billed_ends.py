@@ -11,7 +11,7 @@ from typing import Final
 
 from headgate.core.commands import Command, End
 from headgate.core.events import Event, TimerFired
-from headgate.hosts.cell.member import Billed
+from headgate.hosts.cell.member.orders import Billed
 from headgate.model.units import SECOND, Duration, Instant, RequestId
 from headgate.ports.observer import Observer
 

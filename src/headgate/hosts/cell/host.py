@@ -19,19 +19,17 @@ from headgate.core.commands import BudgetCrossed, Command, Eject, Hold, Readmit
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.summary import Summary
 from headgate.hosts.cell.billed_ends import BilledEnds
-from headgate.hosts.cell.codec import (
-    Unintelligible,
-    decoded_snapshot,
+from headgate.hosts.cell.decisions import Decisions
+from headgate.hosts.cell.member.member import MemberEvent
+from headgate.hosts.cell.member.orders import Order
+from headgate.hosts.cell.node import Node, Outgoing, View
+from headgate.hosts.cell.protocol.codec import (
     encoded,
     encoded_snapshot,
-    member_entry,
-    scheduler_entry,
 )
-from headgate.hosts.cell.election import Claim
-from headgate.hosts.cell.member import Billed, MemberEvent, Mode, ModeChanged, Order, PolicyAgreed
-from headgate.hosts.cell.messages import Lease, Snapshots
-from headgate.hosts.cell.node import Node, Outgoing, View
-from headgate.hosts.cell.store import Parcel, Store
+from headgate.hosts.cell.protocol.store import Parcel, Store
+from headgate.hosts.cell.protocol.views import Mode
+from headgate.hosts.cell.receiver import StoreReceiver
 from headgate.hosts.decide_time import DecideTime
 from headgate.hosts.line import Line, Lines
 from headgate.model.money import BudgetLeft, EndpointTime
@@ -46,8 +44,6 @@ log = logging.getLogger("headgate")
 _AWAY_NS = Duration(5 * MILLISECOND)
 """While the store takes nothing the node is woken this far apart, however urgent what it has to say is."""
 _LEAVING_S_MAX = 1.0
-_TAKEN_AGAIN_NS = Duration(10 * SECOND)
-"""That another process has our name is said so often at most, for as long as it does."""
 
 
 class CellHost:
@@ -70,33 +66,22 @@ class CellHost:
         self._node = node
         self._store = store
         self._clock = clock
-        self._observers = tuple(observers)
         self._billed = BilledEnds(bookkeepers)
         self._on_fault = on_fault
         self._on_duty = on_duty
-        self._on_agreed = on_agreed
         self._lines = Lines()
-        self.decide_time = DecideTime()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant | None = None
         self._sending: asyncio.Handle | None = None
-        self._deciding = False
         self._leading = False
         self._watching = False
         self._stopped = False
         self._left = asyncio.Event()
-        self._last_read: bytes | None = None
-        """The last snapshot, as it was written."""
-        self.unintelligible = 0
-        """Entries that this version could not read."""
-        self._incarnation = node.member.incarnation
-        self._outlived = 0
-        """How often a later life of this member turned up than this one."""
-        self._taken_at: Instant | None = None
-        """When another process last spoke by our name."""
+        self._decisions = Decisions(self._lines, clock, observers, self._billed, on_fault=on_fault, on_agreed=on_agreed)
+        self.receiver = StoreReceiver(node, clock, self._decisions, self._look)
 
     def start(self) -> None:
-        self._store.start(self)
+        self._store.start(self.receiver)
         self._look()
 
     # What happens here
@@ -156,18 +141,22 @@ class CellHost:
         return len(self._lines)
 
     @property
+    def decide_time(self) -> DecideTime:
+        return self._decisions.time
+
+    @property
     def name(self) -> str:
         return self._node.member.name
 
     @property
     def name_problem(self) -> str | None:
         """What is wrong where two processes have one name, and the next step."""
-        if self._taken_at is None or self._clock.now() - self._taken_at > 2 * _TAKEN_AGAIN_NS:
-            return None
-        return (
-            f'another process of the cell is called "{self.name}" too, so each undoes what the other says; give one '
-            "of them another cell.member in its configuration, and restart it"
-        )
+        return self.receiver.name_problem
+
+    @property
+    def unintelligible(self) -> int:
+        """Entries that this version could not read."""
+        return self.receiver.unintelligible
 
     @property
     def leads(self) -> bool:
@@ -182,123 +171,12 @@ class CellHost:
     def store(self) -> Store:
         return self._store
 
-    # What the store tells
-
-    def from_outbox(self, entries: list[bytes]) -> None:
-        for written in entries:
-            try:
-                entry = scheduler_entry(written)
-            except Unintelligible as unread:
-                self._unread(unread)
-            else:
-                self._decide(None, lambda now, entry=entry: self._node.from_scheduler(entry, now), look=False)
-        if self._node.member.incarnation != self._incarnation:
-            self._outlive()
-        self._look()
-
-    def from_inbox(self, entries: list[bytes]) -> None:
-        for written in entries:
-            try:
-                entry = member_entry(written)
-            except Unintelligible as unread:
-                self._unread(unread)
-            else:
-                # Each at its own moment: whether the lease still lasts is asked by it.
-                self._hear(self._node.from_member, entry, look=False)
-        self._look()
-
-    def lease_answered(self, claim: Claim, lease: Lease) -> None:
-        self._hear(self._node.lease_answered, claim, lease)
-
-    def snapshot_written(self, at: Snapshots) -> None:
-        self._hear(self._node.snapshot_written, at)
-
-    def snapshot_read(self, written: bytes | None) -> None:
-        snapshot = None
-        if written is not None and written != self._last_read:
-            # Most reads find what was read before.
-            self._last_read = written
-            try:
-                snapshot = decoded_snapshot(written)
-            except Unintelligible as unread:
-                self._unread(unread)
-        self._hear(self._node.snapshot_read, snapshot)
-
-    def store_free(self) -> None:
-        self._look()
-
-    def store_changed(self, up: bool, problem: str | None) -> None:  # noqa: FBT001  A state, told as it is.
-        if up:
-            log.info("the store of the cell answers")
-        else:
-            log.warning("the store of the cell is away: %s", problem)
-        self._look()
-
-    def _outlive(self) -> None:
-        """Once, the clock of this machine was put back. Whoever is outlived again has a twin that does the same."""
-        self._incarnation = self._node.member.incarnation
-        self._outlived += 1
-        now, told_at = self._clock.now(), self._taken_at
-        if self._outlived > 1 and (told_at is None or now - told_at >= _TAKEN_AGAIN_NS):
-            self._taken_at = now
-            log.error("%s", self.name_problem)
-
-    def _unread(self, unread: Unintelligible) -> None:
-        self.unintelligible += 1
-        if self.unintelligible == 1:
-            log.warning("an entry of the cell was passed over: %s; do all processes run versions one apart?", unread)
-
-    # Deciding, and what follows from it
-
-    def _hear(self, told: Callable[..., None], *what: object, look: bool = True) -> None:
-        """What gives no orders here."""
-        try:
-            began = self.decide_time.begin()
-            told(*what, self._clock.now())
-            self.decide_time.end(began)
-        except Exception as mistake:
-            self._on_fault(mistake)
-            raise
-        if look:
-            self._look()
+    # What follows from what is decided
 
     def _decide(self, event: Event | None, ask: Callable[[Instant], list[Order]], *, look: bool = True) -> None:
-        assert not self._deciding, "an observer or a line told the host something while it was deciding"
-        self._deciding = True
-        agreed: list[str] = []
-        try:
-            now = self._clock.now()
-            began = self.decide_time.begin()
-            orders = ask(now)
-            self.decide_time.end(began)
-            self._observe(event, orders, now)
-            for order in orders:
-                match order:
-                    case ModeChanged():
-                        log.log(_level(order.mode), "this gateway is %s: %s", order.mode.value, order.reason)
-                    case PolicyAgreed():
-                        agreed.append(order.hash)
-                    case Billed():
-                        pass
-                    case _:
-                        self._lines.carry(order)
-        except Exception as mistake:
-            # What the node believes can no longer be trusted, so this process must not go on.
-            self._on_fault(mistake)
-            raise
-        finally:
-            self._deciding = False
-        for policy_hash in agreed:
-            self._on_agreed(policy_hash)
+        self._decisions.decide(event, ask)
         if look:
             self._look()
-
-    def _observe(self, event: Event | None, orders: Sequence[Order], now: Instant) -> None:
-        commands = [order for order in orders if not isinstance(order, ModeChanged | PolicyAgreed | Billed)]
-        if event is not None or commands:
-            for observer in self._observers:
-                observer.saw(event or TimerFired(), commands, now)
-        self._billed.saw(event, commands, [order for order in orders if isinstance(order, Billed)], now)
 
     def _look(self) -> None:
         """Sees to it that what is due is sent, that the node is woken, and that everybody knows their part."""
@@ -371,7 +249,3 @@ def _parcel(going: Outgoing) -> Parcel | None:
     if not (inbox or outboxes or going.claim or going.release or write or going.read):
         return None
     return Parcel(inbox, outboxes, going.claim, going.release, write, going.read)
-
-
-def _level(mode: Mode) -> int:
-    return logging.WARNING if mode is Mode.ISLAND else logging.INFO

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from headgate.core.engine_time import together
 from headgate.core.events import BudgetsTold, FleetEvent, PolicyChanged
 from headgate.core.summary import Summary
-from headgate.hosts.cell.election import Claim, Election
-from headgate.hosts.cell.leader import Leader
-from headgate.hosts.cell.member import Member, MemberEvent, Order
-from headgate.hosts.cell.messages import Epoch, Lease, MemberEntry, SchedulerEntry, Share, Snapshot, Snapshots
+from headgate.hosts.cell.leader.election import Election
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.member import Member, MemberEvent
+from headgate.hosts.cell.member.orders import Order
+from headgate.hosts.cell.protocol.lease import Claim
+from headgate.hosts.cell.protocol.messages import Epoch, Lease, MemberEntry, SchedulerEntry, Share, Snapshot, Snapshots
+from headgate.hosts.cell.protocol.views import View
 from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
-from headgate.hosts.cell.views import View
 from headgate.model.message import message
 from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.policy import Policy
@@ -115,7 +117,7 @@ class Node:
             leader.tick(now)
         orders = self.member.tick(now)
         if leader is not None and self._agrees(leader, now):
-            orders += self.member.agree()
+            orders += self.member.rules.agree()
         return orders
 
     # A change of rules
@@ -128,16 +130,16 @@ class Node:
         orders = self.member.stage(policy_hash, now)
         leader = self._leader(now)
         if leader is not None and self._agrees(leader, now):
-            orders += self.member.agree()
+            orders += self.member.rules.agree()
         return orders
 
     def _agrees(self, leader: Leader, now: Instant) -> bool:
         """Whether it is time for the scheduler of this process, and so for all, to go by what was read here."""
-        since = self.member.waits_for_rules()
+        since = self.member.rules.waiting_since()
         if since is None or leader.gathering:
             return False
         late = now >= after(since, self._timing.stage_ns_max)
-        return late or leader.all_are_ready_for(self.member.staged)
+        return late or leader.all_are_ready_for(self.member.rules.staged)
 
     # Going
 
@@ -267,8 +269,8 @@ class Node:
             soonest = min(soonest, after(self._elected_at, _READ_NS_MAX))
         if self.leader is None:
             return soonest
-        if (since := self.member.waits_for_rules()) is not None and not self.leader.gathering:
-            ready = self.leader.all_are_ready_for(self.member.staged)
+        if (since := self.member.rules.waiting_since()) is not None and not self.leader.gathering:
+            ready = self.leader.all_are_ready_for(self.member.rules.staged)
             soonest = min(soonest, now if ready else after(since, self._timing.stage_ns_max))
         return min(soonest, self.leader.next_wakeup())
 
@@ -284,7 +286,7 @@ class Node:
             unacknowledged=member.unacknowledged,
             held=member.held,
             unsettled=member.unsettled,
-            staged=member.staged,
+            staged=member.rules.staged,
             members={} if leader is None else leader.members(),
         )
 

@@ -1,0 +1,1 @@
+"""The elected scheduler of a cell, and the election."""

@@ -1,0 +1,43 @@
+"""What does a scheduler leave to its successor, and what may members forget because of it?
+
+Every `snapshot_ns` the counters are told, with how far each member's story is in them. Once two more are written, and
+so every candidate has read it, members forget the ends that it covers.
+"""
+
+from headgate.hosts.cell.leader.book import Book
+from headgate.hosts.cell.leader.peers import Peer
+from headgate.hosts.cell.leader.roster import Roster
+from headgate.hosts.cell.protocol.messages import Covered, Snapshot, Snapshots
+from headgate.model.units import Duration, Instant, after
+
+_SNAPSHOTS_KEPT = 16
+"""Of so many of the last snapshots it is kept what they know of the members."""
+_COVERED_AFTER = 2
+"""What a snapshot knows may be forgotten when so many more were written: by then every candidate has read it, and it
+outlives the store."""
+
+
+class SnapshotWriter:
+    def __init__(self, book: Book, roster: Roster, now: Instant, *, snapshot_ns: Duration) -> None:
+        self._book, self._roster, self._snapshot_ns = book, roster, snapshot_ns
+        self.due = now
+        self._covers: dict[int, tuple[tuple[Peer, int], ...]] = {}
+        """What each of the last snapshots knows of the members."""
+
+    def take(self, policy_hash: str, now: Instant) -> Snapshot:
+        self.due = after(now, self._snapshot_ns)
+        at = self._book.next_snapshot
+        self._book.next_snapshot = Snapshots(at.epoch, at.number + 1)
+        self._covers[at.number] = tuple((peer, peer.known) for peer in self._roster.peers.values())
+        if len(self._covers) > _SNAPSHOTS_KEPT:
+            del self._covers[next(iter(self._covers))]
+        return Snapshot(at, self._book.scheduler.counters(now), self._roster.noted(), policy_hash)
+
+    def written(self, at: Snapshots, now: Instant) -> None:
+        """The store has it: members may forget what was covered a while ago."""
+        if at.epoch != self._book.next_snapshot.epoch:
+            return
+        for peer, known in self._covers.get(at.number - _COVERED_AFTER, ()):
+            if known > peer.told_covered and peer.talks:
+                peer.told_covered = known
+                self._book.say(peer, Covered(known), now)

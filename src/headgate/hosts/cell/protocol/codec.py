@@ -1,0 +1,116 @@
+"""What do the bytes of an entry look like?
+
+An entry is its head and its messages, each with its age and the name of its kind, as MessagePack. Fields go by their
+names, and a reader passes over what it does not know and puts the default for what is missing. So two versions that are
+one apart read each other; what is further away is not read at all.
+
+An entry has a bound of size. What would be larger becomes several, and a reader takes nothing larger in.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final, get_args
+
+import msgspec
+
+from headgate.hosts.cell.protocol.messages import (
+    VERSION,
+    FromMember,
+    FromScheduler,
+    MemberEntry,
+    MemberHead,
+    SchedulerEntry,
+    SchedulerHead,
+    Snapshot,
+)
+from headgate.model.units import Duration
+
+ENTRY_BYTES_MAX: Final = 1 << 20
+SNAPSHOT_BYTES_MAX: Final = 16 << 20
+
+_Frame = tuple[msgspec.Raw, list[tuple[int, str, msgspec.Raw]]]
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_FRAMES: Final = msgspec.msgpack.Decoder(_Frame)
+_MEMBER_HEADS: Final = msgspec.msgpack.Decoder(MemberHead)
+_SCHEDULER_HEADS: Final = msgspec.msgpack.Decoder(SchedulerHead)
+_SNAPSHOTS: Final = msgspec.msgpack.Decoder(Snapshot)
+_FROM_MEMBER: Final[dict[str, msgspec.msgpack.Decoder[FromMember]]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FromMember)
+}
+_FROM_SCHEDULER: Final[dict[str, msgspec.msgpack.Decoder[FromScheduler]]] = {
+    kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FromScheduler)
+}
+
+
+class Unintelligible(Exception):
+    """These bytes are not an entry that this version reads."""
+
+
+def encoded(entry: MemberEntry | SchedulerEntry) -> Iterator[bytes]:
+    """The entry; several where one would be too large."""
+    messages = [(age_ns, type(each).__name__, each) for age_ns, each in entry.messages]
+    written = _ENCODER.encode((entry.head, messages))
+    if len(written) <= ENTRY_BYTES_MAX:
+        yield written
+        return
+    half = len(entry.messages) // 2
+    assert half, "a single message is larger than an entry may be; its sender must bound what it puts into one"
+    yield from encoded(_part(entry, 0, half))
+    yield from encoded(_part(entry, half, len(entry.messages)))
+
+
+def _part(entry: MemberEntry | SchedulerEntry, start: int, end: int) -> MemberEntry | SchedulerEntry:
+    if isinstance(entry, MemberEntry):
+        return MemberEntry(replace(entry.head, first=entry.head.first + start), entry.messages[start:end])
+    return SchedulerEntry(replace(entry.head, first=entry.head.first + start), entry.messages[start:end])
+
+
+def member_entry(written: bytes) -> MemberEntry:
+    try:
+        head, messages = _frame(written)
+        read = _MEMBER_HEADS.decode(head)
+        _check(read.version)
+        return MemberEntry(
+            read, tuple((Duration(age_ns), _FROM_MEMBER[kind].decode(raw)) for age_ns, kind, raw in messages)
+        )
+    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        raise Unintelligible(f"not an entry of a member: {error}") from error
+
+
+def scheduler_entry(written: bytes) -> SchedulerEntry:
+    try:
+        head, messages = _frame(written)
+        read = _SCHEDULER_HEADS.decode(head)
+        _check(read.version)
+        return SchedulerEntry(
+            read, tuple((Duration(age_ns), _FROM_SCHEDULER[kind].decode(raw)) for age_ns, kind, raw in messages)
+        )
+    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        raise Unintelligible(f"not an entry of a scheduler: {error}") from error
+
+
+def encoded_snapshot(snapshot: Snapshot) -> bytes:
+    return _ENCODER.encode(snapshot)
+
+
+def decoded_snapshot(written: bytes) -> Snapshot:
+    if len(written) > SNAPSHOT_BYTES_MAX:
+        raise Unintelligible(f"a snapshot of {len(written)} bytes; at most {SNAPSHOT_BYTES_MAX} are read")
+    try:
+        snapshot = _SNAPSHOTS.decode(written)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Unintelligible(f"not a snapshot: {error}") from error
+    _check(snapshot.version)
+    return snapshot
+
+
+def _frame(written: bytes) -> _Frame:
+    if len(written) > ENTRY_BYTES_MAX:
+        raise Unintelligible(f"an entry of {len(written)} bytes; at most {ENTRY_BYTES_MAX} are read")
+    return _FRAMES.decode(written)
+
+
+def _check(version: int) -> None:
+    if abs(version - VERSION) > 1:
+        raise Unintelligible(f"version {version} of the protocol; this process reads {VERSION - 1} to {VERSION + 1}")

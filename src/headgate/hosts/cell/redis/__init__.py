@@ -1,0 +1,1 @@
+"""The store of a cell on Redis or Valkey."""
