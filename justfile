@@ -48,6 +48,11 @@ docs:
     {{ bin }}/python scripts/write_metrics_page.py
     {{ bin }}/headgate dashboards --out deploy/grafana
 
+# Generate the messages of KEDA's interface from src/headgate/fleets/keda/externalscaler.proto.
+proto:
+    cd src && ../{{ bin }}/python -m grpc_tools.protoc --proto_path=. --python_out=. --pyi_out=. \
+        headgate/fleets/keda/externalscaler.proto
+
 # Those of properties, which measuring makes much slower, are run by `just test`.
 # The core and the model, every branch, by their own tests.
 cover:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from headgate.engines.metrics_page import Metric, read_metrics
+from headgate.engines.metrics_page import Metric, read_metrics, read_series
 
 
 @pytest.mark.parametrize(
@@ -51,3 +51,4 @@ def test_what_prometheus_writes_is_read_back(series: dict[str, float]) -> None:
     assert found.keys() == {"a:wanted"}
     assert found["a:wanted"].series == len(series)
     assert found["a:wanted"].total == pytest.approx(sum(series.values()), abs=1e-3)
+    assert {labels["label"]: value for labels, value in read_series(generate_latest(registry), "a:wanted")} == series

@@ -1,4 +1,4 @@
-"""How does a test speak to the scaler as KEDA does? By stubs that protoc makes of the .proto, now and here."""
+"""A KEDA client: the committed messages, and a gRPC stub that protoc generates from the .proto when a test needs it."""
 
 import importlib.util
 import subprocess
@@ -8,20 +8,25 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
+from headgate.fleets.keda import externalscaler_pb2
 from tests.house.small_tree import PROJECT
 
-PROTO = PROJECT / "src/headgate/fleets/keda/externalscaler.proto"
+SOURCES = PROJECT / "src"
+FOLDER = Path("headgate/fleets/keda")
+
+
+def protoc(*outputs: str) -> None:
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={SOURCES}"]
+    subprocess.run([*command, *outputs, str(FOLDER / "externalscaler.proto")], check=True)
 
 
 @cache
 def stubs() -> SimpleNamespace:
     """`messages`, and `Client` for a channel."""
     with tempfile.TemporaryDirectory(prefix="headgate-keda-") as folder:
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTO.parent}"]
-        subprocess.run([*command, f"--python_out={folder}", f"--grpc_python_out={folder}", PROTO.name], check=True)
-        messages = _imported("externalscaler_pb2", Path(folder))
-        services = _imported("externalscaler_pb2_grpc", Path(folder))
-    return SimpleNamespace(messages=messages, Client=services.ExternalScalerStub)
+        protoc(f"--grpc_python_out={folder}")
+        services = _imported("externalscaler_pb2_grpc", Path(folder) / FOLDER)
+    return SimpleNamespace(messages=externalscaler_pb2, Client=services.ExternalScalerStub)
 
 
 def _imported(name: str, folder: Path) -> ModuleType:

@@ -3,7 +3,7 @@
 import asyncio
 import ipaddress
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -21,9 +21,13 @@ class NameServer:
     error: int | None = None
     silent: bool = False
     garbles: bool = False
+    truncates: bool = False
+    """Marks answers over TCP as truncated too."""
     asked: list[tuple[str, int, str]] = field(default_factory=list)
     """Name, kind, and over what."""
     port: int = 0
+    before: Callable[[bytes], list[bytes]] = lambda _: []
+    """Datagrams to send before the answer, made from the query."""
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["NameServer"]:
@@ -56,6 +60,8 @@ class NameServer:
         whole = head + question + b"".join(answers) + b"".join(beside)
         if over == "udp" and len(whole) > UDP_BYTES_MAX:
             return struct.pack("!6H", number, 0x8380, 1, 0, 0, 0) + question
+        if over == "tcp" and self.truncates:
+            return struct.pack("!6H", number, 0x8380, 1, 0, 0, 0) + question
         return whole
 
     async def _tcp(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -74,6 +80,8 @@ class _Udp(asyncio.DatagramProtocol):
         self._transport = transport
 
     def datagram_received(self, data: bytes, addr: object) -> None:
+        for datagram in self._server.before(data):
+            self._transport.sendto(datagram, addr)  # type: ignore[attr-defined]
         said = self._server.reply(data, "udp")
         if said is not None:
             self._transport.sendto(said, addr)  # type: ignore[attr-defined]
@@ -99,4 +107,4 @@ def _read_name(packet: bytes, at: int) -> tuple[str, int]:
     while packet[at]:
         labels.append(packet[at + 1 : at + 1 + packet[at]].decode())
         at += 1 + packet[at]
-    return ".".join(labels), at + 1
+    return ".".join(labels).lower(), at + 1

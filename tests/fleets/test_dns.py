@@ -6,14 +6,17 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 
-from headgate.fleets.dns import DnsFleet, DnsTerms, Membership
-from headgate.fleets.dns_client import Found, Resolve, Unanswered, by_server, by_system
+from headgate.fleets.dns.fleet import DnsFleet, DnsTerms, Membership
+from headgate.fleets.dns.name_server import by_server
+from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
 from headgate.model.units import PoolName
 from tests.fleets.builders import Notes
 from tests.fleets.name_server import AAAA, SRV, A, NameServer
 
 NAME = "engines.test"
+TRY_S_MAX = 0.5
 ONE, TWO, THREE = ("10.0.0.1", 8000), ("10.0.0.2", 8000), ("10.0.0.3", 8000)
 
 
@@ -95,7 +98,7 @@ async def a_server(**records: list) -> AsyncIterator[NameServer]:
 
 
 def resolver(server: NameServer, port: int | None = 8000, name: str = NAME) -> Resolve:
-    return by_server(name, port, ("127.0.0.1", server.port))
+    return by_server(name, port, ("127.0.0.1", server.port), try_s_max=TRY_S_MAX)
 
 
 async def test_addresses_of_both_families_are_found() -> None:
@@ -122,10 +125,10 @@ async def test_a_service_at_the_root_is_none() -> None:
         assert await resolver(server, None)() == []
 
 
-async def test_a_service_at_what_is_no_name_is_an_answer_that_failed() -> None:
+async def test_service_with_a_target_that_is_too_long_fails_the_lookup() -> None:
     too_long = ".".join(["x" * 63] * 4)
     async with a_server(srv=[(1, 8001, too_long)]) as server:
-        with pytest.raises(Unanswered, match="is no name that can be asked for"):
+        with pytest.raises(Unanswered, match=r"no valid answer within 0\.5 s"):
             await resolver(server, None)()
 
 
@@ -138,9 +141,15 @@ async def test_an_answer_too_long_for_a_packet_is_asked_for_over_tcp() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "said"),
-    [({"error": 2}, "answers with error 2"), ({"garbles": True}, "goes round in circles")],
+    [
+        ({"error": 2}, "the server answers SERVFAIL"),
+        ({"error": 5}, "the server answers REFUSED"),
+        ({"silent": True}, "no valid answer within 0.5 s"),
+        ({"garbles": True}, "no valid answer within 0.5 s"),
+    ],
+    ids=["servfail", "refused", "silent", "garbled"],
 )
-async def test_a_server_that_cannot_tell_is_not_believed_to_say_nobody(fault: dict, said: str) -> None:
+async def test_failed_lookup_is_not_taken_for_a_name_without_addresses(fault: dict, said: str) -> None:
     async with a_server(a=["10.0.0.1"]) as server:
         for name, value in fault.items():
             setattr(server, name, value)
@@ -148,11 +157,33 @@ async def test_a_server_that_cannot_tell_is_not_believed_to_say_nobody(fault: di
             await resolver(server)()
 
 
-async def test_a_server_that_is_not_there_is_told() -> None:
+async def test_answer_truncated_over_tcp_too_fails_the_lookup() -> None:
+    many = [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(400)]
+    async with a_server(a=many) as server:
+        server.truncates = True
+        with pytest.raises(Unanswered, match="the answer is truncated over TCP too"):
+            await resolver(server)()
+
+
+async def test_server_named_by_host_name_is_asked() -> None:
+    async with a_server(a=["10.0.0.1"]) as server:
+        assert await by_server(NAME, 8000, ("localhost", server.port))() == [ONE]
+
+
+def test_lookup_runs_on_the_event_loop_of_the_gateway() -> None:
+    async def look_up() -> list[Found]:
+        many = [f"10.0.{number // 250}.{number % 250 + 1}" for number in range(400)]
+        async with a_server(a=many, aaaa=["fd00::1"]) as server:
+            return await resolver(server)()
+
+    assert len(uvloop.run(look_up())) == 401
+
+
+async def test_closed_port_of_a_name_server_is_reported_at_once() -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
-    with pytest.raises(Unanswered, match=f"the name server at 127.0.0.1 port {port} does not tell {NAME} A"):
+    with pytest.raises(Unanswered, match=f"name server 127.0.0.1 port {port} .* {NAME} A: connection refused"):
         await by_server(NAME, 8000, ("127.0.0.1", port))()
 
 

@@ -15,8 +15,8 @@ from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Probe, Verdict
 from headgate.engines.warm_up import warm_up
 from headgate.engines.watch import TIMEOUT_S
-from headgate.fleets.dns import DnsFleet, DnsTerms
-from headgate.fleets.dns_client import Resolve, by_server, by_system
+from headgate.fleets.dns.fleet import DnsFleet, DnsTerms
+from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
 from headgate.fleets.processes.fleet import ProcessFleet
 from headgate.fleets.processes.terms import ProcessTerms
 from headgate.fleets.ray.cluster import RayTerms
@@ -60,6 +60,8 @@ class Fleets:
         self._unstarted: list[Fleet] = []
         self._retiring: dict[asyncio.Task[None], Fleet] = {}
         self._logs: Path | None = None
+        self._missing: str | None = None
+        """The library that a fleet needs and that is not installed, with the next step."""
 
     def endpoints(self) -> Iterator[tuple[PoolSettings, FleetEndpoint]]:
         for name, pool in self._pools.items():
@@ -81,6 +83,12 @@ class Fleets:
         for name in before:
             if name not in self._pools:
                 self._retire(self._fleets.pop(name))
+
+    async def begin(self) -> None:
+        """The first `start`. Raises `OSError` if a library is not installed, with the next step."""
+        if self._missing is not None:
+            raise OSError(0, self._missing)
+        await self.start()
 
     async def start(self) -> None:
         while self._unstarted:
@@ -105,7 +113,7 @@ class Fleets:
     def _made(self, pool: PoolSettings) -> Fleet:
         match pool.fleet:
             case DnsSettings():
-                return DnsFleet(_dns_terms(pool, pool.fleet), _resolve(pool.fleet), self._observer(pool))
+                return DnsFleet(_dns_terms(pool, pool.fleet), self._resolve(pool, pool.fleet), self._observer(pool))
             case ProcessSettings():
                 return self._made_of_processes(pool, pool.fleet)
             case None:
@@ -139,7 +147,7 @@ class Fleets:
         """Whether the fleet that is there could take on the new settings."""
         match fleet, pool.fleet:
             case DnsFleet(), DnsSettings() as settings:
-                fleet.change(_dns_terms(pool, settings), _resolve(settings))
+                fleet.change(_dns_terms(pool, settings), self._resolve(pool, settings))
             case ProcessFleet(), ProcessSettings() as settings if _runs_in(fleet) == _ray_terms(settings):
                 least, most = _bounds(pool, settings)
                 fleet.change(
@@ -153,6 +161,17 @@ class Fleets:
             case _:
                 return False
         return True
+
+    def _resolve(self, pool: PoolSettings, fleet: DnsSettings) -> Resolve:
+        if fleet.port is not None and fleet.nameserver is None:
+            return by_system(fleet.name, fleet.port)
+        try:
+            from headgate.fleets.dns.name_server import by_server
+        except ImportError as error:
+            # After a reload the known endpoints stay, and the log gives the reason.
+            self._missing = f"pools.{pool.name}.fleet: {error}"
+            return _failing(self._missing)
+        return by_server(fleet.name, fleet.port, fleet.nameserver)
 
     def _retire(self, fleet: Fleet) -> None:
         if fleet in self._unstarted:
@@ -261,10 +280,11 @@ def _dns_terms(pool: PoolSettings, fleet: DnsSettings) -> DnsTerms:
     )
 
 
-def _resolve(fleet: DnsSettings) -> Resolve:
-    if fleet.port is not None and fleet.nameserver is None:
-        return by_system(fleet.name, fleet.port)
-    return by_server(fleet.name, fleet.port, fleet.nameserver)
+def _failing(problem: str) -> Resolve:
+    async def resolve() -> list[Found]:
+        raise Unanswered(problem)
+
+    return resolve
 
 
 def _bounds(pool: PoolSettings, fleet: ProcessSettings) -> tuple[int, int]:

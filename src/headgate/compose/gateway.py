@@ -232,7 +232,7 @@ class Gateway:
             self._sight.begin(self._sources(), self._ended_beside)
             await self._accounts.begin(self._ended_beside)
             await asyncio.gather(*(listener.start() for listener in self._listeners))
-            await self._fleets.start()
+            await self._fleets.begin()
             if self._cell is not None:
                 self._cell.start()
             # How endpoints spent their time is known where this process decides about them.

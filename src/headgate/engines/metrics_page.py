@@ -13,6 +13,8 @@ from typing import Final
 # Labels may hold any character inside quotes. After the value may come a timestamp or an exemplar.
 _REST: Final = re.compile(rb'(\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)')
 _LABEL: Final = re.compile(rb'[{,][ \t]*([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\\n]|\\.)*)"')
+_ESCAPE: Final = re.compile(rb"\\(.)")
+_ESCAPED: Final = {b"n": b"\n", b'"': b'"', b"\\": b"\\"}
 _VALUE_MAX: Final = 2.0**53
 
 
@@ -41,6 +43,18 @@ def label_values(page: bytes, name: str, label: str) -> tuple[str, ...]:
         labels.get(label.encode(), b"").decode(errors="replace") for labels, _ in _series(b"\n" + page, name.encode())
     ]
     return tuple(dict.fromkeys(value for value in values if value))
+
+
+def read_series(page: bytes, name: str) -> list[tuple[dict[str, str], float]]:
+    """Labels and value of each series of a metric, in the order of the page."""
+    return [
+        ({key.decode(): _unescaped(text) for key, text in labels.items()}, value)
+        for labels, value in _series(b"\n" + page, name.encode())
+    ]
+
+
+def _unescaped(text: bytes) -> str:
+    return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[0]), text).decode(errors="replace")
 
 
 def _values(page: bytes, wanted: bytes) -> list[float]:

@@ -1,8 +1,9 @@
 """How does a usage row look to COPY?
 
-In PostgreSQL's own binary form, made by hand: one of these is made for every attempt, and to hand over each column by
-itself takes twice as long. Numbers come first, since all of them are packed at once; then the texts that are alike in
-most rows, which are kept packed; then what differs in each.
+In PostgreSQL's own binary form, made by hand: one of these is made for every attempt, and asyncpg's own
+`copy_records_to_table` takes 1.4 to 2 times the CPU (11 µs per row against 5.5; `python -m bench.ledger_copy`).
+Numbers come first, since all of them are packed at once; then the texts that are alike in most rows, which are kept
+packed; then what differs in each.
 """
 
 import asyncio

@@ -24,14 +24,12 @@ async def of_gateway(url: str) -> "tuple[list[Sample], float]":
 
 
 def _told(page: bytes) -> "Iterator[Sample]":
-    from prometheus_client.parser import text_string_to_metric_families
-
+    from headgate.engines.metrics_page import read_series
     from headgate.slo.measured import NEEDED, Sample
 
-    for family in text_string_to_metric_families(page.decode()):
-        for sample in family.samples:
-            if sample.name in NEEDED:
-                yield Sample(sample.name, sample.labels, sample.value)
+    for name in NEEDED:
+        for labels, value in read_series(page, name):
+            yield Sample(name, labels, value)
 
 
 async def of_prometheus(url: str, since: str) -> "list[Sample]":

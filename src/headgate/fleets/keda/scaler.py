@@ -16,24 +16,22 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from headgate.fleets.keda.messages import (
-    Activity,
-    MetricSpec,
-    MetricsRequest,
-    MetricValue,
-    ScaledObjectRef,
-    read_metrics_request,
-    read_ref,
-    write_activity,
-    write_spec,
-    write_value,
-)
 from headgate.fleets.keda.tolerance import TOLERANCE_PERCENT, figure
 from headgate.model.units import PoolName
 
 try:
     import grpc
     import grpc.aio
+
+    from headgate.fleets.keda.externalscaler_pb2 import (
+        GetMetricSpecResponse,
+        GetMetricsRequest,
+        GetMetricsResponse,
+        IsActiveResponse,
+        MetricSpec,
+        MetricValue,
+        ScaledObjectRef,
+    )
 except ImportError as error:
     raise ImportError("KEDA is answered over gRPC; pip install 'headgate[kubernetes]'") from error
 
@@ -111,24 +109,25 @@ class KedaScaler:
         self._changed = asyncio.Event()
 
     def _handlers(self) -> grpc.GenericRpcHandler:
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+        ref, active = ScaledObjectRef.FromString, IsActiveResponse.SerializeToString
+        spec, value = GetMetricSpecResponse.SerializeToString, GetMetricsResponse.SerializeToString
         return grpc.method_handlers_generic_handler(
             "externalscaler.ExternalScaler",
             {
-                "IsActive": grpc.unary_unary_rpc_method_handler(self._is_active, read_ref, write_activity),
-                "StreamIsActive": grpc.unary_stream_rpc_method_handler(
-                    self._stream_is_active, read_ref, write_activity
-                ),
-                "GetMetricSpec": grpc.unary_unary_rpc_method_handler(self._metric_spec, read_ref, write_spec),
-                "GetMetrics": grpc.unary_unary_rpc_method_handler(self._metrics, read_metrics_request, write_value),
+                "IsActive": unary(self._is_active, ref, active),
+                "StreamIsActive": stream(self._stream_is_active, ref, active),
+                "GetMetricSpec": unary(self._metric_spec, ref, spec),
+                "GetMetrics": unary(self._metrics, GetMetricsRequest.FromString, value),
             },
         )
 
-    async def _is_active(self, ref: ScaledObjectRef, context: _Context) -> Activity:
+    async def _is_active(self, ref: ScaledObjectRef, context: _Context) -> IsActiveResponse:
         wanted = self._wanted(await self._pool(ref, context))
         _tell_why(wanted, context)
-        return Activity(wanted.active)
+        return IsActiveResponse(result=wanted.active)
 
-    async def _stream_is_active(self, ref: ScaledObjectRef, context: _Context) -> AsyncIterator[Activity]:
+    async def _stream_is_active(self, ref: ScaledObjectRef, context: _Context) -> AsyncIterator[IsActiveResponse]:
         """What holds, at once; then every change. Ends when the pool is gone or this process leaves."""
         if self.streams >= STREAMS_MAX:
             await context.abort(
@@ -137,37 +136,39 @@ class KedaScaler:
             )
         self.streams += 1
         try:
-            told: Activity | None = None
+            told: bool | None = None
             while not self._leaving:
                 changed = self._changed
-                found = Activity(self._wanted(await self._pool(ref, context)).active)
-                if found != told:
-                    yield found
-                    told = found
+                active = self._wanted(await self._pool(ref, context)).active
+                if active != told:
+                    yield IsActiveResponse(result=active)
+                    told = active
                 await changed.wait()
         finally:
             self.streams -= 1
 
-    async def _metric_spec(self, ref: ScaledObjectRef, context: _Context) -> MetricSpec:
+    async def _metric_spec(self, ref: ScaledObjectRef, context: _Context) -> GetMetricSpecResponse:
+        """One metric. The number is in both fields: KEDA before 2.11 knows only the integer."""
         await self._pool(ref, context)
-        return MetricSpec(METRIC, target=1)
+        return GetMetricSpecResponse(metricSpecs=[MetricSpec(metricName=METRIC, targetSize=1, targetSizeFloat=1)])
 
-    async def _metrics(self, request: MetricsRequest, context: _Context) -> MetricValue:
-        if request.metric not in ("", METRIC):
+    async def _metrics(self, request: GetMetricsRequest, context: _Context) -> GetMetricsResponse:
+        if request.metricName not in ("", METRIC):
             message = (
-                f'there is no metric "{request.metric}" here, only "{METRIC}"; let KEDA take it from GetMetricSpec'
+                f'there is no metric "{request.metricName}" here, only "{METRIC}"; let KEDA take it from GetMetricSpec'
             )
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, message)
-        wanted = self._wanted(await self._pool(request.ref, context))
+        wanted = self._wanted(await self._pool(request.scaledObjectRef, context))
         _tell_why(wanted, context)
-        tolerance_percent = await _tolerance_percent(request.ref, context)
+        tolerance_percent = await _tolerance_percent(request.scaledObjectRef, context)
         told = figure(wanted.endpoints, present=wanted.present, tolerance_percent=tolerance_percent)
-        return MetricValue(METRIC, told)
+        value = MetricValue(metricName=METRIC, metricValue=told, metricValueFloat=told)
+        return GetMetricsResponse(metricValues=[value])
 
     async def _pool(self, ref: ScaledObjectRef, context: _Context) -> PoolName:
         """Of whose endpoints is this about? Ends the call where nobody can tell."""
         known = self._pools()
-        named = ref.metadata.get("pool", "")
+        named = ref.scalerMetadata.get("pool", "")
         if named in known:
             return PoolName(named)
         place = _place(ref)
@@ -187,7 +188,7 @@ def _place(ref: ScaledObjectRef) -> str:
 
 async def _tolerance_percent(ref: ScaledObjectRef, context: _Context) -> int:
     """Of the autoscaler that follows this object. Ends the call where it is no number."""
-    said = ref.metadata.get("tolerancePercent", str(TOLERANCE_PERCENT))
+    said = ref.scalerMetadata.get("tolerancePercent", str(TOLERANCE_PERCENT))
     if not (said.isascii() and said.isdigit() and int(said) <= 100):
         message = (
             f'{_place(ref)}: tolerancePercent "{said}" is no percentage; write a number from 0 to 100, or remove it'

@@ -15,7 +15,7 @@ from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.question import Question
 from headgate.simulation.server.wording import ChunkWriter, RunningUsage
 
-EVENT_STREAM: Final = b"text/event-stream; charset=utf-8"
+EVENT_STREAM: Final = "text/event-stream; charset=utf-8"
 
 
 @dataclass(slots=True)

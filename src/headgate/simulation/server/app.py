@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from headgate.model.ticket import Api
 from headgate.ports.clock import Clock
@@ -10,7 +10,7 @@ from headgate.simulation.server import wording
 from headgate.simulation.server.answer import Answer
 from headgate.simulation.server.chance import FaultDice, Script, script
 from headgate.simulation.server.driver import EngineDriver
-from headgate.simulation.server.exchange import BodyTooLarge, ClientLeft, Exchange, Receive, Send
+from headgate.simulation.server.exchange import BodyTooLarge, ClientLeft, Exchange
 from headgate.simulation.server.metrics import EngineMetrics
 from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.question import Question, parse
@@ -21,7 +21,7 @@ BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 
 _NOT_FOUND: Final = b'{"detail":"Not Found"}'
 _WRONG_METHOD: Final = b'{"detail":"Method Not Allowed"}'
-_PLAIN: Final = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+_PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 _QUESTIONS: Final[Mapping[str, Api]] = MappingProxyType(
     {"/v1/chat/completions": Api.CHAT, "/v1/completions": Api.COMPLETIONS, "/v1/embeddings": Api.EMBEDDINGS}
 )
@@ -45,8 +45,7 @@ class EngineApp:
         self.driver.stop()
         self._record.close()
 
-    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        exchange = Exchange(scope, receive, send)
+    async def answer(self, exchange: Exchange) -> None:
         api = _QUESTIONS.get(exchange.path)
         if api is Api.EMBEDDINGS and not self._options.embeds:
             api = None
@@ -114,7 +113,7 @@ class EngineApp:
         """As vLLM does, the caller's own id is part of the answer's, here with a number, for callers repeat theirs."""
         self._answers += 1
         kind = {Api.CHAT: "chatcmpl", Api.COMPLETIONS: "cmpl", Api.EMBEDDINGS: "embd"}[api]
-        said = exchange.header(b"x-request-id")[:100]
+        said = exchange.header("x-request-id")[:100]
         number = f"{self._options.number}-{self._answers:08x}"
         return f"{kind}-{said}-{number}" if said else f"{kind}-{number}"
 
@@ -128,7 +127,7 @@ class EngineApp:
         begun = min((each.begun_at for each in tale.finished), default=None)
         line = RecordLine(
             id=answer.id,
-            request_id=exchange.header(b"x-request-id"),
+            request_id=exchange.header("x-request-id"),
             engine=self._options.number,
             api=question.api,
             stream=question.stream,

@@ -1,17 +1,16 @@
-"""What passes between one client and the engine's listener? Raw ASGI below, a few verbs above."""
+"""What passes between one client and the engine's listener? aiohttp's request below, a few verbs above."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final
+import contextlib
+import socket
+import struct
+from typing import Final
 
-CUT: Final = "headgate.cut"
-"""Where a request's scope holds the way to reset its connection."""
+from aiohttp import web
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-
-_JSON: Final = (b"content-type", b"application/json")
+_JSON: Final = "application/json"
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Linger for no time: closing then sends a reset."""
 
 
 class ClientLeft(Exception):
@@ -23,60 +22,66 @@ class BodyTooLarge(Exception):
 
 
 class Exchange:
-    __slots__ = ("_receive", "_scope", "_send")
+    __slots__ = ("_left", "_request", "response")
 
-    def __init__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
+    def __init__(self, request: web.BaseRequest, left: asyncio.Future[None]) -> None:
+        """`left` is done when the connection is closed."""
+        self._request = request
+        self._left = left
+        self.response: web.StreamResponse = web.Response()
 
     @property
     def method(self) -> str:
-        return self._scope["method"]
+        return self._request.method
 
     @property
     def path(self) -> str:
-        return self._scope["path"]
+        return self._request.path
 
-    def header(self, name: bytes) -> str:
-        found = (value for each, value in self._scope["headers"] if each == name)
-        return next(found, b"").decode("latin-1")
+    def header(self, name: str) -> str:
+        return self._request.headers.get(name, "")
 
     async def body(self, size_max: int) -> bytes:
         body = bytearray()
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientLeft
-            body += message.get("body", b"")
-            if len(body) > size_max:
-                raise BodyTooLarge
-            if not message.get("more_body", False):
-                return bytes(body)
+        try:
+            if self.header("expect").lower() == "100-continue":
+                await self._request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+                self._request.writer.output_size = 0
+            async for chunk in self._request.content.iter_any():
+                body += chunk
+                if len(body) > size_max:
+                    raise BodyTooLarge
+        except (ConnectionError, web.RequestPayloadError):
+            raise ClientLeft from None
+        return bytes(body)
 
     async def gone(self) -> None:
-        """Returns when the client has left, or its answer is complete."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
+        """Returns when the client has left."""
+        await asyncio.shield(self._left)
 
-    async def start(self, status: int, content_type: bytes) -> None:
-        await self._send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", content_type)]}
-        )
+    async def start(self, status: int, content_type: str) -> None:
+        self.response = web.StreamResponse(status=status, headers={"content-type": content_type})
+        with contextlib.suppress(ConnectionError):
+            await self.response.prepare(self._request)
 
     async def write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        with contextlib.suppress(ConnectionError):
+            await self.response.write(data)
 
     async def finish(self, data: bytes = b"") -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+        with contextlib.suppress(ConnectionError):
+            await self.response.write_eof(data)
 
-    async def reply(self, status: int, body: bytes, content_type: tuple[bytes, bytes] = _JSON) -> None:
-        headers = [content_type, (b"content-length", b"%d" % len(body))]
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self.finish(body)
+    async def reply(self, status: int, body: bytes, content_type: str = _JSON) -> None:
+        self.response = web.Response(status=status, body=body, headers={"content-type": content_type})
+        with contextlib.suppress(ConnectionError):
+            await self.response.prepare(self._request)
+            await self.response.write_eof()
 
     async def cut(self) -> None:
         """Resets the connection, whatever of the answer is still on its way."""
-        leaving = asyncio.ensure_future(self.gone())
-        self._scope[CUT]()
-        await leaving
+        transport = self._request.transport
+        if transport is not None:
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            transport.abort()
+        await self.gone()

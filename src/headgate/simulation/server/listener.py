@@ -1,28 +1,24 @@
 """How does the engine listen, stop listening, and die?
 
-uvicorn serves it, as it serves vLLM. What uvicorn does not offer is cutting a connection: a reset in the middle of an
-answer, or all of them at once when the engine is killed.
+aiohttp serves it. A request can be cut: by a reset in the middle of an answer, or all of them at once if the engine is
+killed.
 """
 
 import asyncio
 import contextlib
 import socket
-import struct
-from collections.abc import Generator
-from typing import Any, Final, Self, cast
+from typing import Final, Self
 
-import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from aiohttp import web
 
 from headgate.ports.clock import Clock
 from headgate.simulation.server.app import EngineApp
-from headgate.simulation.server.exchange import CUT
+from headgate.simulation.server.exchange import Exchange
 from headgate.simulation.server.options import EngineOptions
 
-_KEEP_ALIVE_S: Final = 5
+_KEEP_ALIVE_S: Final = 5.0
 """As vLLM's."""
-_RESET: Final = struct.pack("ii", 1, 0)
-"""Linger for no time: closing then sends a reset."""
+_BACKLOG: Final = 2048
 
 
 class EngineServer:
@@ -35,9 +31,9 @@ class EngineServer:
         self.options = options
         self._clock = clock
         self._app: EngineApp | None = None
-        self._server: _Server | None = None
+        self._connections: _Connections | None = None
         self._socket: socket.socket | None = None
-        self._serving: asyncio.Task[None] | None = None
+        self._starting: asyncio.Task[asyncio.Server] | None = None
         self.port = options.port
 
     @property
@@ -60,88 +56,68 @@ class EngineServer:
         self._socket = _bind(self.options.host, self.port)
         self.port = self._socket.getsockname()[1]
         self._app = EngineApp(self.options, self._clock)
-        self._server = _Server(_config(self._app))
-        self._serving = asyncio.create_task(self._serve(self._server, self._socket), name=f"engine {self.port}")
+        self._connections = _Connections(self._app)
+        self._starting = asyncio.create_task(self._listen(self._connections, self._socket), name=f"engine {self.port}")
         if not self.options.cold_start_s:
             await self.ready()
 
     async def ready(self) -> None:
-        assert self._serving is not None, "the engine has not been started"
-        # uvicorn tells it by a flag alone.
-        while self._server is not None and not self._server.started and not self._serving.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-        if self._serving.done():
-            self._serving.result()
+        assert self._starting is not None, "the engine has not been started"
+        await asyncio.shield(self._starting)
 
     async def stop(self) -> None:
-        """Leaves at once: what still runs is cut."""
-        if self._serving is None:
+        """Leaves at once: nothing listens any more, and what still runs is cut."""
+        if self._starting is None:
             return
-        assert self._server is not None
-        self._cut_all()
-        self._server.should_exit = True
-        if not self._server.started:
-            self._serving.cancel()
+        assert self._connections is not None
+        assert self._socket is not None
+        self._starting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await self._serving
-        if self._socket is not None:
-            self._socket.close()
+            (await self._starting).close()
+        self._socket.close()
+        self._connections.cut_all()
+        await self._connections.shutdown(1.0)
         self.app.stop()
-        self._serving = None
+        self._starting = None
 
     async def kill(self) -> None:
         """Dies: nothing listens any more, and every open connection ends in the middle of what it was doing."""
-        if self._server is not None:
-            for listening in self._server.servers:
-                listening.close()
         await self.stop()
 
-    async def _serve(self, server: "_Server", listening: socket.socket) -> None:
+    async def _listen(self, connections: "_Connections", bound: socket.socket) -> asyncio.Server:
         if self.options.cold_start_s:
             await asyncio.sleep(self.options.cold_start_s)
-        await server.serve(sockets=[listening])
-
-    def _cut_all(self) -> None:
-        assert self._server is not None
-        for connection in list(self._server.server_state.connections):
-            cast("_Connection", connection).transport.abort()
+        return await asyncio.get_running_loop().create_server(connections, sock=bound, backlog=_BACKLOG)
 
 
-class _Server(uvicorn.Server):
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        """Leaves signals alone: there may be several engines in a process."""
-        yield
+class _Connections(web.Server):
+    """aiohttp's connections, which tell each request when its client has left."""
 
+    def __init__(self, app: EngineApp) -> None:
+        super().__init__(self._handle, access_log=None, keepalive_timeout=_KEEP_ALIVE_S, auto_decompress=False)
+        self._app = app
+        self._left: dict[web.RequestHandler, asyncio.Future[None]] = {}
 
-class _Connection(HttpToolsProtocol):
-    """uvicorn's connection, which tells each request how to cut it."""
+    def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        self._left[handler] = asyncio.get_running_loop().create_future()
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        cast("dict[str, Any]", self.scope)[CUT] = self.cut
+    def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
+        super().connection_lost(handler, exc)
+        self._left.pop(handler).set_result(None)
 
-    def cut(self) -> None:
-        found = self.transport.get_extra_info("socket")
-        if found is not None:
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.transport.abort()
+    def cut_all(self) -> None:
+        for connection in self.connections:
+            if isinstance(connection.transport, asyncio.Transport):
+                connection.transport.abort()
 
-
-def _config(app: EngineApp) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=_Connection,
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        backlog=2048,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=1,
-    )
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        left = self._left.get(request.protocol)
+        if left is None:
+            raise ConnectionResetError("the client has left")
+        exchange = Exchange(request, left)
+        await self._app.answer(exchange)
+        return exchange.response
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -4,14 +4,10 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-
 from headgate.model.engine_profile import EngineProfile
 from headgate.simulation.engine.state import EngineState
 
-_LABELS: Final = ("engine", "model_name")
+_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _FIRST_TOKEN_S: Final = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 _FIRST_TOKEN_LONG_S: Final = (20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 _GAP_S: Final = (
@@ -53,13 +49,13 @@ class Durations:
         self._counts[bisect_left(self._bounds, duration_ns / 1e9)] += count
         self._sum_ns += duration_ns * count
 
-    def add_to(self, family: HistogramMetricFamily, labels: list[str]) -> None:
+    def samples(self, name: str, labels: dict[str, str]) -> Iterator[str]:
         total = 0
-        buckets: list[tuple[str, float]] = []
-        for bound, count in zip((*self._bounds, None), self._counts, strict=True):
+        for bound, count in zip((*self._bounds, "+Inf"), self._counts, strict=True):
             total += count
-            buckets.append(("+Inf" if bound is None else str(bound), total))
-        family.add_metric(labels, buckets, sum_value=self._sum_ns / 1e9)
+            yield _sample(f"{name}_bucket", labels | {"le": str(bound)}, total)
+        yield _sample(f"{name}_count", labels, total)
+        yield _sample(f"{name}_sum", labels, self._sum_ns / 1e9)
 
 
 class EngineMetrics:
@@ -72,15 +68,13 @@ class EngineMetrics:
         self.e2e_latency = Durations(_REQUEST_S + _REQUEST_LONG_S)
         self.ended = {"stop": 0, "length": 0, "abort": 0, "error": 0}
         """By reason, as vLLM calls it."""
-        self._labels = ["0", model]
+        self._labels = {"engine": "0", "model_name": model}
         self._profile = profile
 
     def page(self, state: EngineState) -> bytes:
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(_Page(list(self._families(state))))
-        return generate_latest(registry)
+        return "".join(self._families(state)).encode()
 
-    def _families(self, state: EngineState) -> Iterator[Metric]:
+    def _families(self, state: EngineState) -> Iterator[str]:
         yield self._gauge("num_requests_running", "Number of requests in model execution batches.", state.running)
         yield self._gauge("num_requests_waiting", "Number of requests waiting to be processed.", state.waiting)
         yield self._gauge("kv_cache_usage_perc", "KV-cache usage. 1 means 100 percent usage.", state.kv_used_fraction)
@@ -96,41 +90,38 @@ class EngineMetrics:
         yield self._durations("e2e_request_latency_seconds", "End-to-end request latency.", self.e2e_latency)
         yield self._cache_config()
 
-    def _gauge(self, name: str, help_: str, value: float) -> GaugeMetricFamily:
-        family = GaugeMetricFamily(f"vllm:{name}", help_, labels=_LABELS)
-        family.add_metric(self._labels, value)
-        return family
+    def _gauge(self, name: str, help_: str, value: float) -> str:
+        return _head(name, help_, "gauge") + _sample(name, self._labels, value)
 
-    def _counter(self, name: str, help_: str, value: float) -> CounterMetricFamily:
-        family = CounterMetricFamily(f"vllm:{name}", help_, labels=_LABELS)
-        family.add_metric(self._labels, value)
-        return family
+    def _counter(self, name: str, help_: str, value: float) -> str:
+        name = f"{name}_total"
+        return _head(name, help_, "counter") + _sample(name, self._labels, value)
 
-    def _durations(self, name: str, help_: str, durations: Durations) -> HistogramMetricFamily:
-        family = HistogramMetricFamily(f"vllm:{name}", help_, labels=_LABELS)
-        durations.add_to(family, self._labels)
-        return family
+    def _durations(self, name: str, help_: str, durations: Durations) -> str:
+        return _head(name, help_, "histogram") + "".join(durations.samples(name, self._labels))
 
-    def _endings(self) -> CounterMetricFamily:
-        labels = (*_LABELS, "finished_reason")
-        family = CounterMetricFamily("vllm:request_success", "Count of processed requests.", labels=labels)
-        for reason, count in self.ended.items():
-            family.add_metric([*self._labels, reason], count)
-        return family
+    def _endings(self) -> str:
+        name = "request_success_total"
+        labels = self._labels
+        samples = (_sample(name, labels | {"finished_reason": why}, count) for why, count in self.ended.items())
+        return _head(name, "Count of processed requests.", "counter") + "".join(samples)
 
-    def _cache_config(self) -> GaugeMetricFamily:
-        labels = ("engine", "block_size", "num_gpu_blocks", "enable_prefix_caching")
-        family = GaugeMetricFamily("vllm:cache_config_info", "Information of the CacheConfig", labels=labels)
-        profile = self._profile
-        family.add_metric(["0", str(profile.block_tokens), str(profile.kv_blocks), str(profile.prefix_cache)], 1)
-        return family
+    def _cache_config(self) -> str:
+        name, profile = "cache_config_info", self._profile
+        labels = {
+            "engine": "0",
+            "block_size": str(profile.block_tokens),
+            "num_gpu_blocks": str(profile.kv_blocks),
+            "enable_prefix_caching": str(profile.prefix_cache),
+        }
+        return _head(name, "Information of the CacheConfig", "gauge") + _sample(name, labels, 1)
 
 
-class _Page:
-    """What the renderer asks for metrics."""
+def _head(name: str, help_: str, kind: str) -> str:
+    return f"# HELP vllm:{name} {help_}\n# TYPE vllm:{name} {kind}\n"
 
-    def __init__(self, families: list[Metric]) -> None:
-        self._families = families
 
-    def collect(self) -> list[Metric]:
-        return self._families
+def _sample(name: str, labels: dict[str, str], value: float) -> str:
+    """Labels in alphabetical order, as the Prometheus client of vLLM writes them."""
+    pairs = ",".join(f'{label}="{text.translate(_ESCAPES)}"' for label, text in sorted(labels.items()))
+    return f"vllm:{name}{{{pairs}}} {float(value)!r}\n"

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from headgate.fleets.dns_client import Found, Resolve, Unanswered
+from headgate.fleets.dns.resolve import Found, Resolve, Unanswered
 from headgate.model.units import EndpointId, PoolName
 from headgate.ports.fleet import FleetEndpoint, FleetObserver
 

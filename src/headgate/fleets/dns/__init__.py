@@ -1,0 +1,1 @@
+"""Which endpoints does a DNS name have? See docs/fleets.md."""
