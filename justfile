@@ -56,7 +56,7 @@ proto:
 # Those of properties, which measuring makes much slower, are run by `just test`.
 # The core and the model, every branch, by their own tests.
 cover:
-    {{ bin }}/pytest -n auto --dist worksteal tests/core tests/replay tests/model \
+    {{ bin }}/pytest -n auto --dist worksteal -m "not process and not nightly" tests/core tests/replay tests/model \
         --cov=headgate.core --cov=headgate.model --cov-branch --cov-fail-under=100
 
 # The tests against real llama.cpp; one at a time, since engine and tests share the cores.

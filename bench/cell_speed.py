@@ -18,6 +18,7 @@ import argparse
 import gc
 import json
 from collections import deque
+from collections.abc import Callable, Sequence
 from random import Random
 from time import process_time_ns
 
@@ -240,24 +241,29 @@ def parts(rig: Rig, at_once: int, requests: int) -> dict[str, float]:
     return spent
 
 
-def main() -> None:
+def main(
+    words: Sequence[str] | None = None,
+    *,
+    in_flight_usual: int = USUAL_IN_FLIGHT,
+    calm: Callable[[], None] = calm_the_collector,
+) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.cell_speed", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--requests", type=int, default=10_000, help="of each measurement (10,000)")
     parser.add_argument("--curve", action="store_true", help="also over what is in flight")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     print("| in flight | at once | requests/s | µs each |")
     print("|---|---|---|---|")
     figures: dict[str, float] = {}
-    for in_flight in CURVE if arguments.curve else (USUAL_IN_FLIGHT,):
+    for in_flight in CURVE if arguments.curve else (in_flight_usual,):
         tell(f"{in_flight:,} in flight, {MEMBERS} members")
         rig = Rig(in_flight)
-        calm_the_collector()
+        calm()
         for at_once in (64, 8, 1):
             cost = measured(rig, at_once, arguments.requests)
             print(f"| {in_flight:,} | {at_once} | {1e6 / cost:,.0f} | {cost:.0f} |", flush=True)
-            if in_flight == USUAL_IN_FLIGHT:
+            if in_flight == in_flight_usual:
                 figures["requests_per_s" if at_once == 64 else f"requests_per_s_at_{at_once}"] = round(1e6 / cost)
-        if in_flight == USUAL_IN_FLIGHT:
+        if in_flight == in_flight_usual:
             spent = parts(rig, 64, arguments.requests)
             tell(", ".join(f"{name} {value:.0f} µs" for name, value in spent.items()))
             figures |= {f"{name}_us": round(value, 1) for name, value in spent.items()}

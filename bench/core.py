@@ -149,12 +149,12 @@ class Bench:
         return process_time() - start
 
 
-def lives_per_s(size: Size, lives: int) -> float:
+def lives_per_s(size: Size, lives: int, *, runs: int = RUNS) -> float:
     """Of some runs on a scheduler that has settled, the quickest: whatever else the machine does only takes time."""
-    bench = Bench(size, (1 + RUNS) * lives)
+    bench = Bench(size, (1 + runs) * lives)
     calm_the_collector()
     bench.live(lives)
-    took = min(bench.live(lives) for _ in range(RUNS))
+    took = min(bench.live(lives) for _ in range(runs))
     gc.unfreeze()
     held = bench.scheduler.summary().queued[ClassName("interactive")]
     assert held >= size.queued // 2, f"{held} wait, of {size.queued}"

@@ -97,9 +97,9 @@ def upstream(core: int) -> Generator[Target]:
         yield Target("upstream", port, MODEL, "none", process)
 
 
-def find_nginx() -> str:
+def find_nginx(which: Callable[..., str | None] = shutil.which) -> str:
     # Debian installs it where the search path of plain users does not lead.
-    found = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+    found = which("nginx") or which("nginx", path="/usr/sbin:/usr/local/sbin")
     if found is None:
         raise MissingPart("nginx, which the gateway is compared with, is not installed; apt-get install nginx-light")
     return found

@@ -14,6 +14,8 @@ import re
 import signal
 import socket
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic_ns
 from typing import Any, Final, cast
@@ -190,19 +192,29 @@ _STREAM_HEAD: Final = (
 )
 
 
+@asynccontextmanager
+async def listening(port: int) -> AsyncGenerator[int]:
+    """The upstream on the running loop, and the port that it listens on; 0 is any free one."""
+    loop = asyncio.get_running_loop()
+    alarm, callers = Alarm(loop), set[Caller]()
+    server = await loop.create_server(partial(Caller, alarm, callers), "127.0.0.1", port, backlog=4096)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for caller in tuple(callers):
+            caller.hang_up()
+        alarm.close()
+
+
 async def serve(port: int) -> None:
     """Until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, over.set)
-    alarm, callers = Alarm(loop), set[Caller]()
-    server = await loop.create_server(partial(Caller, alarm, callers), "127.0.0.1", port, backlog=4096)
-    await over.wait()
-    server.close()
-    for caller in tuple(callers):
-        caller.hang_up()
-    alarm.close()
+    async with listening(port):
+        await over.wait()
 
 
 if __name__ == "__main__":

@@ -34,17 +34,24 @@ _MODEL = ModelName("m")
 
 def run(seed: int, *, quick: bool) -> Figures:
     """The quick one's streams go on for some five minutes."""
-    scene = scenario(seed, span_s=360 if quick else 2_400, stream_tokens=8_000 if quick else 90_000)
+    return played(seed, span_s=360 if quick else 2_400, stream_tokens=8_000 if quick else 90_000)
+
+
+def played(
+    seed: int, *, span_s: float, stream_tokens: int, burst_at_s: float = BURST_AT_S, burst_s: float = BURST_S
+) -> Figures:
+    """A burst that begins and lasts as is said; its figures."""
+    scene = scenario(seed, span_s=span_s, stream_tokens=stream_tokens, burst_at_s=burst_at_s, burst_s=burst_s)
     tell(f"  seed {seed}: {scene.title}")
     report, count = CourseReport(scene), Count()
     watch = Watch(report, count, [each.id for each in scene.engines])
     VirtualHost(scene, watch, observers=(count,)).run()
-    burst_at, burst = Instant(round(BURST_AT_S * SECOND)), Duration(round(BURST_S * SECOND))
+    burst_at, burst = Instant(round(burst_at_s * SECOND)), Duration(round(burst_s * SECOND))
     before, recovery_s = report.recovery(burst_at, burst)
     return {
         "attainment_before": before,
         "recovery_s": recovery_s,
-        "recovery_over_burst": round(recovery_s / BURST_S, 4),
+        "recovery_over_burst": round(recovery_s / burst_s, 4),
         "attainment_after": report.share_after(Instant(burst_at + 2 * burst)),
         "in_flight_most": count.most,
         "in_flight_max": IN_FLIGHT_MAX,
@@ -94,9 +101,9 @@ class Watch:
         self._report.over(ending)
 
 
-def scenario(seed: int, *, span_s: float, stream_tokens: int) -> Scenario:
-    span, burst = Duration(round(span_s * SECOND)), Duration(round(BURST_S * SECOND))
-    shift = Duration(round(BURST_AT_S * SECOND))
+def scenario(seed: int, *, span_s: float, stream_tokens: int, burst_at_s: float, burst_s: float) -> Scenario:
+    span, burst = Duration(round(span_s * SECOND)), Duration(round(burst_s * SECOND))
+    shift = Duration(round(burst_at_s * SECOND))
     tenants = (("acme", 4.0), ("globex", 2.0), ("initech", 1.0))
     prompt, output = LogNormal(median=700, p95=2_500, most=6_000), LogNormal(median=130, p95=450, most=1_000)
     classes = ((str(INTERACTIVE), 1.0),)

@@ -102,7 +102,7 @@ class Both:
 def checked(hour: Hour, data: Path, profile: EngineProfile, *, seed: int) -> Both:
     windows = read_windows(data, hour.trace, profile, keep=hour.keep)
     first = hour.start_s // WINDOW_S
-    windows = windows[first : first + hour.length_s // WINDOW_S]
+    windows = windows[first : first - (-hour.length_s // WINDOW_S)]
     watch = _Watch(profile, lengths_batch(data, hour.trace, profile))
     VirtualHost(_scenario(hour, data, profile, seed=seed), watch).run()
     asked = sum(each.work for each in windows) / len(windows)

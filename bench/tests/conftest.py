@@ -1,14 +1,13 @@
-"""What do tests of the instruments stand on? A bench upstream of their own."""
+"""What do tests of the instruments stand on? A bench upstream of their own, in the event loop of the test."""
 
-import os
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 
 import pytest
 
-from bench.targets import Target, upstream
+from bench.upstream import listening
 
 
-@pytest.fixture(scope="package")
-def behind() -> Iterator[Target]:
-    with upstream(max(os.sched_getaffinity(0))) as target:
-        yield target
+@pytest.fixture
+async def upstream_port() -> AsyncGenerator[int]:
+    async with listening(0) as port:
+        yield port

@@ -30,7 +30,7 @@ async def rung(alarm: Alarm, *moments_ns: int) -> list[tuple[int, int]]:
 
     for due_ns in moments_ns:
         alarm.at(due_ns, lambda due_ns=due_ns: ring(due_ns))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await over.wait()
     return found
 
@@ -49,6 +49,7 @@ async def test_what_is_past_rings_at_once(alarm: Alarm) -> None:
     assert len(await rung(alarm, 0, monotonic_ns() - MS)) == 2
 
 
+@pytest.mark.timing
 async def test_it_rings_closer_to_the_moment_than_a_millisecond(alarm: Alarm) -> None:
     async def closest_ns() -> int:
         start_ns = monotonic_ns()
@@ -66,5 +67,5 @@ async def test_a_call_may_ask_for_the_next(alarm: Alarm) -> None:
     over = asyncio.Event()
     alarm.at(monotonic_ns(), lambda: alarm.at(monotonic_ns() + MS, over.set))
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await over.wait()

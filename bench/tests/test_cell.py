@@ -14,6 +14,7 @@ def test_the_last_line_is_machine_readable(capsys: pytest.CaptureFixture[str]) -
 def test_a_failing_seed_is_printed_with_the_command_that_repeats_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A machine that is broken on purpose, so that a seed fails.
     monkeypatch.setattr(leader.Leader, "snapshot_written", lambda self, at, now: None)
 
     assert cell.main(["1"]) == 1

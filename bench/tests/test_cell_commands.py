@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bench.cores import family_of
-from bench.tests.test_commands import ROOT, command_of, is_running
+from bench.tests.test_commands import INTERRUPTIBLE, ROOT, command_of, is_running
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(120)]
 
@@ -34,7 +34,7 @@ def family_when_started(pid: int, last: str) -> list[int]:
 )
 def test_what_is_interrupted_leaves_nothing_running(number: int, command: tuple[str, ...], last: str) -> None:
     with subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
+        [*INTERRUPTIBLE, sys.executable, "-m", *command], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         started = family_when_started(process.pid, last)
         process.send_signal(number)

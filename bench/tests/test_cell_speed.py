@@ -29,11 +29,8 @@ def test_all_that_the_scheduler_does_is_counted() -> None:
     assert spent["core"] > spent["reading"] + spent["writing"]
 
 
-def test_the_last_line_is_machine_readable(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.argv", ["bench.cell_speed", "--requests", "250"])
-    monkeypatch.setattr(cell_speed, "USUAL_IN_FLIGHT", 64)
-    monkeypatch.setattr(cell_speed, "calm_the_collector", lambda: None)
-    cell_speed.main()
+def test_the_last_line_is_machine_readable(capsys: pytest.CaptureFixture[str]) -> None:
+    cell_speed.main(["--requests", "250"], in_flight_usual=64, calm=lambda: None)
 
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert {"requests_per_s", "requests_per_s_at_8", "requests_per_s_at_1", "core_us"} <= figures.keys()

@@ -14,15 +14,17 @@ import pytest
 
 from bench import core, engine, relay
 from bench.cores import family_of
-from bench.targets import Target, find_nginx, gateway
+from bench.targets import find_nginx, gateway, upstream
 from testing.processes import MissingPart
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "performance.md").read_text()
 
 
-async def test_the_gateway_is_started_with_a_key_that_it_asks_for(behind: Target, tmp_path: Path) -> None:
-    with gateway(max(os.sched_getaffinity(0)), f"http://127.0.0.1:{behind.port}", tmp_path / "gateway") as target:
+@pytest.mark.process
+async def test_the_gateway_is_started_with_a_key_that_it_asks_for(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    with upstream(core) as behind, gateway(core, f"http://127.0.0.1:{behind.port}", tmp_path / "gateway") as target:
         body = {"model": target.model, "messages": [{"role": "user", "content": "Hi"}]}
         async with aiohttp.ClientSession() as http:
             statuses = []
@@ -34,19 +36,19 @@ async def test_the_gateway_is_started_with_a_key_that_it_asks_for(behind: Target
     assert statuses == [200, 401]
 
 
-def test_a_gateway_command_that_fails_is_told_with_the_next_step(behind: Target, tmp_path: Path) -> None:
+@pytest.mark.process
+def test_a_gateway_command_that_fails_is_told_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(MissingPart, match="correct --gateway-command"):
-        with gateway(0, f"http://127.0.0.1:{behind.port}", tmp_path / "gateway", command=["false"]):
+        with gateway(0, "http://127.0.0.1:1", tmp_path / "gateway", command=["false"]):
             pass
 
 
-def test_without_nginx_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
-
+def test_without_nginx_it_is_told_how_to_get_it() -> None:
     with pytest.raises(MissingPart, match="apt-get install nginx-light"):
-        find_nginx()
+        find_nginx(lambda *_, **__: None)
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_benchmark_that_is_interrupted_leaves_nothing_running(number: int, tmp_path: Path) -> None:
     stand_in = tmp_path / "nginx"
@@ -54,7 +56,7 @@ def test_a_benchmark_that_is_interrupted_leaves_nothing_running(number: int, tmp
     stand_in.write_text(f"#!{sys.executable}\n" + STAND_IN)
     stand_in.chmod(0o755)
     with subprocess.Popen(
-        [sys.executable, "-m", "bench.relay", "--seconds", "60"],
+        [*INTERRUPTIBLE, sys.executable, "-m", "bench.relay", "--seconds", "60"],
         cwd=ROOT,
         env=os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"},
         stderr=subprocess.PIPE,
@@ -68,6 +70,9 @@ def test_a_benchmark_that_is_interrupted_leaves_nothing_running(number: int, tmp
     assert said == b""
     assert [pid for pid in started if is_running(pid)] == []
 
+
+INTERRUPTIBLE = ("env", "--default-signal=INT")
+"""A shell that starts pytest in the background makes it, and all that it starts, ignore SIGINT."""
 
 STAND_IN = """\
 import re, sys

@@ -9,7 +9,7 @@ from bench.policy import variations
 from bench.policy.experiment import Bar, means, table
 from bench.policy.fairness_watch import FairnessWatch
 from bench.policy.long_prompts import SHORT, compared, synthetic
-from bench.policy.long_streams import run as burst_of_streams
+from bench.policy.long_streams import played as burst_of_streams
 from headgate.core.attempts import Attempts
 from headgate.core.events import TimerFired
 from headgate.core.prediction import Predictions
@@ -102,14 +102,14 @@ def test_a_tenant_that_gets_all_turns_breaks_it() -> None:
 
 
 def test_long_prompts_hurt_short_ones_less_with_the_lane() -> None:
-    figures = compared(synthetic(seed=2, length_s=20), 2, RTXPRO6000_LLAMA_8B, quick=True)
+    figures = compared(synthetic(seed=2, length_s=12), 2, RTXPRO6000_LLAMA_8B, quick=True)
 
     assert figures["runs"]["headgate"][SHORT]["attainment"] > 0.99
     assert figures["short_p99_over_without"]["headgate"] < 1.6
 
 
 def test_a_burst_of_long_streams_leaves_nothing_behind() -> None:
-    figures = burst_of_streams(3, quick=True)
+    figures = burst_of_streams(3, span_s=100, stream_tokens=2_000, burst_at_s=32, burst_s=20)
 
     assert figures["in_flight_most"] <= figures["in_flight_max"]
     assert figures["in_flight_in_the_end"] == 0

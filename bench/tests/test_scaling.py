@@ -1,5 +1,8 @@
 """Is E6 sound: the fluid model, those who scale by other figures, the oracle, and how they are compared?"""
 
+import csv
+import gzip
+import json
 import os
 from dataclasses import replace
 from itertools import pairwise
@@ -14,12 +17,12 @@ from bench.scaling.baselines import QueueDepth, RequestRate, Utilisation
 from bench.scaling.compare import KINDS, OURS, PROFILE, Days, Point, chosen, compared, hours_at
 from bench.scaling.demand import STEP_S, STEPS, Cost, Window, cost_of, demand, full_batch, read_windows
 from bench.scaling.fluid import DRAIN_S, HELD_S, TTFT_S, Fleet, View, chances, run
-from bench.scaling.hour import Hour, checked
+from bench.scaling.hour import Both, Hour, checked
 from bench.scaling.oracle import SLO, bridged, oracle, trading
 from bench.scaling.page import ATTAINMENT_OFF_MOST, RESTING_RANGE_MOST, SERVED_OFF_MOST, figures
 from bench.scaling.steady import at_rest
 from headgate.core.cost import cost_ns
-from headgate.simulation.workload.servegen_files import ClientLengths, read_lengths, read_rates
+from headgate.simulation.workload.servegen_files import SIX_HOURS_S, ClientLengths, read_lengths, read_rates
 
 COST = Cost(mean_s=0.07, variance=0.01, own_s=0.055, output_tokens=160.0, tokens=1_000.0)
 
@@ -270,11 +273,42 @@ def test_a_full_endpoint_decodes_as_many_as_the_time_per_token_allows_and_the_en
     assert full_batch(PROFILE, [(1.0, (10.0, 500.0))]) == PROFILE.sequences_max
 
 
-@pytest.mark.parametrize("joins_s", [None, 180])
-def test_request_by_request_comes_out_what_the_fluid_model_says(traces: Path, joins_s: int | None) -> None:
-    """Ten minutes of a twelfth of m-large, on an endpoint that is nearly full, and with a second one that joins."""
-    part = Hour(trace="m-large", keep=0.08, start_s=34 * 3_600, length_s=600, endpoints=1, joins_s=joins_s)
-    both = checked(part, traces.parent, PROFILE, seed=1)
+START_S = 34 * 3_600
+NEARLY_FULL = Hour(trace="m-large", keep=0.08, start_s=0, length_s=600, endpoints=1)
+"""A twelfth of m-large on one endpoint."""
 
+
+def agrees(both: Both) -> None:
     assert abs(both.attainment_off) <= 2 * ATTAINMENT_OFF_MOST
     assert abs(both.served_off) <= SERVED_OFF_MOST
+
+
+def cut(traces: Path, folder: Path, window_s: int) -> Path:
+    """One window of m-large alone, at the beginning: reading all fourteen days takes much longer than playing it."""
+    (folder / "traces").mkdir()
+    rates, lengths = "servegen_m-large_rates.csv.gz", "servegen_m-large_lengths.jsonl.gz"
+    with gzip.open(traces / rates, "rt") as whole, gzip.open(folder / "traces" / rates, "wt") as part:
+        rows = csv.DictReader(whole)
+        written = csv.DictWriter(part, rows.fieldnames or ())
+        written.writeheader()
+        written.writerows({**row, "window_start_s": 0} for row in rows if int(row["window_start_s"]) == window_s)
+    with gzip.open(traces / lengths, "rt") as whole, gzip.open(folder / "traces" / lengths, "wt") as part:
+        for line in whole:
+            known = json.loads(line)
+            if known["window_start_s"] == window_s - window_s % SIX_HOURS_S:
+                part.write(json.dumps({**known, "window_start_s": 0}) + "\n")
+    return folder
+
+
+def test_fluid_model_agrees_with_request_by_request_while_an_endpoint_joins(traces: Path, tmp_path: Path) -> None:
+    part = replace(NEARLY_FULL, joins_s=180)
+
+    agrees(checked(part, cut(traces, tmp_path, START_S), PROFILE, seed=1))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("joins_s", [None, 180])
+def test_fluid_model_of_whole_traces_agrees_with_request_by_request(traces: Path, joins_s: int | None) -> None:
+    part = replace(NEARLY_FULL, start_s=START_S, joins_s=joins_s)
+
+    agrees(checked(part, traces.parent, PROFILE, seed=1))

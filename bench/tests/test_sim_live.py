@@ -49,6 +49,7 @@ def test_the_simulator_is_within_a_tenth_of_life() -> None:
     assert told["figures"]["queue_wait_s_p95"]["live"] > 0.2, "nobody waited, so the queue was not compared"
 
 
+@pytest.mark.process
 def test_a_few_requests_go_through_both_sides() -> None:
     status, told, said = sim_live("--requests", "16", "--load", "2")
 

@@ -55,8 +55,9 @@ def test_the_live_gateway_attains_what_the_simulator_says() -> None:
     assert refused["expired"] > 100, "batch was not turned away, so there was no overload"
 
 
-def test_a_few_seconds_of_overload_go_through_both_sides() -> None:
-    status, told, said = sim_live_overload("--seconds", "4")
+@pytest.mark.process
+def test_two_seconds_of_overload_go_through_both_sides() -> None:
+    status, told, said = sim_live_overload("--seconds", "2")
 
     assert status == 0
     for sides in told["classes"].values():

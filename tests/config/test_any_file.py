@@ -98,7 +98,7 @@ def ends_well(text: str) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(File.__struct_fields__), trees, max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_any_tree_is_judged(tree: dict) -> None:
     ends_well(json.dumps(tree))
 

@@ -461,7 +461,7 @@ trees = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(ScenarioFile.__struct_encode_fields__), trees, max_size=12))
-@settings(max_examples=300)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_any_tree_is_judged(tree: dict) -> None:
     problems = problems_of(json.dumps(tree), environ={"E": "value"})
 

@@ -2,7 +2,9 @@
 
 import yaml
 
-from tests.config.builders import problems_of, settings_of, small_with
+from headgate.config.document import parse
+from headgate.config.problems import Report
+from tests.config.builders import problems_of, small_with
 
 
 def test_broken_yaml_is_one_problem_on_its_line() -> None:
@@ -69,11 +71,10 @@ def test_a_tag_of_another_program_is_refused() -> None:
     ]
 
 
-def test_the_slow_loader_reads_the_same(monkeypatch) -> None:
-    expected = settings_of(small_with("drain_grace: 5s"))
-    monkeypatch.setattr("headgate.config.document.LOADER", yaml.SafeLoader)
+def test_the_slow_loader_reads_the_same_tree_and_lines() -> None:
+    text = small_with("drain_grace: 5s")
+    quick, slow = Report("headgate.yaml"), Report("headgate.yaml")
 
-    assert settings_of(small_with("drain_grace: 5s")) == expected
-    assert problems_of(small_with("drain_grace: 5")) == [
-        '8: drain_grace: expected a duration with its unit, such as 250ms, 10s, 5m or 1h, found "5"'
-    ]
+    assert parse(text, slow, loader=yaml.SafeLoader) == parse(text, quick)
+    assert slow.lines == quick.lines
+    assert slow.lines["drain_grace",] == 8

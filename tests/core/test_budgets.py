@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from headgate.core.admission import budgets as budgets_module
 from headgate.core.admission.budgets import dollars
 from headgate.core.commands import BudgetCrossed, Command, Dispatch, End
 from headgate.core.counters import BudgetCounter, Counters
@@ -516,9 +515,9 @@ def test_a_request_that_is_tried_again_has_its_own_reservation_left() -> None:
     assert (again.attempt, again.caps.output_tokens) == (2, 45)
 
 
-def test_the_unit_that_was_quiet_longest_is_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(budgets_module, "UNITS_MAX", 2)
+def test_the_unit_that_was_quiet_longest_is_forgotten_first() -> None:
     scheduler = a_scheduler(an_endpoint(places=99), policy=a_cheap_policy(a_cheap_class(unit=100), unit="case"))
+    scheduler._budgets.units_max = 2
     for number, unit in enumerate(("k", "l", "k", "m")):
         of_unit(scheduler, number, f"r{number}", unit)
 
@@ -739,16 +738,17 @@ def test_what_is_told_again_takes_no_time() -> None:
     same = min(took_s(lambda: scheduler.handle(news, at(2))) for _ in range(3))
     assert scheduler.counters(at(3)).budgets == ()
     assert 4 * same < first
-    assert again < 0.25, "though it is another row that says the same"
+    assert again < first, "though it is another row that says the same"
     later = it_is(86_400, *spent)
     scheduler.handle(later, at(86_400))
     assert {each.spent for each in scheduler.budgets_left(at(86_400))} == {usd(1)}
 
 
 def took_s(act: Callable[[], object]) -> float:
-    began = time.perf_counter()
+    """CPU time, which others on the machine do not lengthen."""
+    began = time.process_time()
     act()
-    return time.perf_counter() - began
+    return time.process_time() - began
 
 
 # Where no cheap pool takes work

@@ -253,9 +253,9 @@ def test_a_change_of_one_tenant_among_thousands_costs_a_small_part_of_taking_the
 
     def took_s() -> float:
         event = PolicyChanged(replace(a_policy(), tenants=tuple(tenants)), "many")
-        began = time.perf_counter()
+        began = time.process_time()
         scheduler.handle(event, at(1))
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     first = took_s()
     changes: list[float] = []

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 import aiohttp
 from aiohttp import web
 
-from headgate.control import leader_client as scheduler_word
 from headgate.control.leader_client import SchedulerWord
 from headgate.model.units import SECOND
 from headgate.model.verdict import Affected, Cause, Incident, Verdict
@@ -27,7 +26,7 @@ OWN = Verdict(None, Cause.HEALTHY, Incident.HEALTHY, since=0, sentence="The gate
 
 
 @asynccontextmanager
-async def word(answer: object) -> AsyncIterator[tuple[SchedulerWord, list[str], str]]:
+async def word(answer: object, **how: float) -> AsyncIterator[tuple[SchedulerWord, list[str], str]]:
     """What asks a scheduler that answers so; the paths that it was asked; its address."""
     asked: list[str] = []
 
@@ -44,7 +43,7 @@ async def word(answer: object) -> AsyncIterator[tuple[SchedulerWord, list[str], 
     address = f"127.0.0.1:{runner.addresses[0][1]}"
     try:
         async with aiohttp.ClientSession() as session:
-            yield SchedulerWord(session, lambda: address, lambda: NOW), asked, address
+            yield SchedulerWord(session, lambda: address, lambda: NOW, **how), asked, address
     finally:
         await runner.cleanup()
 
@@ -74,10 +73,9 @@ async def test_what_cannot_be_read_changes_nothing() -> None:
             assert heard.verdicts() == ()
 
 
-async def test_what_was_heard_long_ago_says_nothing(monkeypatch) -> None:
-    async with word(told(HUNG)) as (heard, _, address):
+async def test_verdicts_heard_long_ago_are_not_repeated() -> None:
+    async with word(told(HUNG), old_after_s=0.0) as (heard, _, address):
         await heard.ask(address)
-        monkeypatch.setattr(scheduler_word, "OLD_AFTER_S", 0.0)
         assert heard.verdicts() == ()
 
 

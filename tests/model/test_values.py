@@ -44,6 +44,7 @@ def test_a_value_cannot_be_changed() -> None:
         someone.id = TenantId("bolt")  # type: ignore[misc]
 
 
+@pytest.mark.process
 def test_whoever_would_change_a_message_is_told_by_the_type_checker(tmp_path: Path) -> None:
     (tmp_path / "changes.py").write_text(
         "from headgate.core.events import FirstToken\n"

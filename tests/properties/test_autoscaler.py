@@ -90,7 +90,7 @@ class Loop:
         return self.autoscaler.wanted(POOL)
 
 
-@settings(max_examples=8)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(rules_of_any_kind, loads, st.lists(loads, max_size=30), st.integers(0, 20))
 def test_a_constant_load_comes_to_rest_and_stays_there(
     rules: ScalingRules, load: int, before: list[int], ready: int
@@ -108,7 +108,7 @@ def test_a_constant_load_comes_to_rest_and_stays_there(
     assert rest == most(rules) or 105 * rest * rules.load_percent * PPM >= 100 * 100 * load
 
 
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(rules_of_any_kind, loads, st.integers(0, 40))
 def test_a_load_that_never_changes_is_never_answered_by_down_and_up_again(
     rules: ScalingRules, load: int, ready: int
@@ -157,7 +157,6 @@ def test_more_demand_never_wants_fewer_endpoints_after_the_same_history(
     assert other.wanted >= loop.wanted
 
 
-@settings(max_examples=40)
 @given(rules_of_any_kind, st.integers(0, 5 * PPM), st.integers(0, 40 * PPM), st.integers(1, 100), st.integers(1, 6))
 def test_what_a_spike_needed_is_kept_until_it_has_settled(
     rules: ScalingRules, usual: int, spike: int, before: int, lasts: int
@@ -228,7 +227,7 @@ def test_the_same_figures_at_the_same_times_give_the_same_answers(
         assert one.step(demand_ppm, backlog_ns=backlog_ns) == other.step(demand_ppm, backlog_ns=backlog_ns)
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=settings.default.max_examples // 30)
 @given(st.integers(0, 1_000))
 def test_what_is_remembered_does_not_grow_with_time(seed: int) -> None:
     random = Random(f"{seed} memory")

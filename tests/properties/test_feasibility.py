@@ -10,7 +10,7 @@ alone it holds to the nanosecond.
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.admission.feasibility import wait_ns
@@ -146,7 +146,6 @@ def serve(weights: dict[str, int], ttft: float, arrivals: list[tuple[str, int, D
     return server
 
 
-@settings(max_examples=60)
 @given(ttft=st.sampled_from([0.5, 2, 5]), arrivals=st.lists(st.tuples(prompts, gaps), min_size=10, max_size=60))
 def test_a_tenant_that_is_alone_waits_as_long_as_was_predicted(
     ttft: float, arrivals: list[tuple[int, Duration]]
@@ -156,7 +155,6 @@ def test_a_tenant_that_is_alone_waits_as_long_as_was_predicted(
     assert all(each.spare_ns <= 0 for each in server.late), "expired although it should have been served in time"
 
 
-@settings(max_examples=60)
 @given(
     weights=st.fixed_dictionaries({name: st.sampled_from([50, 100, 200]) for name in ("acme", "bolt", "coil")}),
     ttft=st.sampled_from([1, 3]),

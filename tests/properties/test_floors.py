@@ -6,7 +6,7 @@ time is counted by what engines are given: a place at a time, in predicted engin
 
 from dataclasses import dataclass, field, replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core.commands import Command, Dispatch
@@ -63,7 +63,6 @@ class Line:
                 self.served[each.service_class] = 0
 
 
-@settings(max_examples=30)
 @given(
     floor=st.sampled_from([1, 5, 10, 33, 50]),
     above=st.lists(prompts, min_size=1, max_size=4),
@@ -91,7 +90,6 @@ def test_a_head_is_served_within_its_cost_and_the_largest_by_its_floor(
         assert of_band, "nothing was served of the band"
 
 
-@settings(max_examples=30)
 @given(
     floors=st.tuples(st.sampled_from([5, 20, 40]), st.sampled_from([5, 20, 40])),
     sizes=st.lists(prompts, min_size=3, max_size=9),
@@ -111,7 +109,6 @@ def test_two_bands_with_floors_delay_each_other_by_one_step_at_most(floors: tupl
             assert floor * others <= 100 * (cost + line.cost_max) + 2 * floor * line.cost_max
 
 
-@settings(max_examples=30)
 @given(floor=st.sampled_from([5, 20, 50]), sizes=st.lists(prompts, min_size=1, max_size=5))
 def test_a_floor_is_no_more_than_a_floor(floor: int, sizes: list[int]) -> None:
     """What the band gets beside one that never ends is its share, but for a request at either end."""

@@ -4,7 +4,7 @@ from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.core import degradation
@@ -146,7 +146,6 @@ arrivals = st.tuples(st.sampled_from(sorted(PLANS)), st.sampled_from(sorted(CLAS
 steps = st.lists(st.tuples(st.lists(arrivals, min_size=1, max_size=4), st.integers(0, 1)), min_size=8, max_size=20)
 
 
-@settings(deadline=None, max_examples=30)
 @given(steps)
 def test_while_a_rank_is_refused_by_ladder_or_shedder_no_lower_one_is_let_in(
     steps: list[tuple[list[tuple[str, str]], int]],

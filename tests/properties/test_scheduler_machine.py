@@ -467,5 +467,7 @@ def late_word(request_id: str, number: int, kind: AttemptEnding | str) -> Event:
 # A failure takes a while to be made small, and what is found is worth it.
 TestScheduler = pytest.mark.timeout(600)(SchedulerMachine.TestCase)
 TestScheduler.settings = settings(
-    max_examples=100, stateful_step_count=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=settings.default.max_examples,
+    stateful_step_count=60,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -45,7 +45,7 @@ class Running:
         async with self.http.get(self.url + "/metrics") as answer:
             return read_metrics(await answer.read(), [name])[name].total
 
-    async def until(self, name: str, value: float, *, seconds_max: float = 2.0) -> None:
+    async def until(self, name: str, value: float, *, seconds_max: float = 30.0) -> None:
         async with asyncio.timeout(seconds_max):
             while await self.metric(name) != value:
                 await asyncio.sleep(0.01)

@@ -60,5 +60,5 @@ class Pool(RuleBasedStateMachine):
         assert 0 <= self.pool.free <= CAPACITY
 
 
-Pool.TestCase.settings = settings(max_examples=150, stateful_step_count=30)
+Pool.TestCase.settings = settings(max_examples=2 * settings.default.max_examples, stateful_step_count=30)
 TestPool = Pool.TestCase

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import hashlib
 from dataclasses import replace
@@ -38,6 +40,7 @@ def run(hash_seed: str) -> str:
     return done.stdout
 
 
+@pytest.mark.process
 def test_the_hash_seed_changes_nothing() -> None:
     first = run("1")
 

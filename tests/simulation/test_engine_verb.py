@@ -19,6 +19,7 @@ def test_the_command_line_knows_every_profile() -> None:
     assert sorted(NAMES) == sorted(PROFILES)
 
 
+@pytest.mark.process
 def test_an_engine_runs_as_a_process(tmp_path: Path) -> None:
     port, record = free_port(), tmp_path / "record.jsonl"
     command = [sys.executable, "-m", "headgate.cli.main", "engine", "--profile", "tiny", "--model", "small"]

@@ -11,7 +11,7 @@ from tests.simulation.plain_engine import Entry, PlainEngine
 from tests.simulation.workloads import PROFILES, a_profile, a_request, finish, played, scripts, tell
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(PROFILES, scripts())
 def test_leaping_gives_what_the_plain_loop_gives(profile: EngineProfile, script: list[Entry]) -> None:
     engine = SimulatedEngine(profile)
@@ -49,7 +49,7 @@ def disturb(engine: SimulatedEngine, now: Instant, kind: str) -> object:
     return None
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(PROFILES, scripts(), DISTURBANCES)
 def test_leaping_and_stepping_agree_at_any_moment(
     profile: EngineProfile, script: list[Entry], disturbances: list[tuple[int, str]]

@@ -1,7 +1,7 @@
 """Do faults that are drawn find the room that others leave?"""
 
 from random import Random
-from time import perf_counter
+from time import process_time
 
 from headgate.model.units import MINUTE, SECOND, Duration, EndpointId, Instant
 from headgate.simulation.virtual.faults import Place, RandomFaults, draw
@@ -61,7 +61,7 @@ def test_all_come_before_the_end_of_the_span() -> None:
 
 
 def test_thousands_without_room_are_drawn_all_the_same_and_soon() -> None:
-    began = perf_counter()
+    began = process_time()
 
     assert len(drawn(1, count=3000)) == 3000
-    assert perf_counter() - began < 20
+    assert process_time() - began < 20

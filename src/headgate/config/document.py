@@ -20,6 +20,7 @@ Tree = str | list["Tree"] | dict[str, "Tree"] | None
 PLACES_MAX = 500_000
 
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Loader = type[yaml.SafeLoader] | type[yaml.CSafeLoader]
 _TAG = "tag:yaml.org,2002:"
 _BARE_VARIABLE = re.compile(r"[:,\[]\s*(\$\{\w*\})")
 _TAGS_OF_TEXT = frozenset(_TAG + kind for kind in ("str", "int", "float", "bool", "timestamp", "value"))
@@ -32,10 +33,10 @@ class _Entry:
     value: yaml.Node
 
 
-def parse(text: str, report: Report) -> Tree:
+def parse(text: str, report: Report, *, loader: _Loader = LOADER) -> Tree:
     """The tree of the file; the report learns its lines. After broken YAML the report is wrong as a whole."""
     try:
-        root = cast("yaml.Node | None", yaml.compose(text, Loader=LOADER))  # pyright: ignore[reportUnknownMemberType]
+        root = cast("yaml.Node | None", yaml.compose(text, Loader=loader))  # pyright: ignore[reportUnknownMemberType]
     except yaml.YAMLError as error:
         report.lines = {(): _line_of(error)}
         report.problem((), _explained(error, text))

@@ -29,17 +29,20 @@ class SchedulerWord:
         session: "aiohttp.ClientSession",
         address: Callable[[], str | None],
         now: Callable[[], Instant],
+        *,
+        old_after_s: float = OLD_AFTER_S,
     ) -> None:
         """`address` is where whoever decides listens for operators, where that is another process and it is known."""
         self._session = session
         self._address = address
         self._now = now
+        self._old_after_s = old_after_s
         self._heard: tuple[Verdict, ...] = ()
         self._heard_at = float("-inf")
 
     def verdicts(self) -> Sequence[Verdict]:
         """Of the pools; none where nothing was heard of late."""
-        fresh = asyncio.get_running_loop().time() - self._heard_at < OLD_AFTER_S
+        fresh = asyncio.get_running_loop().time() - self._heard_at < self._old_after_s
         return self._heard if fresh and self._address() is not None else ()
 
     async def run(self) -> None:

@@ -4,6 +4,7 @@ Reading the clock twice around each event would be a good part of what it measur
 and counts for all: a prime, lest the events that always come in the same order fall into step with it.
 """
 
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Final
 
@@ -11,9 +12,10 @@ SAMPLED: Final = 17
 
 
 class DecideTime:
-    __slots__ = ("_passed", "total_ns")
+    __slots__ = ("_clock", "_passed", "total_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int] = perf_counter_ns) -> None:
+        self._clock = clock
         self._passed = 0
         self.total_ns = 0
         """Since the process started."""
@@ -24,8 +26,8 @@ class DecideTime:
         if self._passed < SAMPLED:
             return 0
         self._passed = 0
-        return perf_counter_ns()
+        return self._clock()
 
     def end(self, began: int) -> None:
         if began:
-            self.total_ns += SAMPLED * (perf_counter_ns() - began)
+            self.total_ns += SAMPLED * (self._clock() - began)

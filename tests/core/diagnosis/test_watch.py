@@ -5,13 +5,12 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.commands import Command
-from headgate.core.diagnosis import watch as watching
 from headgate.core.diagnosis.seconds_seen import Seen
 from headgate.core.diagnosis.watch import Watch
 from headgate.core.events import EndpointMeasured, Event, TimerFired
 from headgate.model.money import Bill, Cause, NanoUsd
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Promise
+from headgate.model.policy import Policy, Promise
 from headgate.model.units import ClassName, Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.model.usage import Usage, UsageSource
 from testing.builders import (
@@ -39,8 +38,8 @@ HURRIED = replace(INTERACTIVE, ttft_ns=lasting(1), tpot_ns=lasting(0.1))
 POLICY = a_policy(classes=(HURRIED, replace(BATCH, promise=Promise.COST)))
 
 
-def a_watch(policy=POLICY) -> Watch:  # pyright: ignore[reportMissingParameterType]
-    watch = Watch()
+def a_watch(policy: Policy = POLICY, **bounds: int) -> Watch:
+    watch = Watch(**bounds)
     for event in (policy_changed(policy), joined("e1"), readied("e1")):
         watch.saw(event, [], at(0))
     return watch
@@ -294,10 +293,8 @@ def test_an_endpoint_that_was_not_seen_to_join_is_followed_from_its_first_reques
     assert watch.endpoints[EndpointId("e7")].open == 1
 
 
-def test_no_more_is_followed_than_the_bounds_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "OPEN_MAX", 1)
-    monkeypatch.setattr(watching, "ENDPOINTS_MAX", 1)
-    watch = a_watch()
+def test_no_more_is_followed_than_the_bounds_allow() -> None:
+    watch = a_watch(open_max=1, endpoints_max=1)
     saw(watch, joined("e2"))
     saw(watch, arrived("a"), dispatch("a", "e3"))
     saw(watch, arrived("b"), dispatch("b", "e1"))

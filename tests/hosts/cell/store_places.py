@@ -20,7 +20,7 @@ from testing.processes import MissingPart
 from testing.stores import Sentinels, Server, made_certificates, redis, sentinels, valkey
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
-WAIT_SECONDS_MAX = 10.0
+WAIT_SECONDS_MAX = 30.0
 
 _numbers = count()
 

@@ -6,6 +6,8 @@ from collections.abc import Generator
 from pathlib import Path
 from zlib import crc32
 
+import pytest
+
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.shares import places_of
 from headgate.model.units import EndpointId
@@ -35,10 +37,11 @@ def without_a_part_of(url: str) -> str:
 
 
 async def answered(gateway: GatewayInLoop) -> int:
-    async with asyncio.timeout(5), gateway.post(chat()) as answer:
+    async with asyncio.timeout(30), gateway.post(chat()) as answer:
         return answer.status
 
 
+@pytest.mark.process
 async def test_an_island_without_a_part_of_an_endpoint_can_ask_it_when_it_returns(tmp_path: Path) -> None:
     with a_redis() as server:
         server.kill()

@@ -21,13 +21,14 @@ from headgate.core.events import (
 from headgate.hosts.cell.host import CellHost, LeaderWatch
 from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.protocol.views import Mode, Standing
+from headgate.hosts.cell.timing import USUAL_TIMING, Timing
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import ClassName, EndpointId, ModelName, PoolName, RequestId, TenantId
+from headgate.model.units import SECOND, ClassName, Duration, EndpointId, ModelName, PoolName, RequestId, TenantId
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
 POOL, ENDPOINT = PoolName("p"), EndpointId("p/e")
@@ -37,6 +38,14 @@ POLICY = Policy(
     pools=(Pool(POOL),),
     models=(Model(ModelName("m"), (POOL,)),),
 )
+
+PATIENT = Timing(
+    start_within_ns=Duration(20 * SECOND),
+    answer_ns_max=Duration(20 * SECOND),
+    island_after_ns=Duration(40 * SECOND),
+    lease_ns=Duration(20 * SECOND),
+)
+"""A machine on which much else runs may stop a test for longer than a cell waits for its members."""
 
 
 class Watcher:
@@ -65,7 +74,7 @@ class Member:
     async def serve(self, name: str) -> tuple[Dispatch, End]:
         """One request from its arrival to its end."""
         line = self.host.open(a_ticket(name), lambda _: None)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             order = await line.next()
             assert isinstance(order, Dispatch)
             self.host.tell(FirstToken(order.request_id, order.attempt))
@@ -80,10 +89,20 @@ def a_ticket(name: str) -> Ticket:
     return Ticket(RequestId(name), Api.CHAT, ModelName("m"), TenantId("t"), stream=True, prompt_bytes=100)
 
 
-def a_member(server: FakeServer, name: str, *, candidate: bool = True, incarnation: int = 1) -> Member:
+def a_member(
+    server: FakeServer, name: str, *, candidate: bool = True, incarnation: int = 1, timing: Timing = PATIENT
+) -> Member:
     clock, watcher, of_scheduler = SystemClock(), Watcher(), Watcher()
     watching = (of_scheduler, LeaderWatch([watcher]))
-    node = Node(name, incarnation, clock.now(), lambda: f"id of {name}", candidate=candidate, observers=watching)
+    node = Node(
+        name,
+        incarnation,
+        clock.now(),
+        lambda: f"id of {name}",
+        candidate=candidate,
+        observers=watching,
+        timing=timing,
+    )
     duties: list[bool] = []
     agreed: list[str] = []
     faults: list[BaseException] = []
@@ -95,9 +114,9 @@ def a_member(server: FakeServer, name: str, *, candidate: bool = True, incarnati
 
 
 @asynccontextmanager
-async def a_cell(server: FakeServer, *names: str) -> AsyncIterator[list[Member]]:
+async def a_cell(server: FakeServer, *names: str, timing: Timing = PATIENT) -> AsyncIterator[list[Member]]:
     """The first of them is the scheduler."""
-    members = [a_member(server, name, candidate=not at) for at, name in enumerate(names)]
+    members = [a_member(server, name, candidate=not at, timing=timing) for at, name in enumerate(names)]
     for member in members:
         member.host.start()
     first = members[0].host
@@ -111,7 +130,7 @@ async def a_cell(server: FakeServer, *names: str) -> AsyncIterator[list[Member]]
         assert member.faults == []
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -138,9 +157,10 @@ async def test_each_gateway_counts_its_own_requests_and_the_scheduler_sees_all()
         assert other.of_scheduler.seen == []
 
 
+@pytest.mark.timing
 async def test_only_the_scheduler_looks_at_the_engines_and_an_island_for_itself() -> None:
     server = FakeServer()
-    async with a_cell(server, "a", "b") as (scheduler, other):
+    async with a_cell(server, "a", "b", timing=USUAL_TIMING) as (scheduler, other):
         assert (scheduler.duties, other.duties) == ([True], [])
         await until(lambda: other.host.ready_endpoints() == [ENDPOINT])
 
@@ -155,7 +175,7 @@ async def test_only_the_scheduler_looks_at_the_engines_and_an_island_for_itself(
 
 async def test_a_request_that_comes_while_the_store_is_away_is_served_by_the_island() -> None:
     server = FakeServer()
-    async with a_cell(server, "a", "b") as (_, other):
+    async with a_cell(server, "a", "b", timing=USUAL_TIMING) as (_, other):
         await until(lambda: other.host.ready_endpoints() == [ENDPOINT])
         server.kill()
 
@@ -171,7 +191,9 @@ async def test_a_request_that_comes_while_the_store_is_away_is_served_by_the_isl
 async def test_a_policy_comes_into_force_when_all_have_read_it() -> None:
     async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
         scheduler.host.stage("second")
-        await asyncio.sleep(0.3)
+        # Both have heard of each other since.
+        await scheduler.serve("r1")
+        await other.serve("r2")
         assert (scheduler.agreed, other.agreed) == ([], [])
 
         other.host.stage("second")
@@ -191,7 +213,7 @@ async def test_a_scheduler_that_resigns_is_followed_by_another_before_its_lease_
 
         scheduler.host.resign()
 
-        await until(lambda: third.host.leads, seconds=0.5)
+        await until(lambda: third.host.leads, seconds=15)
         await scheduler.serve("r1")
         await other.serve("r2")
         await scheduler.host.leave()

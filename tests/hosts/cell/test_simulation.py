@@ -13,28 +13,25 @@ from headgate.hosts.cell.leader.election import Election
 from headgate.hosts.cell.member import island, member, rules
 from headgate.hosts.cell.protocol import link
 from headgate.model.units import Duration, Instant
+from testing.cell_world.checks import Findings
 from testing.cell_world.world import World
 
-SEEDS = 100
+SEEDS = 12
 """A first look; `just sim-cell` looks at thousands."""
-PARTS = 4
-"""They are looked at in so many parts, each a test of its own, so that they run beside each other."""
 BROKEN_SEEDS = 300
 """Among so many, one shows that a machine is broken."""
 
 
-@pytest.mark.parametrize("part", range(PARTS))
-def test_no_seed_breaks_a_promise(part: int) -> None:
-    for seed in range(1 + part, SEEDS + 1, PARTS):
-        findings = World(seed).run()
-        assert findings.violations == [], f"just sim-cell --seed {seed} --trace"
+def test_seeds_with_many_faults_break_no_promise() -> None:
+    findings = {seed: World(seed).run() for seed in range(1, SEEDS + 1)}
+
+    assert [f"just sim-cell --seed {seed} --trace" for seed, each in findings.items() if each.violations] == []
+    _check_that_much_went_wrong(list(findings.values()))
 
 
-def test_the_seeds_bring_about_what_they_are_for() -> None:
-    findings = [World(seed).run() for seed in range(1, 25)]
-
-    assert sum(each.islands for each in findings) > 10
-    assert sum(each.epochs for each in findings) > 30
+def _check_that_much_went_wrong(findings: list[Findings]) -> None:
+    assert sum(each.islands for each in findings) > 6
+    assert sum(each.epochs for each in findings) > 15
     ended = [story.ended for each in findings for story in each.stories.values()]
     assert 2 * ended.count("completed") > len(ended)
     assert max(each.worst_percent for each in findings) > 100
@@ -50,6 +47,7 @@ def test_a_seed_is_the_same_run_to_the_byte() -> None:
     assert trace_of(7) == trace_of(7)
 
 
+@pytest.mark.process
 def test_it_is_the_same_under_any_hash_seed() -> None:
     script = "from tests.hosts.cell.test_simulation import *; print(hashlib.sha256(trace_of(11).encode()).hexdigest())"
     digests = {
@@ -66,7 +64,7 @@ def test_it_is_the_same_under_any_hash_seed() -> None:
     assert digests == {hashlib.sha256(trace_of(11).encode()).hexdigest()}
 
 
-# What would be seen if a machine were broken
+# What would be seen if a machine were broken: methods are replaced on purpose, to show that the simulation finds it.
 
 
 def start_any_grant(patch: pytest.MonkeyPatch) -> None:
@@ -148,27 +146,28 @@ def tell_nobody_of_new_rules(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "broken",
+    ("broken", "seed"),
     [
-        start_any_grant,
-        follow_anybody,
-        believe_in_the_lease_for_ever,
-        never_send_again,
-        take_in_repetitions,
-        keep_no_share,
-        miss_nobody,
-        take_all_as_an_island,
-        forget_what_runs_as_an_island,
-        wait_for_no_reports,
-        cover_nothing,
-        go_by_rules_when_they_are_read,
-        ask_nobody_before_rules_change,
-        tell_nobody_of_new_rules,
+        (start_any_grant, 78),
+        (follow_anybody, 21),
+        (believe_in_the_lease_for_ever, 19),
+        (never_send_again, 5),
+        (take_in_repetitions, 7),
+        (keep_no_share, 7),
+        (miss_nobody, 36),
+        (take_all_as_an_island, 1),
+        (forget_what_runs_as_an_island, 3),
+        (wait_for_no_reports, 1),
+        (cover_nothing, 1),
+        (go_by_rules_when_they_are_read, 5),
+        (ask_nobody_before_rules_change, 18),
+        (tell_nobody_of_new_rules, 5),
     ],
 )
 def test_a_broken_machine_is_found(
-    broken: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+    broken: Callable[[pytest.MonkeyPatch], None], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By this seed, the first that shows it; where the simulation has changed since, by another."""
     broken(monkeypatch)
 
-    assert any(World(seed).run().violations for seed in range(1, BROKEN_SEEDS))
+    assert any(World(each).run().violations for each in (seed, *range(1, BROKEN_SEEDS)))

@@ -295,7 +295,7 @@ def test_a_class_heard_of_late_was_not_queued_before() -> None:
 
 
 @given(count=st.integers(0, 4 * SAMPLES_MAX))
-@settings(max_examples=10)
+@settings(max_examples=settings.default.max_examples // 3)
 def test_samples_stay_at_even_distances_however_many_there_are(count: int) -> None:
     course = Course(endpoints=1)
     for number in range(1, count + 1):
@@ -332,6 +332,7 @@ def run(program: str, hash_seed: str) -> str:
     return done.stdout
 
 
+@pytest.mark.process
 def test_the_hash_seed_changes_no_byte() -> None:
     first = run(PROGRAM, "0")
 

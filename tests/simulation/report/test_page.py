@@ -177,6 +177,7 @@ sys.stdout.write(page(a_full_report(3)))
 """
 
 
+@pytest.mark.process
 def test_the_hash_seed_changes_no_byte_of_the_page() -> None:
     first = run(PROGRAM, "0")
 
@@ -199,10 +200,12 @@ except ChartsMissing as missing:
 """
 
 
+@pytest.mark.process
 def test_without_matplotlib_the_next_step_is_told() -> None:
     assert "pip install matplotlib" in run(WITHOUT_MATPLOTLIB, "0")
 
 
+@pytest.mark.process
 def test_only_a_page_loads_matplotlib() -> None:
     program = "import sys, headgate.simulation.report.page; print('matplotlib' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], cwd=Path.cwd(), capture_output=True, text=True, check=True)

@@ -1,13 +1,14 @@
 """Do the published traces become the requests that were measured, with their prefixes and tenants?"""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND, Duration
-from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS
+from headgate.simulation.workload.arrival import PREFIX_BLOCK_TOKENS, Arrival
 from headgate.simulation.workload.traffic import TraceTraffic, Traffic, arrivals, client_shares, span_ns
 
 ALL = (("all", 1.0),)
@@ -32,9 +33,15 @@ def overload(traces: Path, speed_up: float) -> list[Traffic]:
     ]
 
 
+@cache
+def overload_requests(traces: Path, speed_up: float) -> tuple[Arrival, ...]:
+    """Drawn once: reading both traces takes a while."""
+    return tuple(arrivals(overload(traces, speed_up), seed=1))
+
+
 def test_the_overload_workload_has_28185_requests_in_439_seconds_at_8(traces: Path) -> None:
     traffic = overload(traces, 8)
-    requests = list(arrivals(traffic, seed=1))
+    requests = overload_requests(traces, 8)
     moments = [each.at for each in requests]
 
     assert len(requests) == 28_185
@@ -45,7 +52,7 @@ def test_the_overload_workload_has_28185_requests_in_439_seconds_at_8(traces: Pa
 
 
 def test_the_overload_workload_has_the_labels_that_the_policy_names(traces: Path) -> None:
-    requests = list(arrivals(overload(traces, 8), seed=1))
+    requests = overload_requests(traces, 8)
     code = [each for each in requests if each.service_class == "code"]
     conversations = [each for each in requests if each.service_class != "code"]
     largest, share = client_shares(traces / "lmsys_arena_27clients.csv")[0]
@@ -66,7 +73,7 @@ def test_the_overload_workload_offers_the_load_that_the_policy_names(
 ) -> None:
     traffic, engine = overload(traces, speed_up), PROFILES[profile]
     work_ps = 0.0
-    for each in arrivals(traffic, seed=1):
+    for each in overload_requests(traces, speed_up):
         per_token_ps = engine.decode_sequence_ps + engine.step_ps / 96
         kv_ps = engine.kv_token_ps * (each.prompt_tokens + each.output_tokens / 2)
         work_ps += engine.prefill_token_ps * each.prompt_tokens + each.output_tokens * (per_token_ps + kv_ps)
@@ -76,7 +83,7 @@ def test_the_overload_workload_offers_the_load_that_the_policy_names(
 
 
 def test_only_labels_depend_on_the_seed(traces: Path) -> None:
-    one, other = (list(arrivals(overload(traces, 8), seed=seed)) for seed in (1, 2))
+    one, other = overload_requests(traces, 8), list(arrivals(overload(traces, 8), seed=2))
 
     assert [(each.at, each.prompt_tokens, each.output_tokens) for each in one] == [
         (each.at, each.prompt_tokens, each.output_tokens) for each in other

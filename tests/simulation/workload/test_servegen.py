@@ -149,19 +149,22 @@ def test_the_span_is_what_was_asked_for_or_the_whole_file(traces: Path) -> None:
     assert span_ns([traffic(traces, start_ns=22 * HOUR, length_ns=5 * HOUR)]) == 2 * HOUR
 
 
-def test_a_day_of_a_million_is_a_stream_in_the_order_of_time(traces: Path) -> None:
-    day = 24 * HOUR
-    requests = arrivals([traffic(traces, "m-large", start_ns=day, length_ns=day, keep=0.0553426)], seed=1)
+@pytest.mark.parametrize(
+    ("count_most", "tenants_min"), [(50_000, 60), pytest.param(1_000_000, 96, marks=pytest.mark.nightly)]
+)
+def test_a_day_is_a_stream_in_the_order_of_time(traces: Path, count_most: int, tenants_min: int) -> None:
+    day, keep = 24 * HOUR, 0.0553426 * count_most / 1_000_000
+    requests = arrivals([traffic(traces, "m-large", start_ns=day, length_ns=day, keep=keep)], seed=1)
     count, last, tenants = 0, 0, set[str]()
     for each in requests:
         assert each.at >= last
         count, last = count + 1, each.at
         tenants.add(each.tenant)
 
-    assert count == pytest.approx(1_000_000, abs=100)
-    assert day - 2 * SECOND < last < day
+    assert count == pytest.approx(count_most, rel=0.01)
+    assert day - 60 * SECOND < last < day
     # On this day 97 clients send; of the least, with 12 requests, a twentieth may be none.
-    assert len(tenants) in {96, 97}
+    assert tenants_min <= len(tenants) <= 97
 
 
 # ---------------------------------------------------------------------------------------------------- small files

@@ -6,6 +6,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from headgate.model.units import SECOND, Duration
 from headgate.simulation.workload.traffic import PoissonTraffic, TraceTraffic, Traffic, Uniform, arrivals, span_ns
 
@@ -73,6 +75,7 @@ def test_the_span_is_the_longest(tmp_path: Path) -> None:
     assert span_ns([POISSON, own_trace(tmp_path)]) == 10 * SECOND
 
 
+@pytest.mark.process
 def test_any_hash_seed_gives_the_same_bytes(traces: Path) -> None:
     program = """if True:
         import sys

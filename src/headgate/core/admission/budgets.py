@@ -175,9 +175,11 @@ class Budgets:
         "_units",
         "_units_matter",
         "news",
+        "units_max",
     )
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, *, units_max: int = UNITS_MAX) -> None:
+        self.units_max = units_max
         self._tallies: dict[tuple[str, Period], _Tally] = {}
         self._scopes: dict[str, _Scope] = {}
         """The same by their scopes."""
@@ -470,7 +472,7 @@ class Budgets:
         unit = self._units.pop(key, None)
         if unit is None:
             unit = _Unit()
-            if len(self._units) >= UNITS_MAX:
+            if len(self._units) >= self.units_max:
                 del self._units[next(iter(self._units))]
         self._units[key] = unit
         return unit

@@ -113,9 +113,21 @@ def _key(request_id: RequestId, attempt: int) -> _Key:
 
 
 class Watch:
-    __slots__ = ("_attempts", "_homes", "_open", "_tell", "classes", "endpoints", "pools")
+    __slots__ = (
+        "_attempts",
+        "_endpoints_max",
+        "_homes",
+        "_open",
+        "_open_max",
+        "_tell",
+        "classes",
+        "endpoints",
+        "pools",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, *, open_max: int = OPEN_MAX, endpoints_max: int = ENDPOINTS_MAX) -> None:
+        self._open_max = open_max
+        self._endpoints_max = endpoints_max
         self.pools: dict[PoolName, PoolSeen] = {}
         self.classes: dict[ClassName, ServiceClass] = {}
         self.endpoints: dict[EndpointId, EndpointSeen] = {}
@@ -169,7 +181,7 @@ class Watch:
             ticket.completion_ns_left if ticket.first_token_ns_left is None else ticket.first_token_ns_left,
         )
         _asked(request, pool)
-        if len(self._open) < OPEN_MAX:
+        if len(self._open) < self._open_max:
             self._open[ticket.request_id] = request
 
     def _sent(self, dispatch: Dispatch, now: Instant) -> None:
@@ -189,7 +201,7 @@ class Watch:
         seen.waited_ns += dispatch.waited_ns
         endpoint = self.endpoints.get(dispatch.endpoint_id)
         if endpoint is None:
-            if len(self.endpoints) >= ENDPOINTS_MAX:
+            if len(self.endpoints) >= self._endpoints_max:
                 return
             endpoint = self.endpoints[dispatch.endpoint_id] = EndpointSeen(dispatch.endpoint_id, dispatch.pool, now)
         if request.stream:
@@ -332,7 +344,7 @@ class Watch:
 
     def _joined(self, event: EndpointJoined, now: Instant) -> None:
         endpoint = event.endpoint
-        if endpoint.id not in self.endpoints and len(self.endpoints) < ENDPOINTS_MAX:
+        if endpoint.id not in self.endpoints and len(self.endpoints) < self._endpoints_max:
             self.endpoints[endpoint.id] = EndpointSeen(endpoint.id, endpoint.pool, now)
 
     def _readied(self, event: EndpointReadied, now: Instant) -> None:

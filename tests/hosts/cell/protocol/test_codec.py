@@ -114,9 +114,8 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
     assert decoded_snapshot(encoded_snapshot(snapshot)) == snapshot
 
 
-def test_what_is_too_large_for_one_entry_becomes_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "ENTRY_BYTES_MAX", 1_000)
-    parts = list(encoded(a_member_entry(*FROM_MEMBER)))
+def test_what_is_too_large_for_one_entry_becomes_several() -> None:
+    parts = list(encoded(a_member_entry(*FROM_MEMBER), bytes_max=1_000))
 
     assert len(parts) > 1
     assert max(len(part) for part in parts) <= 1_000
@@ -127,20 +126,18 @@ def test_what_is_too_large_for_one_entry_becomes_several(monkeypatch: pytest.Mon
     ]
 
 
-def test_a_message_of_a_scheduler_is_split_likewise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "ENTRY_BYTES_MAX", 700)
-    parts = list(encoded(a_scheduler_entry(*FROM_SCHEDULER)))
+def test_a_message_of_a_scheduler_is_split_likewise() -> None:
+    parts = list(encoded(a_scheduler_entry(*FROM_SCHEDULER), bytes_max=700))
 
     assert len(parts) > 1
     assert [each for part in parts for _, each in scheduler_entry(part).messages] == list(FROM_SCHEDULER)
 
 
-def test_an_entry_beyond_the_bound_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_beyond_the_bound_is_not_read() -> None:
     (written,) = encoded(a_member_entry(*FROM_MEMBER))
-    monkeypatch.setattr(codec, "ENTRY_BYTES_MAX", len(written) - 1)
 
     with pytest.raises(Unintelligible, match="bytes"):
-        member_entry(written)
+        member_entry(written, bytes_max=len(written) - 1)
 
 
 @pytest.mark.parametrize("written", [b"", b"\x00", b"not an entry", b"\x92\x80\x90", b"\x91" * 1_000_000])

@@ -8,8 +8,10 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,33 +20,44 @@ from headgate.hosts.cell.protocol.messages import Epoch, Lease, Snapshots
 from headgate.hosts.cell.protocol.store import Parcel
 from headgate.hosts.cell.redis.entries import INBOX_ENTRIES_MAX, OUTBOX_ENTRIES_MAX, OUTBOX_EXPIRES_S
 from headgate.hosts.cell.redis.intake import TRIM_ENTRIES
+from headgate.hosts.cell.redis.store import PAUSE_S_MAX
 from headgate.model.units import SECOND, Duration, Instant
-from testing.stores import Sentinels
 from tests.hosts.cell.store_places import Member, StorePlace, sentinel_set, store_place, until
 
-ALL = ("fake", "redis", "valkey", "tls", "sentinel")
-HURT = ("fake", "redis", "valkey")
+SHARED = [pytest.param(kind, marks=pytest.mark.process) for kind in ("redis", "valkey", "tls", "sentinel")]
+OWN = [pytest.param(f"own {kind}", id=kind, marks=pytest.mark.process) for kind in ("redis", "valkey")]
 HOUR = Duration(3_600 * SECOND)
 NODE_ENTRIES = 100
 """Streams are trimmed by whole nodes, which hold so many entries."""
 
-every = pytest.mark.parametrize("place", ALL, indirect=True)
-hurt = pytest.mark.parametrize("place", HURT, indirect=True)
+every = pytest.mark.parametrize("place", ["fake", *SHARED], indirect=True)
+hurt = pytest.mark.parametrize("place", ["fake", *OWN], indirect=True)
+real = pytest.mark.parametrize("place", OWN, indirect=True)
 
 
 @pytest.fixture(scope="module")
-def the_sentinels() -> Generator[Sentinels]:
-    with sentinel_set(password="open-sesame") as these:
-        yield these
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Callable[[str], Any]]:
+    """The servers of each kind, started once; every test has a cell of its own in them."""
+    with contextlib.ExitStack() as stack:
+
+        @cache
+        def of(kind: str) -> Any:
+            if kind == "sentinel":
+                return stack.enter_context(sentinel_set(password="open-sesame"))
+            return stack.enter_context(store_place(kind, tmp_path_factory.mktemp(kind))).server
+
+        yield of
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[StorePlace]:
-    if request.param == "sentinel":
-        yield StorePlace("sentinel", request.getfixturevalue("the_sentinels"))
-    else:
-        with store_place(request.param, tmp_path) as made:
+def place(request: pytest.FixtureRequest, shared: Callable[[str], Any], tmp_path: Path) -> Generator[StorePlace]:
+    """A store of the test's own may be hurt, and its keys counted."""
+    kind = request.param.removeprefix("own ")
+    if kind == "fake" or kind != request.param:
+        with store_place(kind, tmp_path) as made:
             yield made
+    else:
+        yield StorePlace(kind, shared(kind))
 
 
 def a_claim(number: int, epoch_id: str, lasts_ns: int = HOUR, instead_of: Epoch | None = None) -> Claim:
@@ -145,7 +158,7 @@ async def test_what_is_under_way_when_a_store_is_stopped_arrives(place: StorePla
 @every
 async def test_claims_are_answered_as_the_pure_function_says(place: StorePlace) -> None:
     chance = random.Random(8)
-    for sequence in range(20):
+    for sequence in range(20 if place.kind == "fake" else 6):
         chapter = StorePlace(place.kind, place.server)
         if place.kind == "fake":
             place.server.restart(empty=True)
@@ -177,15 +190,15 @@ async def _claims_agree(a: Member, chance: random.Random, what: str) -> None:
 async def test_a_lease_lasts_by_the_stores_own_clock(place: StorePlace) -> None:
     async with place.member("a") as a, place.member("b") as b:
         await until(lambda: a.store.free and b.store.free, "both are there")
-        await a.send(Parcel(claim=a_claim(1, "a", Duration(SECOND // 2))))
         began = time.monotonic()
+        await a.send(Parcel(claim=a_claim(1, "a", Duration(SECOND // 2))))
         await b.send(Parcel(claim=a_claim(2, "b")))
-        assert b.told.leases[-1][1] == a.told.leases[-1][1]
         while b.told.leases[-1][1].epoch.id != "b":
+            await asyncio.sleep(0.01)
             await b.send(Parcel(claim=a_claim(2, "b")))
-            assert time.monotonic() - began < 5
+            assert time.monotonic() - began < 30
 
-        assert time.monotonic() - began > 0.3
+        assert time.monotonic() - began > 0.4
 
 
 @every
@@ -243,7 +256,7 @@ async def test_who_gives_up_in_a_parcel_has_written_its_snapshot_before(place: S
 # What stays in the store
 
 
-@pytest.mark.parametrize("place", ["redis", "valkey"], indirect=True)
+@real
 async def test_what_was_read_is_trimmed_away(place: StorePlace) -> None:
     async with place.member("a") as a, place.member("b") as b:
         await until(lambda: a.store.free and b.store.free, "both are there")
@@ -262,7 +275,7 @@ async def test_what_was_read_is_trimmed_away(place: StorePlace) -> None:
         assert max(lengths) <= NODE_ENTRIES + TRIM_ENTRIES, lengths
 
 
-@pytest.mark.parametrize("place", ["redis", "valkey"], indirect=True)
+@real
 async def test_what_nobody_reads_is_bounded_and_outboxes_expire(place: StorePlace) -> None:
     async with place.member("a") as a:
         for _ in range(4):
@@ -332,13 +345,13 @@ async def test_a_killed_store_is_noticed_at_once_and_taken_up_again(place: Store
     async with place.member("a") as a:
         await until(lambda: a.store.free, "it is there")
         await place.befall("kill")
-        await until(lambda: not a.store.up, "it is away", 2)
+        await until(lambda: not a.store.up, "it is away")
         assert not a.store.free
-        await until(lambda: a.store.problem is not None and "start it" in a.store.problem, "it says why", 2)
+        await until(lambda: a.store.problem is not None and "start it" in a.store.problem, "it says why")
         assert a.told.changes[-1] == (False, a.store.problem)
 
         await place.befall("restart")
-        took = await until(lambda: a.store.free, "it is back", 5)
+        took = await until(lambda: a.store.free, "it is back")
         print(f"{place.kind}: back {took * 1000:.0f} ms after it answers")
         assert (a.told.changes[-1], a.store.problem) == ((True, None), None)
         await a.send(Parcel(outboxes=[("a", b"to myself")]))
@@ -350,19 +363,19 @@ async def test_a_paused_store_is_left_alone_and_its_return_noticed(place: StoreP
     async with place.member("a") as a, place.member("b") as b:
         await until(lambda: a.store.free and b.store.free, "both are there")
         await place.befall("pause")
+        began = time.monotonic()
         a.store.send(Parcel(outboxes=[("b", b"held up")]))
-        took = await until(lambda: not a.store.up, "it is away", 3)
-        assert took > 0.4
+        await until(lambda: not a.store.up, "it is away")
+        assert time.monotonic() - began > 0.4
         assert a.store.timeouts >= 1
         assert a.store.problem is not None
         assert "paused" in a.store.problem
-        await asyncio.sleep(1.5)
+        await until(lambda: a.store.timeouts >= (1 if place.kind == "fake" else 2), "it was tried again in vain")
         assert not a.store.free
 
         await place.befall("resume")
-        took = await until(lambda: a.store.free and b.store.free, "it is back", 3)
+        took = await until(lambda: a.store.free and b.store.free, "it is back")
         print(f"{place.kind}: back {took * 1000:.0f} ms after it goes on")
-        assert took < 1.0
         await a.send(Parcel(outboxes=[("b", b"after")]))
         await until(lambda: b.told.outbox[-1:] == [b"after"], "it arrives")
         assert b.told.outbox in ([b"after"], [b"held up", b"after"])
@@ -373,10 +386,11 @@ async def test_nothing_grows_while_the_store_is_away(place: StorePlace) -> None:
     async with place.member("a") as a:
         await until(lambda: a.store.free, "it is there")
         await place.befall("kill")
-        await until(lambda: not a.store.up, "it is away", 2)
-        await asyncio.sleep(0.3)
+        await until(lambda: not a.store.up, "it is away")
+        await until(lambda: "start it" in (a.store.problem or ""), "it says why")
         tasks, changes = len(asyncio.all_tasks()), len(a.told.changes)
-        await asyncio.sleep(1.0)
+        # After some attempts to connect the pause between them grows no more; the fake makes none.
+        await until(lambda: getattr(a.store, "_pause_s", PAUSE_S_MAX) == PAUSE_S_MAX, "it was tried some times")
 
         assert len(asyncio.all_tasks()) <= tasks + 4
         assert len(a.told.changes) == changes
@@ -388,7 +402,7 @@ async def test_a_store_may_be_stopped_while_it_is_away(place: StorePlace) -> Non
     async with place.member("a") as a:
         await until(lambda: a.store.free, "it is there")
         await place.befall("kill")
-        await until(lambda: not a.store.up, "it is away", 2)
+        await until(lambda: not a.store.up, "it is away")
         began = time.monotonic()
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     assert not a.store.free

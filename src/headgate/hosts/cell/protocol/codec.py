@@ -47,17 +47,17 @@ class Unintelligible(Exception):
     """These bytes are not an entry that this version reads."""
 
 
-def encoded(entry: MemberEntry | SchedulerEntry) -> Iterator[bytes]:
+def encoded(entry: MemberEntry | SchedulerEntry, *, bytes_max: int = ENTRY_BYTES_MAX) -> Iterator[bytes]:
     """The entry; several where one would be too large."""
     messages = [(age_ns, type(each).__name__, each) for age_ns, each in entry.messages]
     written = _ENCODER.encode((entry.head, messages))
-    if len(written) <= ENTRY_BYTES_MAX:
+    if len(written) <= bytes_max:
         yield written
         return
     half = len(entry.messages) // 2
     assert half, "a single message is larger than an entry may be; its sender must bound what it puts into one"
-    yield from encoded(_part(entry, 0, half))
-    yield from encoded(_part(entry, half, len(entry.messages)))
+    yield from encoded(_part(entry, 0, half), bytes_max=bytes_max)
+    yield from encoded(_part(entry, half, len(entry.messages)), bytes_max=bytes_max)
 
 
 def _part(entry: MemberEntry | SchedulerEntry, start: int, end: int) -> MemberEntry | SchedulerEntry:
@@ -66,9 +66,9 @@ def _part(entry: MemberEntry | SchedulerEntry, start: int, end: int) -> MemberEn
     return SchedulerEntry(replace(entry.head, first=entry.head.first + start), entry.messages[start:end])
 
 
-def member_entry(written: bytes) -> MemberEntry:
+def member_entry(written: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> MemberEntry:
     try:
-        head, messages = _frame(written)
+        head, messages = _frame(written, bytes_max)
         read = _MEMBER_HEADS.decode(head)
         _check(read.version)
         return MemberEntry(
@@ -80,7 +80,7 @@ def member_entry(written: bytes) -> MemberEntry:
 
 def scheduler_entry(written: bytes) -> SchedulerEntry:
     try:
-        head, messages = _frame(written)
+        head, messages = _frame(written, ENTRY_BYTES_MAX)
         read = _SCHEDULER_HEADS.decode(head)
         _check(read.version)
         return SchedulerEntry(
@@ -105,9 +105,9 @@ def decoded_snapshot(written: bytes) -> Snapshot:
     return snapshot
 
 
-def _frame(written: bytes) -> _Frame:
-    if len(written) > ENTRY_BYTES_MAX:
-        raise Unintelligible(f"an entry of {len(written)} bytes; at most {ENTRY_BYTES_MAX} are read")
+def _frame(written: bytes, bytes_max: int) -> _Frame:
+    if len(written) > bytes_max:
+        raise Unintelligible(f"an entry of {len(written)} bytes; at most {bytes_max} are read")
     return _FRAMES.decode(written)
 
 

@@ -37,10 +37,14 @@ PROMPT_S_MAX: Final = 0.1
 _AGAIN_S: Final = 0.05
 _TRIES: Final = 5
 
+LookUp = Callable[..., Coroutine[Any, Any, list[Any]]]
+
 
 class Connector:
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, look_up: LookUp | None = None) -> None:
+        """`look_up` finds the addresses of a host; the event loop does where it is not given."""
         self.place = place
+        self._look_up = look_up
         self._silence_s = SILENCE_S_MAX if place.master is None else REPLACEABLE_S_MAX
         self._tls: ssl.SSLContext | None = None
         self._lookups: dict[str, asyncio.Future[list[Any]]] = {}
@@ -150,8 +154,8 @@ class Connector:
         """One at a time for each name, shared by all who ask meanwhile."""
         lookup = self._lookups.get(host)
         if lookup is None:
-            loop = asyncio.get_running_loop()
-            lookup = asyncio.ensure_future(loop.getaddrinfo(host, None, type=socket.SOCK_STREAM))
+            look_up = self._look_up or asyncio.get_running_loop().getaddrinfo
+            lookup = asyncio.ensure_future(look_up(host, None, type=socket.SOCK_STREAM))
             self._lookups[host] = lookup
             lookup.add_done_callback(lambda done: _forget(self._lookups, host, done))
         try:

@@ -68,7 +68,15 @@ class CellMember(NamedTuple):
 
 class Registry:
     def __init__(
-        self, url: str, *, cell: str, member: str, admin: Callable[[], tuple[str, int]], leads: Callable[[], bool]
+        self,
+        url: str,
+        *,
+        cell: str,
+        member: str,
+        admin: Callable[[], tuple[str, int]],
+        leads: Callable[[], bool],
+        every_s: float = EVERY_S,
+        expires_s: int = EXPIRES_S,
     ) -> None:
         """`admin` is where this process listens for operators; `leads` whether it is the scheduler at the moment."""
         self._connector = Connector(place_of(url))
@@ -76,6 +84,8 @@ class Registry:
         self._member = member
         self._admin = admin
         self._leads = leads
+        self._every_s = every_s
+        self._expires_s = expires_s
         self._wire: Wire | None = None
         self._known: tuple[CellMember, ...] = ()
         self._heard_at = float("-inf")
@@ -83,7 +93,7 @@ class Registry:
 
     def members(self) -> list[CellMember]:
         """Those that were heard of in the last seconds, this one among them, by their names."""
-        fresh = time.monotonic() - self._heard_at < EXPIRES_S
+        fresh = time.monotonic() - self._heard_at < self._expires_s
         return list(self._known) if fresh else []
 
     async def run(self) -> None:
@@ -91,7 +101,7 @@ class Registry:
         try:
             while True:
                 await self._tell(present=True)
-                await asyncio.sleep(EVERY_S)
+                await asyncio.sleep(self._every_s)
         finally:
             # While the store is away there is nobody to tell; what stands there expires.
             if self.members():
@@ -116,7 +126,7 @@ class Registry:
 
     def _command(self, wire: Wire, *, present: bool) -> Command:
         value = f"{int(self._leads())} {self._address(wire.local_host)}" if present else ""
-        return ("EVAL", _SCRIPT, 1, self._key, self._member, value, EXPIRES_S * 1_000, MEMBERS_MAX)
+        return ("EVAL", _SCRIPT, 1, self._key, self._member, value, self._expires_s * 1_000, MEMBERS_MAX)
 
     def _address(self, local_host: str | None) -> str:
         """Where others reach this process. `local_host` is None where the store is a file of this machine."""
