@@ -13,7 +13,7 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 FUNCTION_LINES_MAX = 70
@@ -45,8 +45,8 @@ NOT_TO_BE_NAMED = re.compile(
 )
 
 
-def complaints(root: Path) -> Iterator[str]:
-    for name in files_of(root):
+def complaints(root: Path, names: Iterable[str]) -> Iterator[str]:
+    for name in names:
         path = root / name
         yield from name_complaints(name)
         try:
@@ -132,7 +132,7 @@ def is_pure(module: str) -> bool:
 
 def main(arguments: list[str]) -> int:
     root = Path(arguments[0]) if arguments else Path(__file__).parent.parent
-    found = list(complaints(root))
+    found = list(complaints(root, files_of(root)))
     for complaint in found:
         print(complaint)
     return 1 if found else 0

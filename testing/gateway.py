@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -18,6 +18,7 @@ from headgate.compose.gateway import Gateway
 from headgate.config.load import load
 from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
+from headgate.engines.watch import EngineWatch
 from headgate.model.engine_profile import PROFILES
 from headgate.ports.observer import Observer
 from testing.ports import free_port
@@ -74,20 +75,20 @@ class RunningGateway:
         async with self.http.get(self.admin_url + "/status") as answer:
             return await answer.json()
 
-    async def until(self, reached: Any, *, seconds_max: float = 5.0) -> Config:
+    async def until(self, reached: Any, *, seconds_max: float = 30.0) -> Config:
         """The first status for which `reached` holds."""
         async with asyncio.timeout(seconds_max):
             while not reached(status := await self.status()):
                 await asyncio.sleep(0.01)
         return status
 
-    async def until_ready(self, count: int, *, seconds_max: float = 5.0) -> None:
+    async def until_ready(self, count: int, *, seconds_max: float = 30.0) -> None:
         def ready(status: Config) -> bool:
             return sum(endpoint["state"] == "ready" for endpoint in status["endpoints"]) == count
 
         await self.until(ready, seconds_max=seconds_max)
 
-    async def until_idle(self, *, seconds_max: float = 5.0) -> None:
+    async def until_idle(self, *, seconds_max: float = 30.0) -> None:
         """Until no request is open and no place is taken."""
 
         def idle(status: Config) -> bool:
@@ -118,6 +119,7 @@ async def gateway_in_loop(
     wait_for: int | None = None,
     exit_code: int = 0,
     observers: Sequence[Observer] = (),
+    open_watch: Callable[..., EngineWatch] = EngineWatch,
 ) -> AsyncIterator[GatewayInLoop]:
     """A gateway in this event loop, once so many endpoints (all of them) are ready."""
     file = folder / "headgate.yaml"
@@ -126,7 +128,7 @@ async def gateway_in_loop(
     def read() -> Settings:
         return load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
 
-    gateway = Gateway(read(), read, observers=observers)
+    gateway = Gateway(read(), read, observers=observers, open_watch=open_watch)
     up = asyncio.Event()
     running = asyncio.create_task(gateway.run(lambda *_: up.set()))
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http:
@@ -152,7 +154,7 @@ def gateway_process(
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "headgate.cli.main", "serve", str(file), *arguments]
     with ChildProcess("headgate", command, environment) as process:
-        process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=20)
+        process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=40)
         yield process
 
 
@@ -162,7 +164,7 @@ async def gateway_beside(
     folder: Path,
     *,
     wait_for: int | None = None,
-    seconds_max: float = 20.0,
+    seconds_max: float = 40.0,
     arguments: Sequence[str] = (),
 ) -> AsyncIterator[tuple[RunningGateway, ChildProcess]]:
     """A gateway as a process of its own, with a client to it."""

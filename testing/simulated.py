@@ -1,16 +1,28 @@
-"""How does a test get simulated engines and traffic as processes of their own?"""
+"""How does a test get simulated engines and traffic: in its own event loop, or as processes of their own?"""
 
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+from headgate.hosts.local.clock import SystemClock
+from headgate.model.engine_profile import TINY
+from headgate.simulation.server.listener import EngineServer
+from headgate.simulation.server.options import EngineOptions
 from testing.ports import free_ports
 from testing.processes import ChildProcess
 
 HEADGATE = (sys.executable, "-m", "headgate.cli.main")
+
+
+@asynccontextmanager
+async def engine_in_loop(*, speed_up: float = 1.0, record: Path | None = None) -> AsyncIterator[str]:
+    """The address of a simulated engine in this event loop, which serves `sim` as those of `simulated_engines` do."""
+    options = EngineOptions(profile=TINY, model="sim", speed_up=speed_up, record=record)
+    async with EngineServer(options, SystemClock()) as engine:
+        yield engine.url
 
 
 @contextmanager

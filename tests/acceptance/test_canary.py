@@ -24,6 +24,8 @@ from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
 from testing.processes import ChildProcess
 
+pytestmark = pytest.mark.process
+
 SECRET, KEY, ENGINE_KEY = "canary-secret-of-the-gateway", "hg-canary-key-of-a-caller", "canary-key-of-the-engine"
 PROMPT, ANSWER, IDEMPOTENCY = "canary-prompt", "canary-answer", "canary-idempotency-key"
 WORDS = (SECRET, KEY, ENGINE_KEY, PROMPT, ANSWER, IDEMPOTENCY)

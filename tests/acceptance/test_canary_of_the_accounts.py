@@ -9,12 +9,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import FakeEngine
 from testing.gateway import Config, RunningGateway, a_config, chat, gateway_beside
 from testing.ports import free_port
 from testing.postgres import postgres
 from tests.ledger.databases import migrated
+
+pytestmark = pytest.mark.process
 
 SECRET, OPERATOR = "canary-secret-of-the-gateway", "hg-canary-key-of-an-operator"
 PASSWORD, HOOK, PROMPT = "canary-password", "canary-hook", "canary-prompt"
@@ -58,7 +62,7 @@ async def test_no_secret_of_the_accounts_in_any_output(tmp_path: Path) -> None:
     spool, folder = tmp_path / "spool", tmp_path / "run"
     folder.mkdir()
     heard: dict[str, str] = {}
-    with postgres(password=PASSWORD) as server:
+    with postgres(password=PASSWORD, options=("fsync=off",)) as server:
         url = await migrated(server.url)
         async with FakeEngine() as engine:
             config = config_for(engine, url, spool)
@@ -77,7 +81,7 @@ async def test_no_secret_of_the_accounts_in_any_output(tmp_path: Path) -> None:
                 )
                 heard["pages"] = await pages(gateway)
                 server.kill()
-                await gateway.until(lambda status: not status["database"]["fresh"], seconds_max=15)
+                await gateway.until(lambda status: not status["database"]["fresh"])
                 heard["away"] = await ask(gateway, made) + await ask(gateway, "hg-canary-of-nobody")
                 heard["pages while it was away"] = await pages(gateway)
                 heard["spool"] = b"".join(each.read_bytes() for each in spool.rglob("*") if each.is_file()).decode(

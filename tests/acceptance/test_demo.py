@@ -28,7 +28,7 @@ def screen_with(pattern: str, *, seconds_max: float) -> str:
     until = time.monotonic() + seconds_max
     while not re.search(pattern, found := screen(), re.MULTILINE):
         assert time.monotonic() < until, f"no {pattern!r} within {seconds_max:.0f} s on:\n{found}"
-        time.sleep(0.2)
+        time.sleep(0.05)
     return found
 
 
@@ -42,7 +42,7 @@ def terminal(tmp_path: Path) -> Iterator[None]:
     until = time.monotonic() + 20
     while left := verbs_running() - before:
         assert time.monotonic() < until, f"the closed terminal left {left}"
-        time.sleep(0.2)
+        time.sleep(0.05)
 
 
 def test_from_a_fresh_environment_to_a_moving_view_in_a_minute(tmp_path: Path, terminal: None) -> None:

@@ -2,25 +2,25 @@
 
 import asyncio
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from headgate.cli.main import main
 from headgate.telemetry.records.folder import segments
 from headgate.telemetry.records.segment import blocks, rows_of
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import RunningGateway, a_config, chat, gateway_beside, gateway_in_loop
 
-COMMAND = [sys.executable, "-m", "headgate.cli.main", "explain"]
 CANARY = "canary-prompt"
 
 
 @asynccontextmanager
 async def a_gateway(engine: FakeEngine, folder: Path, **settings: Any) -> AsyncIterator[RunningGateway]:
-    async with gateway_beside(a_config(engine.url, **settings), folder) as (gateway, _):
+    async with gateway_in_loop(a_config(engine.url, **settings), folder) as gateway:
         yield gateway
 
 
@@ -38,22 +38,31 @@ async def explained(gateway: RunningGateway, request_id: str) -> dict[str, Any]:
         return await page.json()
 
 
+async def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    """What `headgate explain` says, in a thread of its own since it asks the gateway of this event loop."""
+    capsys.readouterr()
+    code = await asyncio.to_thread(main, ["explain", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
 def kinds(explanation: dict[str, Any]) -> list[str]:
     return [step["kind"] for step in explanation["steps"]]
 
 
-async def test_the_command_explains_what_a_caller_was_answered(tmp_path: Path) -> None:
+async def test_the_command_explains_what_a_caller_was_answered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     async with FakeEngine() as engine, a_gateway(engine, tmp_path) as gateway:
         _, request_id = await asked(gateway, stream=True)
-        command = [*COMMAND, request_id, "--config", str(gateway.file)]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+        code, out, err = await command(capsys, request_id, "--config", str(gateway.file))
 
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = done.stdout.splitlines()
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
     assert lines[0].startswith(f"{request_id} of tenant laptop, class interactive, went at once")
-    assert "ended: completed" in done.stdout
+    assert "ended: completed" in out
     assert max(len(line) for line in lines) <= 80
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in out
 
 
 async def test_a_retry_tells_what_failed_without_the_engines_words(tmp_path: Path) -> None:
@@ -134,14 +143,14 @@ async def test_what_the_door_refused_is_told_by_its_record(tmp_path: Path) -> No
 
 async def until_known(gateway: RunningGateway, request_id: str) -> dict[str, Any]:
     """A record is there a moment after the caller has its answer."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while "stages" not in (data := await explained(gateway, request_id)):
             await asyncio.sleep(0.01)
     return data
 
 
 async def until_written(gateway: RunningGateway) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             async with gateway.http.get(f"{gateway.admin_url}/metrics") as page:
                 if "\nheadgate_records_written_total 1" in await page.text():
@@ -149,7 +158,10 @@ async def until_written(gateway: RunningGateway) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_where_the_time_went_is_told_after_it_was_killed_as_before(tmp_path: Path) -> None:
+@pytest.mark.process
+async def test_where_the_time_went_is_told_after_it_was_killed_as_before(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = {
         "records": {"folder": str(tmp_path / "records")},
         "classes": {"interactive": {"stage_budget": {"prefill": "10ms", "queue": "5s"}}},
@@ -167,23 +179,22 @@ async def test_where_the_time_went_is_told_after_it_was_killed_as_before(tmp_pat
             after = await explained(gateway, request_id)
             listed = await gateway.http.get(f"{gateway.admin_url}/requests", params={"slower_ms": 50, "since": "10m"})
             [found] = (await listed.json())["requests"]
-            command = [*COMMAND, request_id, "--config", str(gateway.file)]
-            shown = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
-            command = [*COMMAND, "--tenant", "laptop", "--since", "10m", "--config", str(gateway.file)]
-            table = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+            file = str(gateway.file)
+            shown = await command(capsys, request_id, "--config", file)
+            table = await command(capsys, "--tenant", "laptop", "--since", "10m", "--config", file)
 
     assert after == before
     assert "attempt 1 failed (the engine reported an error with 500)" in after["summary"]
     assert after["over_budget"] == ["prefill"]
     assert [each["attempt"] for each in after["stages"] if each["stage"] == "prefill"] == [1, 2]
     assert (found["request_id"], found["over_budget"]) == (request_id, ["prefill"])
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert re.search(r"^prefill, try 2 +[0-9.]+ +0\.010 +#*!+$", shown.stdout, re.MULTILINE)
-    assert max(len(line) for line in shown.stdout.splitlines()) <= 80
-    assert (table.returncode, table.stderr) == (0, "")
-    assert f"  {request_id}  " in table.stdout
+    assert (shown[0], shown[2]) == (0, "")
+    assert re.search(r"^prefill, try 2 +[0-9.]+ +0\.010 +#*!+$", shown[1], re.MULTILINE)
+    assert max(len(line) for line in shown[1].splitlines()) <= 80
+    assert (table[0], table[2]) == (0, "")
+    assert f"  {request_id}  " in table[1]
     # The first try has a prefill too, which on a busy machine is long enough to be drawn.
-    assert re.search("^  [a-z]*P[a-zP]*$", table.stdout, re.MULTILINE)
+    assert re.search("^  [a-z]*P[a-zP]*$", table[1], re.MULTILINE)
     kept = [
         row
         for path in segments(tmp_path / "records")

@@ -79,7 +79,7 @@ async def test_what_is_the_matter_with_a_pool_is_told_by_every_gateway(tmp_path:
                 told = [(await page(gateway, "/verdict"))[1] for gateway in cell.gateways]
                 if all(len(each["verdicts"]) == 2 for each in told):
                     break
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.05)
 
     assert sorted(each["decides"] for each in told) == [False, True]
     for each in told:

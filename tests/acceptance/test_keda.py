@@ -7,18 +7,21 @@ import sys
 from pathlib import Path
 
 import grpc.aio
+import pytest
 import yaml
 
 from testing.gateway import a_config, chat, events_of, gateway_beside
 from testing.ports import free_port
-from testing.simulated import simulated_engines
+from testing.simulated import engine_in_loop
 from tests.fleets.keda_stubs import stubs
+
+pytestmark = pytest.mark.process
 
 
 async def test_a_pool_that_is_scaled_is_told_of_and_another_is_not_found(tmp_path: Path) -> None:
     port = free_port()
-    with simulated_engines(1) as urls:
-        config = a_config(*urls, served_model="sim", scaler_listen=f"127.0.0.1:{port}")
+    async with engine_in_loop() as url:
+        config = a_config(url, served_model="sim", scaler_listen=f"127.0.0.1:{port}")
         config["pools"]["small"]["scaling"] = {"endpoints_max": 4, "warm_min": 2, "period": "200ms"}
         async with gateway_beside(config, tmp_path) as (_, process):
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -37,8 +40,8 @@ async def test_a_pool_that_is_scaled_is_told_of_and_another_is_not_found(tmp_pat
 
 async def test_a_gateway_that_leaves_lets_keda_go_at_once_and_its_streams_end_later(tmp_path: Path) -> None:
     port = free_port()
-    with simulated_engines(1, "--speed-up", "0.2") as urls:
-        config = a_config(*urls, served_model="sim", scaler_listen=f"127.0.0.1:{port}")
+    async with engine_in_loop(speed_up=0.2) as url:
+        config = a_config(url, served_model="sim", scaler_listen=f"127.0.0.1:{port}")
         config["pools"]["small"]["scaling"] = {"endpoints_max": 4}
         async with gateway_beside(config, tmp_path) as (gateway, process):
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -48,7 +51,7 @@ async def test_a_gateway_that_leaves_lets_keda_go_at_once_and_its_streams_end_la
                 async with gateway.post(chat(stream=True, max_tokens=100, ignore_eos=True)) as answer:
                     first = await answer.content.readany()
                     process.terminate()
-                    end = await asyncio.wait_for(asked.read(), 5)
+                    end = await asyncio.wait_for(asked.read(), 30)
                     still_open = not answer.content.is_eof()
                     rest = await answer.read()
 

@@ -44,7 +44,7 @@ async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leave
             process.kill()
             async with asyncio.timeout(GONE_SECONDS_MAX):
                 while said_by_processes("--model", MODEL) or said_by_processes("ray/driver", node.address):
-                    await asyncio.sleep(0.1)
+                    await asyncio.sleep(0.05)
         cluster_stays = node.process.exit_status is None
 
     assert status == 200

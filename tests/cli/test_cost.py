@@ -215,6 +215,7 @@ def test_what_no_gateway_takes_is_told_in_words(
     assert "[A-Za-z0-9]" not in said
 
 
+@pytest.mark.process
 def test_a_reader_that_leaves_is_no_mistake() -> None:
     """As `head` does: nothing is told, neither by us nor by Python when it ends."""
     command = [sys.executable, "-m", "headgate.cli.main", "keys", "secret"]
@@ -231,7 +232,7 @@ def test_a_gateway_that_takes_too_long_is_not_said_to_be_away(monkeypatch: pytes
     with socket.create_server(("127.0.0.1", 0)) as silent:
         asked = argparse.Namespace(url=f"http://127.0.0.1:{silent.getsockname()[1]}", config=Path("none"))
         with pytest.raises(NotDone, match=r"did not answer within 0 s; look at its log"):
-            ask(asked, "cost/report", {}, answer_s_max=0.2)
+            ask(asked, "cost/report", {}, answer_s_max=0.05)
 
 
 def test_two_forms_at_once_are_one_too_many(capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,6 +240,7 @@ def test_two_forms_at_once_are_one_too_many(capsys: pytest.CaptureFixture[str]) 
     assert "take one" in capsys.readouterr().err
 
 
+@pytest.mark.process
 async def test_cost_from_a_running_gateway(tmp_path: Path) -> None:
     with postgres(options=("fsync=off",)) as server:
         url = await migrated(server.url)

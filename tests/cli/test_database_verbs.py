@@ -1,126 +1,133 @@
 """Can an operator do all of it from the command line, and is every refusal told with the next step?"""
 
-import asyncio
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from testing.gateway import Config, gateway_process
-from testing.postgres import postgres
-from tests.ledger.databases import migrated
+import pytest
+
+from testing.gateway import gateway_process
+from testing.postgres import Postgres, postgres
+from tests.cli.conftest import Headgate, Said
 from tests.ledger.test_gateway import config_with
 
 
-def headgate(*arguments: str, folder: Path, key: str | None = "hg-operator") -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "HEADGATE_ADMIN_KEY"}
-    if key is not None:
-        environment["HEADGATE_ADMIN_KEY"] = key
-    command = [sys.executable, "-m", "headgate.cli.main", *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=30, check=False)
+class Operator:
+    """An operator who runs verbs in a folder, mostly with a key."""
+
+    def __init__(self, headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._headgate = headgate
+        self._monkeypatch = monkeypatch
+
+    def says(self, *arguments: str, key: str | None = "hg-operator") -> Said:
+        with self._monkeypatch.context() as patch:
+            patch.delenv("HEADGATE_ADMIN_KEY", raising=False)
+            if key is not None:
+                patch.setenv("HEADGATE_ADMIN_KEY", key)
+            return self._headgate(*arguments)
+
+    def done(self, *arguments: str) -> Any:
+        """The result of a verb that does its work."""
+        said = self.says(*arguments, "--json")
+        assert said.code == 0, said.err
+        return json.loads(said.out)
+
+    def refused(self, *arguments: str, key: str | None = "hg-operator") -> str:
+        """The reason of a verb that does not."""
+        said = self.says(*arguments, key=key)
+        assert said.code == 1, said.out
+        return said.err
 
 
-def verbs_in(folder: Path) -> tuple[Callable[..., Any], Callable[..., str]]:
-    """What a verb says that does its work, and why one does not."""
-
-    def done(*arguments: str) -> Any:
-        result = headgate(*arguments, "--json", folder=folder)
-        assert result.returncode == 0, result.stderr
-        return json.loads(result.stdout)
-
-    def refused(*arguments: str, key: str | None = "hg-operator") -> str:
-        result = headgate(*arguments, folder=folder, key=key)
-        assert result.returncode == 1, result.stdout
-        return result.stderr
-
-    return done, refused
+@pytest.fixture
+def operator(headgate: Headgate, monkeypatch: pytest.MonkeyPatch) -> Operator:
+    return Operator(headgate, monkeypatch)
 
 
-async def test_a_key_from_its_making_to_its_end(tmp_path: Path) -> None:
-    await asyncio.to_thread(_a_key_from_its_making_to_its_end, tmp_path)
+@pytest.fixture
+def server() -> Iterator[Postgres]:
+    with postgres(options=("fsync=off",)) as running:
+        yield running
 
 
-def _a_key_from_its_making_to_its_end(folder: Path) -> None:
-    done, refused = verbs_in(folder)
-    with postgres() as server:
-        config = config_with("http://127.0.0.1:9", server.url)
-        (folder / "headgate.yaml").write_text(json.dumps(config))
-        assert "no gateway answers" in refused("tenants", "list")
-        assert "2 steps applied" in headgate("ledger", "migrate", folder=folder).stdout
-        assert "nothing to do" in headgate("ledger", "migrate", "--config", "headgate.yaml", folder=folder).stdout
-        with gateway_process(config, folder):
-            assert "HEADGATE_ADMIN_KEY" in refused("tenants", "list", key=None)
-            assert "no key of an operator" in refused("tenants", "list", key="hg-filed")
-            assert 'lacks the permission "keys"' in refused("tenants", "create", "acme", key="hg-reader")
-            assert "create it first" in refused("keys", "create", "acme/search/ci")
-            done("tenants", "create", "acme", "--plan", "critical")
-            done("tenants", "create", "acme/search", "--class", "interactive")
-            made = headgate("keys", "create", "acme/search/ci", "--expires-in", "90d", folder=folder)
-            assert made.stdout.startswith("hg-")
-            rotated = done("keys", "rotate", "acme/search/ci", "--overlap", "0")
-            assert rotated["secret"].startswith("hg-")
-            listed = headgate("keys", "list", folder=folder)
-            assert "expired" in listed.stdout
-            assert "working" in listed.stdout
-            assert made.stdout.strip() not in listed.stdout + listed.stderr
-            revoked = headgate("keys", "revoke", "acme/search/ci", folder=folder).stdout
-            assert "2 revoked" in revoked
-            assert "as soon as they hear of it" in revoked
-            assert "no key of it was working" in headgate("keys", "revoke", "acme/search/ci", folder=folder).stdout
-            order = done("operate", "hold", "batch", "--for", "15m", "--reason", "a test")
-            assert "batch" in headgate("operate", "list", folder=folder).stdout
-            done("operate", "end", order["order"])
-            assert "no order is in force" in headgate("operate", "list", folder=folder).stderr
-            assert "names at least one of its limits" in refused("operate", "throttle", "acme", "--for", "1h")
-            _the_audit_log_is_read_page_by_page(folder)
-            assert done("tenants", "remove", "acme")["removed"] == 3
+@pytest.mark.process
+def test_operator_creates_rotates_and_revokes_a_key(operator: Operator, server: Postgres, file: Path) -> None:
+    done, refused, says = operator.done, operator.refused, operator.says
+    config = config_with("http://127.0.0.1:9", server.url)
+    file.write_text(json.dumps(config))
+    assert "no gateway answers" in refused("tenants", "list")
+    assert "2 steps applied" in says("ledger", "migrate").out
+    assert "nothing to do" in says("ledger", "migrate", "--config", "headgate.yaml").out
+    with gateway_process(config, file.parent):
+        assert "HEADGATE_ADMIN_KEY" in refused("tenants", "list", key=None)
+        assert "no key of an operator" in refused("tenants", "list", key="hg-filed")
+        assert 'lacks the permission "keys"' in refused("tenants", "create", "acme", key="hg-reader")
+        assert "create it first" in refused("keys", "create", "acme/search/ci")
+        done("tenants", "create", "acme", "--plan", "critical")
+        done("tenants", "create", "acme/search", "--class", "interactive")
+        made = says("keys", "create", "acme/search/ci", "--expires-in", "90d")
+        assert made.out.startswith("hg-")
+        rotated = done("keys", "rotate", "acme/search/ci", "--overlap", "0")
+        assert rotated["secret"].startswith("hg-")
+        listed = says("keys", "list")
+        assert "expired" in listed.out
+        assert "working" in listed.out
+        assert made.out.strip() not in listed.out + listed.err
+        revoked = says("keys", "revoke", "acme/search/ci").out
+        assert "2 revoked" in revoked
+        assert "as soon as they hear of it" in revoked
+        assert "no key of it was working" in says("keys", "revoke", "acme/search/ci").out
+        order = done("operate", "hold", "batch", "--for", "15m", "--reason", "a test")
+        assert "batch" in says("operate", "list").out
+        done("operate", "end", order["order"])
+        assert "no order is in force" in says("operate", "list").err
+        assert "names at least one of its limits" in refused("operate", "throttle", "acme", "--for", "1h")
+        _the_audit_log_is_read_page_by_page(operator)
+        assert done("tenants", "remove", "acme")["removed"] == 3
 
 
-def _the_audit_log_is_read_page_by_page(folder: Path) -> None:
-    newest = headgate("operate", "audit", "--limit", "1", folder=folder)
-    assert "order.end" in newest.stdout
-    assert not re.search("[0-9]{12}", newest.stdout), "a time that nobody can read"
-    [before] = re.findall("--before ([0-9]+)", newest.stderr)
-    next_one = headgate("operate", "audit", "--limit", "1", "--before", before, folder=folder).stdout
+def _the_audit_log_is_read_page_by_page(operator: Operator) -> None:
+    says = operator.says
+    newest = says("operate", "audit", "--limit", "1")
+    assert "order.end" in newest.out
+    assert not re.search("[0-9]{12}", newest.out), "a time that nobody can read"
+    [before] = re.findall("--before ([0-9]+)", newest.err)
+    next_one = says("operate", "audit", "--limit", "1", "--before", before).out
     assert "order.hold" in next_one
     assert "order.end" not in next_one
-    assert "nothing before it" in headgate("operate", "audit", "--before", "1", folder=folder).stderr
+    assert "nothing before it" in says("operate", "audit", "--before", "1").err
 
 
-async def test_a_budget_from_its_setting_to_its_end(tmp_path: Path) -> None:
-    with postgres() as server:
-        config = config_with("http://127.0.0.1:9", await migrated(server.url))
-        await asyncio.to_thread(_a_budget_from_its_setting_to_its_end, config, tmp_path)
-
-
-def _a_budget_from_its_setting_to_its_end(config: Config, folder: Path) -> None:
-    done, refused = verbs_in(folder)
-    with gateway_process(config, folder):
+@pytest.mark.process
+def test_operator_sets_shows_and_removes_a_budget(operator: Operator, server: Postgres, file: Path) -> None:
+    done, refused, says = operator.done, operator.refused, operator.says
+    config = config_with("http://127.0.0.1:9", server.url)
+    file.write_text(json.dumps(config))
+    assert says("ledger", "migrate").code == 0
+    with gateway_process(config, file.parent):
         done("tenants", "create", "acme")
         assert done("budgets", "set", "acme", "month", "2000.5", "--soft")["usd"] == "2000.5"
-        assert "2000.5" in headgate("budgets", "list", folder=folder).stdout
-        assert "tenant:acme" in headgate("budgets", "show", "acme/search", folder=folder).stdout
+        assert "2000.5" in says("budgets", "list").out
+        assert "tenant:acme" in says("budgets", "show", "acme/search").out
         assert "more than 0" in refused("budgets", "set", "acme", "day", "0")
-        assert "any amount a month" in headgate("budgets", "remove", "acme", "month", folder=folder).stdout
+        assert "any amount a month" in says("budgets", "remove", "acme", "month").out
         assert "has no budget" in refused("budgets", "remove", "acme", "month")
-        nobody = headgate("budgets", "show", "nobody", folder=folder).stderr
+        nobody = says("budgets", "show", "nobody").err
         assert 'no budget counts for "nobody"' in nobody
         assert "cell" not in nobody
         assert "tenants.filed.budgets" in refused("budgets", "set", "filed", "day", "5")
 
 
-def test_a_length_of_time_that_is_none_is_told(tmp_path: Path) -> None:
-    result = headgate("operate", "hold", "batch", "--for", "soon", folder=tmp_path)
+def test_a_length_of_time_that_is_none_is_told(headgate: Headgate) -> None:
+    said = headgate("operate", "hold", "batch", "--for", "soon")
 
-    assert result.returncode == 2
-    assert "such as 12h" in result.stderr
+    assert said.code == 2
+    assert "such as 12h" in said.err
 
 
-def test_a_file_without_a_database_says_where_to_name_it(tmp_path: Path) -> None:
-    (tmp_path / "headgate.yaml").write_text("pools: {}\nmodels: {}\n")
+def test_a_file_without_a_database_says_where_to_name_it(headgate: Headgate, file: Path) -> None:
+    file.write_text("pools: {}\nmodels: {}\n")
 
-    assert "database.url" in headgate("ledger", "migrate", folder=tmp_path).stderr
+    assert "database.url" in headgate("ledger", "migrate").err

@@ -1,9 +1,12 @@
 """Is every demo set up so that its gateway starts, and does its incident do what it says?"""
 
 import argparse
+import io
 import signal
-import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,32 +45,71 @@ def test_its_callers_have_keys(name: str, tmp_path: Path) -> None:
         assert sender.key in demo._keys.values()
 
 
-def test_an_incident_begins_once_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo = IncidentDemo(tmp_path, RATE, INCIDENTS["noisy-tenant"])
-    started: list[str] = []
-    monkeypatch.setattr(demo, "_start", lambda name, *_: started.append(name))
+class StartsNothing(IncidentDemo):
+    """A demo that only notes what it would start."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self.started: list[str] = []
+
+    def _start(self, name: str, *_: str) -> None:
+        self.started.append(name)
+
+
+def test_an_incident_begins_once_and_says_so(tmp_path: Path) -> None:
+    demo = StartsNothing(tmp_path, RATE, INCIDENTS["noisy-tenant"])
     demo._begin(None)
     assert f"the incident begins in {HEALTHY_S:.0f} s" in demo._above()
-    assert started == ["traffic"]
+    assert demo.started == ["traffic"]
 
     demo._begins_at = 0.0
     assert demo._above() == demo._above()
     assert "tenant bolt asks for" in demo._above()
-    assert started == ["traffic", "incident"]
+    assert demo.started == ["traffic", "incident"]
+
+
+class ShowsNothing(Demo):
+    """A demo that only notes whether it would show frames."""
+
+    views: list[bool]
+
+    def show(self, seconds: float | None, *, view: bool) -> int:
+        self.views.append(view)
+        return 0
+
+
+class Output(io.StringIO):
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.fixture
+def signals_kept() -> Iterator[None]:
+    """Puts back the signal handlers that a demo replaces."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
     ("terminal", "arguments", "view"), [(True, [], True), (True, ["--no-view"], False), (False, [], False)]
 )
-def test_frames_are_for_terminals(
-    monkeypatch: pytest.MonkeyPatch, *, terminal: bool, arguments: list[str], view: bool
-) -> None:
-    shown: list[bool] = []
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    monkeypatch.setattr(Demo, "show", lambda _demo, _seconds, *, view: shown.append(view) or 0)
-    monkeypatch.setattr(signal, "signal", lambda *_: None)
+@pytest.mark.usefixtures("signals_kept")
+def test_frames_are_for_terminals(*, terminal: bool, arguments: list[str], view: bool) -> None:
+    opened: list[ShowsNothing] = []
+
+    def open_demo(_: argparse.Namespace, folder: Path) -> Demo:
+        opened.append(demo := ShowsNothing(folder, 12.0))
+        demo.views = []
+        return demo
+
     parser = argparse.ArgumentParser()
     demo_verb.add_arguments(parser)
-
-    assert demo_verb.run(parser.parse_args(arguments)) == 0
-    assert shown == [view]
+    with redirect_stdout(Output(terminal=terminal)):
+        assert demo_verb.run(parser.parse_args(arguments), open_demo) == 0
+    assert [demo.views for demo in opened] == [[view]]

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from headgate.cli.checkup.database import look_at_database
 from headgate.cli.checkup.finding import Finding, Level
 from testing.ports import free_port
@@ -22,6 +24,7 @@ async def test_without_a_database_nothing_is_asked() -> None:
     assert await look_at_database(settings_of(small_with())) == []
 
 
+@pytest.mark.process
 async def test_a_database_is_a_problem_until_it_is_prepared_and_its_password_is_not_told(tmp_path: Path) -> None:
     with postgres(password="right") as server:
         [unprepared] = await findings(server.url)

@@ -2,9 +2,14 @@
 
 import asyncio
 import json
+import socket
 from pathlib import Path
 
-from headgate.cli.checkup.live import AffectedSaid, Said, Scheduler, VerdictSaid, lines
+import pytest
+
+from headgate.cli.checkup.live import AffectedSaid, Said, Scheduler, VerdictSaid, ask, lines
+from headgate.cli.output.status import NotAGateway
+from headgate.engines.page import open_session
 from testing.fake_engine import FakeEngine
 from testing.gateway import a_config, gateway_in_loop
 from tests.cli.conftest import Headgate
@@ -48,7 +53,7 @@ async def test_a_running_gateway_is_asked(headgate: Headgate, tmp_path: Path) ->
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         said = await asyncio.to_thread(headgate, "doctor", "--live", "--gateway", gateway.admin_url)
         while "yet to look" in said.out:
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.02)
             said = await asyncio.to_thread(headgate, "doctor", "--live", "--gateway", gateway.admin_url)
         told = await asyncio.to_thread(headgate, "doctor", "--live", "--gateway", gateway.admin_url, "--json")
 
@@ -58,12 +63,20 @@ async def test_a_running_gateway_is_asked(headgate: Headgate, tmp_path: Path) ->
     assert (page["decides"], page["scheduler"]) == (True, None)
 
 
-async def test_where_no_gateway_answers_it_is_told_how_to_go_on(headgate: Headgate) -> None:
-    async with listening(say_nothing) as url:
-        said = await asyncio.to_thread(headgate, "doctor", "--live", "--gateway", url)
+def test_where_no_gateway_answers_it_is_told_how_to_go_on(headgate: Headgate) -> None:
+    with socket.socket() as nobody:
+        # The port is taken, and nobody listens on it.
+        nobody.bind(("127.0.0.1", 0))
+        said = headgate("doctor", "--live", "--gateway", f"http://127.0.0.1:{nobody.getsockname()[1]}")
 
     assert said.code == 1
     assert "name its admin listener with --gateway" in said.err
+
+
+async def test_a_gateway_that_says_nothing_is_given_up() -> None:
+    async with listening(say_nothing) as url, open_session() as session:
+        with pytest.raises(NotAGateway, match="no gateway answers"):
+            await ask(session, url, timeout_s=0.05)
 
 
 async def test_what_is_no_gateway_is_told_as_such(headgate: Headgate) -> None:

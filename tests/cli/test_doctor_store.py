@@ -26,6 +26,7 @@ async def test_without_a_cell_nothing_is_asked() -> None:
     assert await look_at_store(settings_of(small_with())) == []
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(("begin", "name"), [(redis, "Redis 7"), (valkey, "Valkey 8")])
 async def test_a_store_that_fits_is_named_with_its_version_and_speed(
     begin: Callable[[], AbstractContextManager[Server]], name: str
@@ -38,6 +39,7 @@ async def test_a_store_that_fits_is_named_with_its_version_and_speed(
     assert found.message.endswith(" ms")
 
 
+@pytest.mark.process
 async def test_a_store_that_throws_keys_away_is_pointed_out() -> None:
     with started(redis) as store:
         store.client().config_set("maxmemory-policy", "allkeys-lru")
@@ -57,6 +59,7 @@ async def test_nobody_there_is_a_problem_with_the_next_step() -> None:
     assert SECRET not in f"{found}"
 
 
+@pytest.mark.process
 async def test_a_wrong_password_is_a_problem_and_is_not_repeated() -> None:
     with started(lambda: redis(password="right")) as store:
         [found] = await findings(store.url.replace("right", SECRET))

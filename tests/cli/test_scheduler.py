@@ -1,17 +1,18 @@
 """Does a process run that schedules for a cell and serves nobody?"""
 
 import socket
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 import yaml
 
 from testing.gateway import a_config
 from testing.ports import free_port
 from testing.processes import ChildProcess
+from tests.cli.conftest import Headgate
 
 CANARY = "canary-5f1d"
 SCHEDULER = (sys.executable, "-m", "headgate.cli.main", "scheduler")
@@ -23,22 +24,18 @@ def write(folder: Path, config: dict[str, Any]) -> Path:
     return file
 
 
-def scheduler(file: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    words = [*SCHEDULER, str(file), *arguments]
-    return subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
-
-
 def cell_config(**settings: Any) -> dict[str, Any]:
     """A cell whose store nobody listens on."""
     cell = {"store": f"redis://127.0.0.1:{free_port()}", "members": 2, "member": "gw-1"}
     return a_config("http://127.0.0.1:1", cell=cell, **settings)
 
 
+@pytest.mark.process
 async def test_it_answers_operators_and_listens_for_nobody_else(tmp_path: Path) -> None:
     config, admin = cell_config(), f"127.0.0.1:{free_port()}"
     words = [*SCHEDULER, str(write(tmp_path, config)), f"--admin-listen={admin}"]
     with ChildProcess("scheduler", words) as process:
-        process.wait_until_ok(f"http://{admin}/health", seconds_max=20)
+        process.wait_until_ok(f"http://{admin}/health", seconds_max=40)
         async with aiohttp.ClientSession() as http, http.get(f"http://{admin}/status") as answer:
             status = await answer.json()
         host, _, port = config["listen"].rpartition(":")
@@ -55,12 +52,13 @@ async def test_it_answers_operators_and_listens_for_nobody_else(tmp_path: Path) 
     assert "serving on" not in log
 
 
+@pytest.mark.process
 async def test_the_password_of_the_store_is_shown_nowhere(tmp_path: Path) -> None:
     config = cell_config()
     config["cell"]["store"] = f"redis://u:${{PASSWORD}}@127.0.0.1:{free_port()}"
     words = [*SCHEDULER, str(write(tmp_path, config)), "--log-level=debug"]
     with ChildProcess("scheduler", words, {"PASSWORD": CANARY}) as process:
-        process.wait_until_ok(f"http://{config['admin_listen']}/health", seconds_max=20)
+        process.wait_until_ok(f"http://{config['admin_listen']}/health", seconds_max=40)
         shown = ""
         async with aiohttp.ClientSession() as http:
             for path in ("/status", "/metrics", "/ready"):
@@ -74,23 +72,23 @@ async def test_the_password_of_the_store_is_shown_nowhere(tmp_path: Path) -> Non
     assert CANARY not in shown
 
 
-def test_without_a_cell_it_says_what_to_write(tmp_path: Path) -> None:
-    run = scheduler(write(tmp_path, a_config("http://127.0.0.1:1")))
+def test_without_a_cell_it_says_what_to_write(headgate: Headgate, tmp_path: Path) -> None:
+    said = headgate("scheduler", str(write(tmp_path, a_config("http://127.0.0.1:1"))))
 
-    assert run.returncode == 1
-    assert "names no cell, so there is nobody to schedule for; add cell: {store: redis://HOST:PORT}" in run.stderr
-
-
-def test_a_wrong_file_is_not_run(tmp_path: Path) -> None:
-    run = scheduler(write(tmp_path, cell_config(heath={})))
-
-    assert run.returncode == 1
-    assert 'did you mean "health"?' in run.stderr
-    assert "not started" in run.stderr
+    assert said.code == 1
+    assert "names no cell, so there is nobody to schedule for; add cell: {store: redis://HOST:PORT}" in said.err
 
 
-def test_an_address_that_cannot_be_read_is_code_two(tmp_path: Path) -> None:
-    run = scheduler(tmp_path / "headgate.yaml", "--admin-listen=here")
+def test_a_wrong_file_is_not_run(headgate: Headgate, tmp_path: Path) -> None:
+    said = headgate("scheduler", str(write(tmp_path, cell_config(heath={}))))
 
-    assert run.returncode == 2
-    assert "expected an address with its port" in run.stderr
+    assert said.code == 1
+    assert 'did you mean "health"?' in said.err
+    assert "not started" in said.err
+
+
+def test_an_address_that_cannot_be_read_is_code_two(headgate: Headgate) -> None:
+    said = headgate("scheduler", "headgate.yaml", "--admin-listen=here")
+
+    assert said.code == 2
+    assert "expected an address with its port" in said.err

@@ -5,51 +5,50 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
+from headgate.edge.server import bind
 from testing.gateway import a_config, gateway_process
-from testing.ports import free_port
 from testing.processes import ChildProcess
+from tests.cli.conftest import Headgate
 
 SERVE = (sys.executable, "-m", "headgate.cli.main", "serve")
+NOWHERE = "http://127.0.0.1:1"
 
 
-def serve(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([*SERVE, *arguments], cwd=folder, capture_output=True, text=True, timeout=30, check=False)
+def test_without_a_file_it_says_how_to_get_one(headgate: Headgate) -> None:
+    said = headgate("serve")
+
+    assert (said.code, said.out) == (1, "")
+    assert "`headgate init`" in said.err
 
 
-def test_without_a_file_it_says_how_to_get_one(tmp_path: Path) -> None:
-    run = serve(tmp_path)
+def test_a_wrong_file_is_not_served(headgate: Headgate, file: Path) -> None:
+    file.write_text(yaml.safe_dump(a_config(NOWHERE) | {"heath": {}}))
+    said = headgate("serve")
 
-    assert run.returncode == 1
-    assert "`headgate init`" in run.stderr
-    assert run.stdout == ""
-
-
-def test_a_wrong_file_is_not_served(tmp_path: Path) -> None:
-    (tmp_path / "headgate.yaml").write_text(yaml.safe_dump(a_config("http://127.0.0.1:1") | {"heath": {}}))
-    run = serve(tmp_path)
-
-    assert run.returncode == 1
-    assert 'did you mean "health"?' in run.stderr
-    assert "not started" in run.stderr
+    assert said.code == 1
+    assert 'did you mean "health"?' in said.err
+    assert "not started" in said.err
 
 
-def test_an_address_in_use_is_named_with_the_next_step(tmp_path: Path) -> None:
-    config = a_config(f"http://127.0.0.1:{free_port()}")
-    (tmp_path / "first").mkdir()
-    with gateway_process(config, tmp_path / "first"):
-        (tmp_path / "headgate.yaml").write_text(yaml.safe_dump(config))
-        run = serve(tmp_path)
+@pytest.mark.process
+def test_an_address_in_use_is_named_with_the_next_step(file: Path) -> None:
+    with bind("127.0.0.1", 0) as taken:
+        config = a_config(NOWHERE, listen=f"127.0.0.1:{taken.getsockname()[1]}")
+        file.write_text(yaml.safe_dump(config))
+        run = subprocess.run(SERVE, cwd=file.parent, capture_output=True, text=True, timeout=50, check=False)
 
     assert run.returncode == 1
     assert f"cannot listen on {config['listen']}" in run.stderr
     assert "choose another address" in run.stderr
 
 
+@pytest.mark.process
 def test_it_takes_as_many_open_files_as_it_may(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    config = a_config(f"http://127.0.0.1:{free_port()}")
+    config = a_config(NOWHERE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 512), hard))
     try:
         with gateway_process(config, tmp_path) as process:

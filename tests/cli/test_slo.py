@@ -10,7 +10,7 @@ import yaml
 from headgate.cli.main import main
 from testing.gateway import a_config, chat, gateway_in_loop
 from testing.ports import free_port
-from testing.simulated import simulated_engines
+from testing.simulated import engine_in_loop
 
 OBJECTIVES = {"ttft_percent": 99, "served_percent": 99.5, "cost_per_1k_tokens": 0.01}
 CLASSES = {"interactive": {"ttft": "5s", "objectives": OBJECTIVES}}
@@ -85,8 +85,8 @@ def test_a_report_without_a_gateway_says_what_to_do(tmp_path: Path, capsys: pyte
 async def test_a_report_of_a_live_gateway_says_that_the_promise_was_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with simulated_engines(1, "--speed-up", "20") as urls:
-        config = a_config(*urls, served_model="sim", classes=CLASSES)
+    async with engine_in_loop(speed_up=20) as url:
+        config = a_config(url, served_model="sim", classes=CLASSES)
         async with gateway_in_loop(config, tmp_path) as gateway:
             for _ in range(5):
                 async with gateway.post(chat(stream=True, max_tokens=4)) as answer:

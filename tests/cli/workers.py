@@ -1,6 +1,7 @@
 """How does a test run workers, and look at each of them?"""
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
@@ -18,7 +19,7 @@ from testing.gateway import CHAT, Config, a_config, chat
 from testing.ports import free_port, free_ports
 from testing.processes import ChildProcess
 
-START_S_MAX = 20.0
+START_S_MAX = 40.0
 
 
 def workers_config(engine_url: str, workers: int = 2, **settings: Any) -> Config:
@@ -70,6 +71,19 @@ class Workers:
         """Until each of them has been ready so often."""
         await self.until(lambda: all(len(self.told("worker is ready", each)) >= times for each in range(self.count)))
 
+    async def until_draining(self, count: int = 2) -> None:
+        """Until so many of them take no new requests, those that have left already among them."""
+        async with asyncio.timeout(START_S_MAX):
+            while await self._draining() + len(self.told("worker has left")) < count:
+                await asyncio.sleep(0.02)
+
+    async def _draining(self) -> int:
+        draining = 0
+        for worker in range(self.count):
+            with contextlib.suppress(aiohttp.ClientError):
+                draining += (await self.status(worker))["draining"]
+        return draining
+
     def signal(self, number: int) -> None:
         os.kill(self.parent.pid, number)
 
@@ -109,7 +123,7 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-async def until_gone(pids: list[int], seconds_max: float = 10.0) -> None:
+async def until_gone(pids: list[int], seconds_max: float = 30.0) -> None:
     async with asyncio.timeout(seconds_max):
         while any(is_alive(pid) for pid in pids):
             await asyncio.sleep(0.02)

@@ -23,6 +23,7 @@ from tests.house.small_tree import BIN, PROJECT
 NOBODY = 10001
 
 
+@pytest.mark.process
 def test_the_linter_finds_nothing() -> None:
     done = subprocess.run([BIN / "hadolint", FILE], capture_output=True, text=True, check=False)
 

@@ -4,22 +4,38 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable
+from importlib.util import module_from_spec, spec_from_file_location
 
 import aiohttp
+import pytest
 
 from testing.gateway import chat
 from testing.ports import free_port
-from testing.simulated import simulated_engines
+from testing.simulated import engine_in_loop
 from tests.deploy.manifests import KUBERNETES, kustomization, the
 
+SCRIPT = KUBERNETES / "drain.py"
 QUICK = {"DRAIN_SECONDS_MIN": "0.2", "DRAIN_POLL_SECONDS": "0.05"}
+Drain = Callable[..., Awaitable[tuple[int, str]]]
 
 
-def drain(url: str, **settings: str) -> "subprocess.CompletedProcess[str]":
-    environment: Mapping[str, str] = {"DRAIN_ENGINE": url, **QUICK, **settings}
-    command = [sys.executable, KUBERNETES / "drain.py"]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+@pytest.fixture
+def drain(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Drain:
+    """Runs the script in a thread of its own; its exit status and what it printed."""
+
+    async def run(url: str, **settings: str) -> tuple[int, str]:
+        for name, value in {"DRAIN_ENGINE": url, **QUICK, **settings}.items():
+            monkeypatch.setenv(name, value)
+        spec = spec_from_file_location("drain", SCRIPT)
+        assert spec is not None
+        assert spec.loader is not None
+        script = module_from_spec(spec)
+        spec.loader.exec_module(script)
+        status = await asyncio.to_thread(script.main)
+        return status, capsys.readouterr().out
+
+    return run
 
 
 def test_it_is_what_the_engine_runs_before_it_ends() -> None:
@@ -38,43 +54,45 @@ def test_the_engine_has_the_time_for_it() -> None:
     assert seconds_max + 15 <= the("Deployment", "engines").pod["terminationGracePeriodSeconds"] <= seconds_max + 60
 
 
-def test_an_idle_engine_is_ended_after_the_least_time() -> None:
-    with simulated_engines(1) as [url]:
+async def test_an_idle_engine_is_ended_after_the_least_time(drain: Drain) -> None:
+    async with engine_in_loop() as url:
         began = time.monotonic()
-        done = drain(url, DRAIN_SECONDS_MIN="0.5")
+        status, said = await drain(url, DRAIN_SECONDS_MIN="0.4")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("drain: idle after")
-    assert time.monotonic() - began >= 0.5
+    assert status == 0
+    assert said.startswith("drain: idle after")
+    assert time.monotonic() - began >= 0.4
 
 
-async def test_a_stream_is_waited_for() -> None:
-    with simulated_engines(1, "--speed-up", "0.1") as [url]:
-        body = chat(model="sim", stream=True, max_tokens=100, ignore_eos=True)
+async def test_a_stream_is_waited_for(drain: Drain) -> None:
+    async with engine_in_loop(speed_up=0.1) as url:
+        body = chat(model="sim", stream=True, max_tokens=40, ignore_eos=True)
         async with aiohttp.ClientSession() as http, http.post(f"{url}/v1/chat/completions", json=body) as answer:
-            draining = asyncio.create_task(asyncio.to_thread(drain, url))
+            draining = asyncio.ensure_future(drain(url))
             stream = await answer.read()
             drained_before = draining.done()
-            done = await draining
+            status, _ = await draining
 
     assert stream.endswith(b"data: [DONE]\n\n")
     assert not drained_before
-    assert done.returncode == 0
+    assert status == 0
 
 
-async def test_a_stream_that_takes_too_long_is_given_up() -> None:
-    with simulated_engines(1, "--speed-up", "0.01") as [url]:
+async def test_a_stream_that_takes_too_long_is_given_up(drain: Drain) -> None:
+    async with engine_in_loop(speed_up=0.01) as url:
         body = chat(model="sim", stream=True, max_tokens=1_000, ignore_eos=True)
         async with aiohttp.ClientSession() as http, http.post(f"{url}/v1/chat/completions", json=body) as answer:
             await answer.content.readany()
-            done = await asyncio.to_thread(drain, url, DRAIN_SECONDS_MAX="1")
+            status, said = await drain(url, DRAIN_SECONDS_MAX="0.3")
 
-    assert done.returncode == 1
-    assert done.stdout == "drain: still busy after 1 s; what runs is cut\n"
+    assert status == 1
+    assert said == "drain: still busy after 0 s; what runs is cut\n"
 
 
+@pytest.mark.process
 def test_where_the_engine_is_gone_there_is_nothing_to_wait_for() -> None:
-    done = drain(f"http://127.0.0.1:{free_port()}", DRAIN_SECONDS_MIN="30")
+    environment = {"DRAIN_ENGINE": f"http://127.0.0.1:{free_port()}", "DRAIN_SECONDS_MIN": "30"}
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False, env=environment)
 
     assert done.returncode == 0
     assert "answers no more" in done.stdout

@@ -1,17 +1,15 @@
 """Does the gateway of the manifests start on their configuration and answer their probes?"""
 
 import asyncio
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from headgate.cli.main import main
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
-from testing.gateway import Config, gateway_beside
+from testing.gateway import Config, gateway_in_loop
 from testing.ports import free_port
 from tests.deploy.manifests import KUBERNETES, gateway_config, the
 
@@ -29,12 +27,19 @@ def on_loopback() -> Config:
     return config
 
 
-def test_the_configuration_is_right() -> None:
-    command = [sys.executable, "-m", "headgate.cli.main", "check", str(KUBERNETES / "headgate.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT})
+@pytest.fixture
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "scaled from 1 to 8 endpoints" in done.stdout
+
+@pytest.mark.usefixtures("environment")
+def test_the_configuration_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+    code = main(["check", str(KUBERNETES / "headgate.yaml")])
+    said = capsys.readouterr()
+
+    assert (code, said.err) == (0, "")
+    assert "scaled from 1 to 8 endpoints" in said.out
 
 
 def test_the_configuration_gives_no_cause_for_a_warning() -> None:
@@ -43,14 +48,13 @@ def test_the_configuration_gives_no_cause_for_a_warning() -> None:
     assert found.warnings == ()
 
 
-async def test_every_probe_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("environment")
+async def test_every_probe_is_answered(tmp_path: Path) -> None:
     container = the("Deployment", "headgate").container
     monitor = the("ServiceMonitor", "headgate").spec["endpoints"][0]
     probes = [container[each]["httpGet"] for each in ("startupProbe", "livenessProbe", "readinessProbe")]
     paths = [*(probe["path"] for probe in probes), monitor["path"]]
-    async with gateway_beside(on_loopback(), tmp_path, wait_for=0) as (gateway, _):
+    async with gateway_in_loop(on_loopback(), tmp_path, wait_for=0) as gateway:
         answers = []
         for path in (*paths, "/healthz"):
             async with gateway.http.get(gateway.admin_url + path) as answer:
@@ -60,26 +64,23 @@ async def test_every_probe_is_answered(tmp_path: Path, monkeypatch: pytest.Monke
     assert answers == [200, 200, 200, 200, 404]
 
 
-async def test_a_gateway_that_leaves_is_not_ready_and_still_alive(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in ENVIRONMENT.items():
-        monkeypatch.setenv(name, value)
+@pytest.mark.usefixtures("environment")
+async def test_a_gateway_that_leaves_is_not_ready_and_still_alive(tmp_path: Path) -> None:
     config = on_loopback() | {"anonymous_tenant": "team"}
-    async with gateway_beside(config, tmp_path, wait_for=0) as (gateway, process):
+    async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
         # A request that never comes whole keeps the gateway from leaving at once.
         host, _, port = config["listen"].partition(":")
         _, caller = await asyncio.open_connection(host, int(port))
         caller.write(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
         await gateway.until(lambda status: status["requests_open"] == 1)
-        process.terminate()
+        gateway.gateway.leave()
         await gateway.until(lambda status: status["draining"])
         answers = []
         for path in ("/ready", "/health"):
             async with gateway.http.get(gateway.admin_url + path) as answer:
                 answers.append(answer.status)
         caller.close()
-        ended = await asyncio.to_thread(process.wait_until_ended)
+        ended = await gateway.running
 
     assert answers == [503, 200]
     assert ended == 0

@@ -5,11 +5,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from headgate.cli.main import main
 from headgate.config import quantities
 from headgate.model.units import SECOND
 from tests.deploy.manifests import DEPLOY, gateway_config
@@ -44,6 +44,7 @@ def analyze(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([tool, *arguments], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.process
 def test_systemd_finds_nothing_wrong(installed: Path) -> None:
     done = analyze("verify", "--man=no", installed)
     about_it = [line for line in done.stderr.splitlines() if UNIT.name in line]
@@ -51,12 +52,14 @@ def test_systemd_finds_nothing_wrong(installed: Path) -> None:
     assert (done.returncode, about_it) == (0, [])
 
 
+@pytest.mark.process
 def test_systemd_finds_a_misspelt_setting(installed: Path) -> None:
     installed.write_text(installed.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
 
     assert re.search("Unknown key .*'ProtectHomes'", analyze("verify", "--man=no", installed).stderr)
 
 
+@pytest.mark.process
 def test_the_process_is_locked_in(installed: Path) -> None:
     said = analyze("security", "--offline=yes", "--no-pager", installed).stdout
     [exposure] = re.findall(r"Overall exposure level for \S+: ([0-9.]+)", said)
@@ -64,6 +67,7 @@ def test_the_process_is_locked_in(installed: Path) -> None:
     assert float(exposure) <= EXPOSURE_MAX, said
 
 
+@pytest.mark.process
 def test_systemd_finds_nothing_wrong_with_workers(installed: Path) -> None:
     folder = installed.parent / WORKERS.parent.name
     folder.mkdir()
@@ -83,12 +87,10 @@ def test_open_streams_have_the_time_to_end() -> None:
 
 
 @pytest.mark.parametrize("file", [UNIT, WORKERS])
-def test_the_command_is_one_that_headgate_knows(file: Path) -> None:
+def test_the_command_is_one_that_headgate_knows(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, *arguments = settings(file)["ExecStart"].split()
-    done = subprocess.run(
-        [sys.executable, "-m", "headgate.cli.main", *arguments], capture_output=True, text=True, check=False
-    )
 
-    assert done.returncode == 1
-    assert "/etc/headgate/headgate.yaml" in done.stderr
-    assert "usage" not in done.stderr
+    assert main(arguments) == 1
+    said = capsys.readouterr().err
+    assert "/etc/headgate/headgate.yaml" in said
+    assert "usage" not in said

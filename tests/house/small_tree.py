@@ -7,7 +7,10 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 
 PROJECT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -39,12 +42,31 @@ class SmallTree:
         return self._run([BIN / "ruff", "check", "--no-cache", "--output-format", "concise"], cwd=self.root)
 
     def shape(self) -> Verdict:
+        """What scripts/check_shape.py says of every file of the tree."""
+        names = sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*") if path.is_file())
+        complaints = list(script("check_shape").complaints(self.root, names))
+        return Verdict(passed=not complaints, said="\n".join(complaints))
+
+    def tracked_shape(self) -> Verdict:
+        """What the script itself says of the files that git would track."""
+        subprocess.run(["git", "init", "--quiet", self.root], check=True)
         command = [sys.executable, PROJECT / "scripts/check_shape.py", self.root]
         return self._run(command, cwd=self.root)
 
     def _run(self, command: list[str | Path], *, cwd: Path) -> Verdict:
         done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False, timeout=50)
         return Verdict(passed=done.returncode == 0, said=done.stdout + done.stderr)
+
+
+@cache
+def script(name: str) -> ModuleType:
+    """A program of the folder `scripts`, to be called without a process of its own."""
+    spec = spec_from_file_location(name, PROJECT / f"scripts/{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def a_small_tree(root: Path) -> SmallTree:
@@ -88,5 +110,4 @@ def a_small_tree(root: Path) -> SmallTree:
     tree.write("src/headgate/planning/plan.py", "from headgate.simulation import engine", "", "USES = (engine,)")
     for name in CONFIGURATION:
         shutil.copy(PROJECT / name, root / name)
-    subprocess.run(["git", "init", "--quiet", root], check=True)
     return tree

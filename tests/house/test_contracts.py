@@ -2,7 +2,9 @@
 
 import pytest
 
-from tests.house.small_tree import SmallTree
+from tests.house.small_tree import SmallTree, Verdict, a_small_tree
+
+pytestmark = pytest.mark.process
 
 PURE = "The core and the model touch nothing outside"
 ROOMS = "Imports point one way, and adapters do not know each other"
@@ -17,46 +19,58 @@ def test_the_small_tree_keeps_every_contract(tree: SmallTree) -> None:
     assert "Contracts: 3 kept, 0 broken" in imports.said
 
 
+FORBIDDEN = [
+    ("core", "import time", PURE),
+    ("core", "import asyncio", PURE),
+    ("core", "import aiohttp", PURE),
+    ("core", "from os import urandom", PURE),
+    ("core/queues", "import random", PURE),
+    ("model", "import logging", PURE),
+    ("model", "from datetime import datetime", PURE),
+    ("wire", "import asyncio", WIRE),
+    ("wire", "from aiohttp import web", WIRE),
+    ("model", "from headgate.core import scheduler", ROOMS),
+    ("core", "from headgate import ports", ROOMS),
+    ("core", "from headgate.wire import sse", ROOMS),
+    ("ports", "from headgate.hosts import loop", ROOMS),
+    ("wire", "from headgate.edge import app", ROOMS),
+    ("edge", "from headgate.hosts import loop", ROOMS),
+    ("engines", "from headgate.edge import app", ROOMS),
+    ("edge", "from headgate import compose", ROOMS),
+    ("edge", "from headgate.simulation import engine", ROOMS),
+    ("simulation", "from headgate.planning import plan", ROOMS),
+    ("fleets", "from headgate.edge import app", ROOMS),
+]
+
+
+@pytest.fixture(scope="module")
+def broken(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
+    """A tree with every forbidden import, each in a file of its own."""
+    tree = a_small_tree(tmp_path_factory.mktemp("broken"))
+    for number, (room, line, _) in enumerate(FORBIDDEN):
+        tree.write(f"src/headgate/{room}/__init__.py")
+        tree.write(f"src/headgate/{room}/violation_{number}.py", line)
+    return tree.lint_imports()
+
+
 @pytest.mark.parametrize(
-    ("room", "line", "contract"),
-    [
-        ("core", "import time", PURE),
-        ("core", "import asyncio", PURE),
-        ("core", "import aiohttp", PURE),
-        ("core", "from os import urandom", PURE),
-        ("core/queues", "import random", PURE),
-        ("model", "import logging", PURE),
-        ("model", "from datetime import datetime", PURE),
-        ("wire", "import asyncio", WIRE),
-        ("wire", "from aiohttp import web", WIRE),
-        ("model", "from headgate.core import scheduler", ROOMS),
-        ("core", "from headgate import ports", ROOMS),
-        ("core", "from headgate.wire import sse", ROOMS),
-        ("ports", "from headgate.hosts import loop", ROOMS),
-        ("wire", "from headgate.edge import app", ROOMS),
-        ("edge", "from headgate.hosts import loop", ROOMS),
-        ("engines", "from headgate.edge import app", ROOMS),
-        ("edge", "from headgate import compose", ROOMS),
-        ("edge", "from headgate.simulation import engine", ROOMS),
-        ("simulation", "from headgate.planning import plan", ROOMS),
-        ("fleets", "from headgate.edge import app", ROOMS),
-    ],
+    ("number", "contract"),
+    [pytest.param(number, case[2], id=f"{case[0]}: {case[1]}") for number, case in enumerate(FORBIDDEN)],
 )
-def test_a_forbidden_import_breaks_its_contract(tree: SmallTree, room: str, line: str, contract: str) -> None:
-    tree.write(f"src/headgate/{room}/__init__.py")
-    tree.write(f"src/headgate/{room}/violation.py", line)
+def test_a_forbidden_import_breaks_its_contract(broken: Verdict, number: int, contract: str) -> None:
+    broken_contracts = broken.said.partition("Broken contracts")[2]
+    others = [each for each in (PURE, ROOMS, WIRE) if each != contract]
+    about_it = min((broken_contracts.partition(contract)[2].partition(other)[0] for other in others), key=len)
 
-    verdict = tree.lint_imports()
-
-    assert not verdict.passed
-    assert f"{contract} BROKEN" in verdict.said
-    assert "violation" in verdict.said
+    assert not broken.passed
+    assert f"{contract} BROKEN" in broken.said
+    assert f".violation_{number} ->" in about_it, broken.said
 
 
-@pytest.mark.parametrize("room", ["planning", "loadtest"])
-def test_planning_and_loadtest_may_use_the_simulation(tree: SmallTree, room: str) -> None:
-    tree.write(f"src/headgate/{room}/user.py", "from headgate.simulation import engine")
-    tree.write(f"src/headgate/{room}/user_of_the_room.py", "import headgate.simulation")
+def test_planning_and_loadtest_may_use_the_simulation(tree: SmallTree) -> None:
+    for room in ("planning", "loadtest"):
+        tree.write(f"src/headgate/{room}/user.py", "from headgate.simulation import engine")
+        tree.write(f"src/headgate/{room}/user_of_the_room.py", "import headgate.simulation")
 
     verdict = tree.lint_imports()
 
@@ -72,27 +86,38 @@ def test_a_room_without_a_place_is_refused(tree: SmallTree) -> None:
     assert "attic" in verdict.said
 
 
-@pytest.mark.parametrize("room", ["core", "core/queues", "model"])
+PURE_ROOMS = ("core", "core/queues", "model")
+BANNED = [
+    ("import time", "`time` is banned: The core is told the time"),
+    ("from datetime import datetime", "`datetime` is banned: The core is told the time"),
+    ("import random", "`random` is banned: The core is deterministic"),
+    ("from os import urandom", "`os` is banned: The core does no I/O"),
+    ("import asyncio", "`asyncio` is banned: The core does no I/O"),
+    ("import logging", "`logging` is banned: The core does not log"),
+    ('print("x")', "T201"),
+]
+
+
+@pytest.fixture(scope="module")
+def banned(tmp_path_factory: pytest.TempPathFactory) -> Verdict:
+    """A tree with every banned line, each in a file of its own."""
+    tree = a_small_tree(tmp_path_factory.mktemp("banned"))
+    for room in PURE_ROOMS:
+        tree.write(f"src/headgate/{room}/__init__.py")
+        for number, (line, _) in enumerate(BANNED):
+            tree.write(f"src/headgate/{room}/violation_{number}.py", line)
+    return tree.ruff()
+
+
+@pytest.mark.parametrize("room", PURE_ROOMS)
 @pytest.mark.parametrize(
-    ("line", "reason"),
-    [
-        ("import time", "`time` is banned: The core is told the time"),
-        ("from datetime import datetime", "`datetime` is banned: The core is told the time"),
-        ("import random", "`random` is banned: The core is deterministic"),
-        ("from os import urandom", "`os` is banned: The core does no I/O"),
-        ("import asyncio", "`asyncio` is banned: The core does no I/O"),
-        ("import logging", "`logging` is banned: The core does not log"),
-        ('print("x")', "T201"),
-    ],
+    ("number", "reason"), [pytest.param(number, case[1], id=case[0]) for number, case in enumerate(BANNED)]
 )
-def test_ruff_says_in_a_pure_room_what_to_do_instead(tree: SmallTree, room: str, line: str, reason: str) -> None:
-    tree.write(f"src/headgate/{room}/__init__.py")
-    tree.write(f"src/headgate/{room}/violation.py", line)
+def test_ruff_says_in_a_pure_room_what_to_do_instead(banned: Verdict, room: str, number: int, reason: str) -> None:
+    about_it = [line for line in banned.said.splitlines() if f"{room}/violation_{number}.py:" in line]
 
-    verdict = tree.ruff()
-
-    assert not verdict.passed
-    assert reason in verdict.said
+    assert not banned.passed
+    assert any(reason in line for line in about_it), banned.said
 
 
 def test_ruff_lets_an_adapter_have_a_clock(tree: SmallTree) -> None:

@@ -96,11 +96,16 @@ def test_an_address_of_one_machine_or_registry_is_refused(tree: SmallTree, name:
     assert_refused(tree, f"{name}:3: names a path of one machine")
 
 
-def test_an_ignored_file_is_not_looked_at(tree: SmallTree) -> None:
+@pytest.mark.process
+def test_the_script_complains_of_tracked_files_and_not_of_ignored_ones(tree: SmallTree) -> None:
     (tree.root / ".gitignore").write_text("notes.md\n")
     tree.write("notes.md", "/wo~rk/somewhere".replace("~", ""))
 
-    assert tree.shape().passed
+    assert tree.tracked_shape().passed
+    tree.write("notes.txt", "/wo~rk/somewhere".replace("~", ""))
+    verdict = tree.tracked_shape()
+    assert not verdict.passed
+    assert "notes.txt:3: names a path of one machine" in verdict.said
 
 
 def assert_refused(tree: SmallTree, complaint: str) -> None:

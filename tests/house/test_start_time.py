@@ -6,7 +6,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.house.small_tree import BIN
+
+pytestmark = [pytest.mark.process, pytest.mark.timing]
 
 IMPORT_SECONDS_MAX = 0.3
 HELP_SECONDS_MAX = 0.5

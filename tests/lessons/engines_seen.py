@@ -74,7 +74,7 @@ class FakeSeen:
 class SimulatedSeen:
     """At a hundredth of its speed a step takes a tenth of a second, and the longest prompt more than one."""
 
-    ARGUMENTS = ("--speed-up", "0.01")
+    SPEED_UP = 0.01
     served_model = "sim"
 
     def __init__(self, url: str, record: Path, http: aiohttp.ClientSession) -> None:
@@ -93,7 +93,7 @@ class SimulatedSeen:
         return chat(prompt, stream=moment != NOT_STREAMED, max_tokens=500)
 
     async def taken_up(self) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while await self._at_work() == 0:
                 await asyncio.sleep(0.01)
 

@@ -4,13 +4,12 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from headgate.engines.watch import EngineWatch
 from testing.fake_engine import FakeEngine, Received
 from testing.fake_http import Connection
-from testing.gateway import RunningGateway
+from testing.gateway import RunningGateway, gateway_in_loop
 
 STALE_AFTER_S = 0.3
 
@@ -42,18 +41,14 @@ class ScrapedEngine(FakeEngine):
         await super()._serve(connection, received, generating=generating)
 
 
-@pytest.fixture
-def quick_watch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gateways of this test look at their engines a hundred times as often."""
-    quick = partial(EngineWatch, interval_s=0.05, timeout_s=0.1, stale_after_s=STALE_AFTER_S)
-    monkeypatch.setattr("headgate.compose.engines.EngineWatch", quick)
-
-
-@pytest.fixture
-def patient_watch(quick_watch: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As often, but on a machine that others use as well a page that comes late is not taken for one that is lost."""
-    patient = partial(EngineWatch, interval_s=0.05, timeout_s=4.0, stale_after_s=10.0)
-    monkeypatch.setattr("headgate.compose.engines.EngineWatch", patient)
+quick_gateway = partial(
+    gateway_in_loop, open_watch=partial(EngineWatch, interval_s=0.05, timeout_s=0.1, stale_after_s=STALE_AFTER_S)
+)
+"""A gateway that looks at its engines a hundred times as often."""
+patient_gateway = partial(
+    gateway_in_loop, open_watch=partial(EngineWatch, interval_s=0.05, timeout_s=30.0, stale_after_s=60.0)
+)
+"""As often, but it does not take a page for lost that comes late because others use the machine as well."""
 
 
 async def series_of(gateway: RunningGateway) -> dict[str, float]:

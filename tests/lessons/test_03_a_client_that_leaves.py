@@ -6,7 +6,7 @@ says, and that the gateway holds no place for the request any more.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from testing.envoy import envoy_before
 from testing.fault_proxy import Fault, FaultProxy
 from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
-from testing.simulated import simulated_engines
+from testing.simulated import engine_in_loop
 from tests.lessons.callers import RawCaller
 from tests.lessons.engines_seen import (
     BEFORE_THE_FIRST_BYTE,
@@ -28,27 +28,25 @@ from tests.lessons.engines_seen import (
 )
 
 FREE_S_MAX = 1.0
+FREED_S_MAX = 30.0
+"""On a machine that others use as well."""
 ENVOY_ROUTE_S = 2.0
 """Long enough that a busy machine has sent the answer's first chunk by then: giving up earlier is a plain 504."""
 MOMENTS = (BEFORE_THE_FIRST_BYTE, MID_STREAM, NOT_STREAMED)
-PATHS = ("directly", "through a plain proxy", "through Envoy")
-
-
-@pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    record = tmp_path_factory.mktemp("record") / "record"
-    with simulated_engines(1, *SimulatedSeen.ARGUMENTS, "--record", str(record)) as [url]:
-        yield url, record
+PATHS = ("directly", "through a plain proxy", pytest.param("through Envoy", marks=pytest.mark.process))
 
 
 @pytest.fixture(params=["fake", "simulated"])
-async def engine(request: pytest.FixtureRequest) -> AsyncIterator[EngineSeen]:
+async def engine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[EngineSeen]:
     if request.param == "fake":
         async with fake_seen() as seen:
             yield seen
     else:
-        async with simulated_seen(*request.getfixturevalue("simulated")) as seen:
-            yield seen
+        record = tmp_path / "record"
+        record.touch()
+        async with engine_in_loop(speed_up=SimulatedSeen.SPEED_UP, record=record) as url:
+            async with simulated_seen(url, record) as seen:
+                yield seen
 
 
 @asynccontextmanager
@@ -65,20 +63,36 @@ async def gateway_to(engine: EngineSeen, path: str, folder: Path) -> AsyncIterat
         yield gateway
 
 
-async def free_within_a_second(gateway: GatewayInLoop, engine: EngineSeen, what: str) -> None:
+async def freed_after_s(gateway: GatewayInLoop, engine: EngineSeen, what: str) -> float:
+    """Until the engine has let go of the request; long before it would have ended by itself."""
     left_at = time.monotonic()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(FREED_S_MAX):
         await engine.let_go()
     took_s = time.monotonic() - left_at
     status = await gateway.status()
-    assert took_s <= FREE_S_MAX, f"{what}: the engine was let go after {took_s:.2f} s"
     assert [each["in_flight"] for each in status["endpoints"]] == [0], what
     assert (status["requests_open"], status["attempts_open"]) == (0, 0), what
+    return took_s
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("moment", [MID_STREAM])
+async def test_the_place_is_free_within_a_second(tmp_path: Path, moment: str) -> None:
+    async with fake_seen() as engine, gateway_to(engine, "directly", tmp_path) as gateway:
+        for by_reset in (False, True):
+            caller = await RawCaller.to(gateway.url)
+            caller.ask(engine.question(moment))
+            await engine.taken_up()
+            caller.leave(by_reset=by_reset)
+
+            assert await freed_after_s(gateway, engine, f"left, by reset: {by_reset}") <= FREE_S_MAX
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("path", PATHS)
-async def test_the_place_is_free_within_a_second(tmp_path: Path, engine: EngineSeen, path: str, moment: str) -> None:
+async def test_the_place_is_free_once_the_caller_has_left(
+    tmp_path: Path, engine: EngineSeen, path: str, moment: str
+) -> None:
     async with gateway_to(engine, path, tmp_path) as gateway:
         for by_reset in (False, True):
             caller = await RawCaller.to(gateway.url)
@@ -88,7 +102,7 @@ async def test_the_place_is_free_within_a_second(tmp_path: Path, engine: EngineS
                 await caller.read_until(b"data: ")
             caller.leave(by_reset=by_reset)
 
-            await free_within_a_second(gateway, engine, f"left {moment} {path}, by reset: {by_reset}")
+            await freed_after_s(gateway, engine, f"left {moment} {path}, by reset: {by_reset}")
 
 
 async def test_who_leaves_while_queued_never_reaches_the_engine(tmp_path: Path, engine: EngineSeen) -> None:
@@ -101,10 +115,10 @@ async def test_who_leaves_while_queued_never_reaches_the_engine(tmp_path: Path, 
             waiting.ask(engine.question(MID_STREAM))
             await gateway.until(lambda status: status["queued"]["interactive"] == 1)
             waiting.leave(by_reset=by_reset)
-            await gateway.until(lambda status: status["requests_open"] == 1, seconds_max=FREE_S_MAX)
+            await gateway.until(lambda status: status["requests_open"] == 1)
             assert (await gateway.status())["queued"]["interactive"] == 0
         holder.leave()
-        await free_within_a_second(gateway, engine, "the one that held the place")
+        await freed_after_s(gateway, engine, "the one that held the place")
 
         assert await engine.asked() == 1
 
@@ -120,9 +134,10 @@ async def test_a_thousand_bytes_a_second_hide_nobodys_leaving(tmp_path: Path) ->
             await caller.read_until(b"data: ")
             caller.leave()
 
-            await free_within_a_second(gateway, engine, "left on a narrow line")
+            await freed_after_s(gateway, engine, "left on a narrow line")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_envoy_giving_up_before_the_gateway_frees_the_place(tmp_path: Path, moment: str) -> None:
     """Its route has a timeout, which ends the request for the caller; the engine must hear of it too.
@@ -140,5 +155,5 @@ async def test_envoy_giving_up_before_the_gateway_frees_the_place(tmp_path: Path
             else:
                 assert (await caller.read_until(b"\r\n")).split()[1] == b"504"
 
-            await free_within_a_second(gateway, engine, f"Envoy gave up {moment}")
+            await freed_after_s(gateway, engine, f"Envoy gave up {moment}")
             caller.leave()

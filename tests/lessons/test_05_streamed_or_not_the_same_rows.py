@@ -17,6 +17,8 @@ from testing.gateway import GatewayInLoop, chat
 from tests.lessons.ledgers import a_gateway, written
 from tests.simulation.servers import an_engine
 
+pytestmark = pytest.mark.process
+
 TIMES = ("at", "request", "queue_us", "ttft_us", "duration_us", "input_us", "output_us", "overhead_us")
 MONEY = ("input_nano_usd", "output_nano_usd", "overhead_nano_usd")
 """By the hour of an endpoint money is time too."""

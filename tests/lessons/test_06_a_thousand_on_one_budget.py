@@ -21,9 +21,11 @@ from headgate.model.money import NANO_USD_PER_USD, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import Instant
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
-from testing.simulated import simulated_engines
+from testing.simulated import engine_in_loop, simulated_engines
 
 AT_ONCE = 1_000
+FEW = 100
+"""As many as a short test asks for at once; the budget is in proportion."""
 TOKENS = 16
 BY_TOKENS = {"input": 1, "output": 100}
 BY_THE_HOUR = {"per_hour": 36}
@@ -47,6 +49,17 @@ class Ends:
     def billed_usd(self) -> float:
         cost = NanoUsd(sum(bill.input + bill.output + bill.overhead for each in self.ends for bill in each.bills))
         return cost / NANO_USD_PER_USD
+
+
+@asynccontextmanager
+async def an_engine(at_once: int) -> AsyncIterator[str]:
+    """In this event loop, or as a process of its own where the gateway alone has enough to do in it."""
+    if at_once <= FEW:
+        async with engine_in_loop() as url:
+            yield url
+    else:
+        with simulated_engines(1) as [url]:
+            yield url
 
 
 @asynccontextmanager
@@ -80,16 +93,18 @@ async def budget_of(gateway: GatewayInLoop) -> dict[str, Any]:
         return budget
 
 
+@pytest.mark.parametrize("at_once", [FEW, pytest.param(AT_ONCE, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.25)], ids=["by tokens", "by the hour"]
 )
-async def test_a_thousand_at_once_overdraw_by_no_more_than_one_reservation(
-    tmp_path: Path, price: Mapping[str, Any], limit_usd: float
+async def test_many_at_once_overdraw_by_no_more_than_one_reservation(
+    tmp_path: Path, price: Mapping[str, Any], limit_usd: float, at_once: int
 ) -> None:
     ends = Ends()
-    with simulated_engines(1) as [url]:
+    limit_usd = round(limit_usd * at_once / AT_ONCE, 6)
+    async with an_engine(at_once) as url:
         async with spending(url, tmp_path, price, limit_usd, ends) as gateway:
-            rounds = [await asyncio.gather(*(asked(gateway) for _ in range(AT_ONCE))) for _ in range(2)]
+            rounds = [await asyncio.gather(*(asked(gateway) for _ in range(at_once))) for _ in range(2)]
             await gateway.until_idle()
             budget = await budget_of(gateway)
 
@@ -100,7 +115,7 @@ async def test_a_thousand_at_once_overdraw_by_no_more_than_one_reservation(
         f"\n{dict(seen)}; spent ${budget['spent_usd']:.6f} of ${limit_usd}, a reservation ${ends.reserved_most_usd:.6f}"
     )
     assert seen.keys() == {200, 429}
-    assert seen[200] >= 5
+    assert seen[200] >= 2
     assert over_usd <= ends.reserved_most_usd
     assert budget["reserved_usd"] == 0
     assert budget["spent_usd"] == pytest.approx(ends.billed_usd, abs=1e-9)
@@ -115,7 +130,7 @@ async def test_a_thousand_at_once_overdraw_by_no_more_than_one_reservation(
 
 async def test_a_soft_budget_lets_all_of_them_in_and_says_what_was_given_up(tmp_path: Path) -> None:
     ends = Ends()
-    with simulated_engines(1) as [url]:
+    async with engine_in_loop() as url:
         async with spending(url, tmp_path, BY_TOKENS, 0.0001, ends, kind="soft") as gateway:
             answers = [await asked(gateway) for _ in range(10)]
             budget = await budget_of(gateway)
@@ -129,7 +144,7 @@ async def test_a_soft_budget_lets_all_of_them_in_and_says_what_was_given_up(tmp_
 async def test_a_class_that_stays_cheap_shortens_what_it_can_and_refuses_what_it_cannot(tmp_path: Path) -> None:
     ends = Ends()
     cheap = {"interactive": {"promise": "cost", "max_cost_per_request": 0.0007}}
-    with simulated_engines(1) as [url]:
+    async with engine_in_loop() as url:
         async with spending(url, tmp_path, BY_TOKENS, 9, ends, classes=cheap) as gateway:
             status, refused, body = await asked(gateway, "word " * 700)
             _, headers, _ = await asked(gateway)

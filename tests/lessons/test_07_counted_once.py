@@ -10,13 +10,16 @@ from collections import Counter
 from pathlib import Path
 
 import asyncpg
+import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fault_proxy import Fault, FaultProxy
 from testing.gateway import chat
 from tests.lessons.ledgers import a_gateway, written
 
-REQUESTS, TOKENS = 200, 3
+pytestmark = pytest.mark.process
+
+REQUESTS, TOKENS = 100, 3
 COMMIT = b"Q\0\0\0\x0cCOMMIT"
 
 
@@ -39,7 +42,7 @@ async def test_rows_and_sums_are_those_of_the_requests_though_connections_break_
                 await asyncio.sleep(0.01)
             cuts.cancel()
             proxy.fault = Fault()
-            await gateway.until(lambda status: not status["ledger"]["rows_waiting"], seconds_max=20.0)
+            await gateway.until(lambda status: not status["ledger"]["rows_waiting"])
             rows = await written(gateway, 0)
             status = (await gateway.status())["ledger"]
         link = await asyncpg.connect(url)
@@ -58,5 +61,5 @@ async def _cut(proxy: FaultProxy, chance: random.Random) -> None:
         proxy.fault = chance.choice(
             (Fault(), Fault(only=COMMIT, reset_after=0), Fault(reset_after=chance.randrange(99)))
         )
-        await asyncio.sleep(0.1 + 0.2 * chance.random())
+        await asyncio.sleep(0.05 + 0.1 * chance.random())
         proxy.break_all()

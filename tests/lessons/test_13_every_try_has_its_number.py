@@ -6,9 +6,13 @@ number in the ledger, and what a caller repeats is a request of its own.
 
 from pathlib import Path
 
+import pytest
+
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import chat
 from tests.lessons.ledgers import a_gateway, written
+
+pytestmark = pytest.mark.process
 
 
 async def test_a_request_tried_three_times_has_three_numbered_rows_and_counts_once(url: str, tmp_path: Path) -> None:

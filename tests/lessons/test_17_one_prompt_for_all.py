@@ -12,6 +12,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from headgate.hosts.local.clock import SystemClock
 from headgate.model.engine_profile import TINY
 from headgate.simulation.server.listener import EngineServer
@@ -19,13 +21,15 @@ from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.record import read_record
 from testing.gateway import RunningGateway, a_config, gateway_beside
 
+pytestmark = [pytest.mark.process, pytest.mark.timing]
+
 ENGINES, PLACES, TOKENS = 4, 16, 20
 STEP_S = 0.010
 PROFILE = replace(TINY, step_ps=int(STEP_S * 1e12), prefill_token_ps=20_000_000)
 """Instructions of a thousand tokens take 20 ms to compute: worth to be found, and not worth to be waited for."""
 SPEED = {"step": "10ms", "prefill_token": "20us"}
 HALF_FULL = ENGINES * PLACES / 2
-REQUESTS = 600
+REQUESTS = 300
 PER_S = HALF_FULL / (TOKENS * STEP_S) / 2
 SHARED_PERCENT = 70
 INSTRUCTIONS = [

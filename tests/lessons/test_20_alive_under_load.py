@@ -19,11 +19,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from headgate.cli.output.view import quantile
 from testing.gateway import CHAT, RunningGateway, a_config, chat, gateway_beside
 from testing.simulated import simulated_engines
 from tests.lessons.flood import image_body, many_turns_body, text_body
 from tests.lessons.scraped import series_of
+
+pytestmark = [pytest.mark.process, pytest.mark.timing]
 
 STREAMS = 30
 ROUNDS = 3
@@ -127,7 +131,8 @@ async def test_a_body_of_thirty_megabytes_holds_up_nobody_elses_stream(tmp_path:
     async with a_gateway(tmp_path) as gateway:
         gaps: list[float] = []
         async with streams(gateway, 1, gaps):
-            await asyncio.sleep(0.5)
+            while len(gaps) < 50:
+                await asyncio.sleep(0.01)
             quiet = max(gaps)
             for body in (text_body, image_body, many_turns_body):
                 content = await asyncio.to_thread(body, 30)

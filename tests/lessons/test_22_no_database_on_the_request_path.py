@@ -30,7 +30,10 @@ METHODS = ("execute", "executemany", "fetch", "fetchrow", "fetchval", "copy_reco
 
 @contextlib.contextmanager
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[str]]]:
-    """Calls that were made for a request, and all others."""
+    """Calls that were made for a request, and all others.
+
+    It patches asyncpg itself on purpose, so that a call is seen whichever part of the gateway makes it.
+    """
     guilty: list[str] = []
     others: list[str] = []
 
@@ -74,6 +77,7 @@ async def ask_everything(gateway: GatewayInLoop, engine: FakeEngine) -> None:
             await answer.read()
 
 
+@pytest.mark.process
 async def test_no_call_to_the_database_is_made_for_a_request(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +93,7 @@ async def test_no_call_to_the_database_is_made_for_a_request(
     assert "copy_to_table" in others
 
 
+@pytest.mark.process
 async def test_one_that_is_made_is_found_out(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watch itself: a door that looks into the database, in a task of its own, is seen."""
     async with FakeEngine() as engine:
@@ -129,6 +134,7 @@ async def a_mute_database() -> AsyncIterator[str]:
             writer.transport.abort()
 
 
+@pytest.mark.timing
 async def test_a_database_that_never_answers_holds_up_nobody(tmp_path: Path) -> None:
     took: list[float] = []
     async with a_mute_database() as url, FakeEngine() as engine:

@@ -168,7 +168,7 @@ async def test_under_load_every_request_sees_exactly_one_configuration(tmp_path:
             async with asyncio.TaskGroup() as group:
                 for number in range(12):
                     group.create_task(call(number))
-                for flip in range(40):
+                for flip in range(20):
                     await gateway.rewrite(files[(flip + 1) % 2])
                     hashes.add((await gateway.status())["config_hash"])
                 over.set()
@@ -205,6 +205,7 @@ async def test_a_wrong_file_under_load_changes_nothing_and_is_told(tmp_path: Pat
     assert after["reload_problems"] == []
 
 
+@pytest.mark.process
 async def test_a_process_reads_its_file_again_when_it_is_told_and_not_before(tmp_path: Path) -> None:
     """As a user does it: a file, and SIGHUP to the process."""
     async with FakeEngine(models=("red",)) as red, FakeEngine(models=("blue",)) as blue:

@@ -9,6 +9,8 @@ from testing.envoy import envoy_before
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.processes import ProcessFailedError
 
+pytestmark = pytest.mark.process
+
 CHAT = "/v1/chat/completions"
 BODY = {"model": "fake", "messages": [], "stream": True, "max_tokens": 3}
 

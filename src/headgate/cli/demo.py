@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import TYPE_CHECKING
@@ -62,12 +62,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-view", action="store_true", help="lines of progress instead of the live view")
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: argparse.Namespace, open_demo: "Callable[[argparse.Namespace, Path], Demo] | None" = None) -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A terminal that is closed ends the demo as Ctrl-C does, with all that it started.
         signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory(prefix="headgate-demo-") as folder:
-        demo = _demo(args, Path(folder))
+        demo = (open_demo or _demo)(args, Path(folder))
         try:
             # Frames one below the other are of no use to a file or a pipe.
             return demo.show(args.seconds, view=sys.stdout.isatty() and not args.no_view)

@@ -38,12 +38,14 @@ class Engines:
         session: "aiohttp.ClientSession",
         tell_host: Callable[[Event], None],
         summary: Callable[[], Summary],
+        *,
+        open_watch: Callable[..., EngineWatch] = EngineWatch,
     ) -> None:
         self._tell = tell_host
         self._summary = summary
         self.asked: dict[EndpointId, HttpEngine] = {}
         """By endpoint. Also of those that leave, as long as something that was sent there has yet to ask."""
-        self.watch = EngineWatch(session, tell_host, _tell_signals)
+        self.watch = open_watch(session, tell_host, _tell_signals)
         self.gpus = GpuWatch(session, lambda: not self.watch.resting)
         self.connect_times = ConnectTimes()
         self._addresses: dict[EndpointId, _Address] = {}

@@ -39,6 +39,7 @@ from headgate.edge.replies import Replies
 from headgate.edge.server import Listener, bind
 from headgate.engines.batching.batcher import Batchers
 from headgate.engines.page import open_session
+from headgate.engines.watch import EngineWatch
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.clock import SystemClock
 from headgate.hosts.local.host import LocalHost
@@ -71,6 +72,7 @@ class Gateway:
         observers: Sequence[Observer] = (),
         serves: bool = True,
         worker: int | None = None,
+        open_watch: Callable[..., EngineWatch] = EngineWatch,
     ) -> None:
         self._settings = settings
         self._serves = serves
@@ -92,7 +94,7 @@ class Gateway:
         self._scaling = Scaling(arguments.scaling_rules(settings))
         self._cell: CellHost | None = None
         self._host = self._open_host((*self._sight.of_requests, *observers), worker)
-        self._engines = Engines(self._session, self._host.tell, self._host.summary)
+        self._engines = Engines(self._session, self._host.tell, self._host.summary, open_watch=open_watch)
         if self._cell is not None:
             self._engines.watch.rest()
         self._batchers = Batchers(self._engines.asked, self._meters.batched)

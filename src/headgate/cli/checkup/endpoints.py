@@ -30,15 +30,22 @@ class Look:
     """What its clock said, if it said so."""
 
 
-async def look_at_all(settings: Settings, session: aiohttp.ClientSession) -> list[Look]:
+async def look_at_all(
+    settings: Settings, session: aiohttp.ClientSession, *, seconds_max: float = ENDPOINT_S_MAX
+) -> list[Look]:
     """All at once; in the order of the file."""
-    endpoints = [_Endpoint(session, pool, endpoint) for pool in settings.pools for endpoint in pool.endpoints]
+    endpoints = [
+        _Endpoint(session, pool, endpoint, seconds_max) for pool in settings.pools for endpoint in pool.endpoints
+    ]
     return await asyncio.gather(*(each.look() for each in endpoints))
 
 
 class _Endpoint:
-    def __init__(self, session: aiohttp.ClientSession, pool: PoolSettings, endpoint: EndpointSettings) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, pool: PoolSettings, endpoint: EndpointSettings, seconds_max: float
+    ) -> None:
         self._session = session
+        self._seconds_max = seconds_max
         self._pool = pool
         self._endpoint = endpoint
         self._dialect: Dialect = DIALECTS[pool.engine]
@@ -49,17 +56,17 @@ class _Endpoint:
             dialect=self._dialect,
             served_model=pool.served_model,
             api_key=pool.api_key,
-            timeout_s=ENDPOINT_S_MAX,
+            timeout_s=seconds_max,
             page_bytes_max=PAGE_BYTES_MAX,
         )
 
     async def look(self) -> Look:
         try:
-            async with asyncio.timeout(ENDPOINT_S_MAX):
+            async with asyncio.timeout(self._seconds_max):
                 async for finding in self._findings():
                     self._look.findings.append(finding)
         except TimeoutError:
-            message = f"not all of its pages came within {ENDPOINT_S_MAX:g} s"
+            message = f"not all of its pages came within {self._seconds_max:g} s"
             self._look.findings.append(self._problem(message, then="look at the engine's load and its log"))
         return self._look
 
@@ -108,7 +115,7 @@ class _Endpoint:
                 self._endpoint.url,
                 self._dialect.models_path,
                 headers=headers,
-                timeout_s=ENDPOINT_S_MAX,
+                timeout_s=self._seconds_max,
             )
         except Unheard:
             # It answered a moment ago; the rest of the look says how it is.

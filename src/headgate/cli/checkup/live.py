@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PATH = "/verdict"
 HEALTHY = "healthy"
-_TIMEOUT_S = 5.0
+TIMEOUT_S = 5.0
 
 
 class AffectedSaid(Struct, frozen=True):
@@ -51,10 +51,10 @@ class Said(Struct, frozen=True):
         return all(each.cause == HEALTHY for each in self.verdicts)
 
 
-async def ask(session: "aiohttp.ClientSession", url: str) -> tuple[Said, bytes]:
+async def ask(session: "aiohttp.ClientSession", url: str, *, timeout_s: float = TIMEOUT_S) -> tuple[Said, bytes]:
     """What it says, and the page that it was read from. Raises `NotAGateway`."""
     try:
-        page = await get_page(session, url, PATH, headers={}, timeout_s=_TIMEOUT_S)
+        page = await get_page(session, url, PATH, headers={}, timeout_s=timeout_s)
     except Unheard as unheard:
         raise NotAGateway(f"no gateway answers at {url}: {unheard}") from unheard
     try:
