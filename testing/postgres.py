@@ -70,6 +70,10 @@ class Postgres:
         assert self._process is not None, "the database was killed and not restarted"
         return self._process.pid
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def kill(self) -> None:
         """Kill -9 of it and of every connection's process; returns when all are gone. What was committed stays."""
         assert self._process is not None, "the database was killed already; `restart` it first"

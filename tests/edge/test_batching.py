@@ -9,10 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from headgate.engines.batching import answers as batched_answers
-from headgate.engines.batching import batcher as batching
 from headgate.engines.batching.answers import GatheredAnswer
-from headgate.engines.batching.batcher import Batcher, Batchers
+from headgate.engines.batching.batcher import DEFAULT_LIMITS, Batcher, BatcherLimits, Batchers
 from headgate.model.policy import BatchRules
 from headgate.model.ticket import Api
 from headgate.ports.engine import Answer, Call, Company, EngineFault
@@ -31,8 +29,10 @@ def a_call(given: object, *, tenant: str = "t", again: bool = False, left: int |
     return Call("req_1", Api.EMBEDDINGS, body, {"traceparent": "00-1"}, company=company)
 
 
-def a_batcher(engine: EmbeddingEngine, rules: BatchRules = RULES, **ttft: int) -> Batcher:
-    return Batcher(engine, rules, ttft)
+def a_batcher(
+    engine: EmbeddingEngine, rules: BatchRules = RULES, limits: BatcherLimits = DEFAULT_LIMITS, **ttft: int
+) -> Batcher:
+    return Batcher(engine, rules, ttft, limits=limits)
 
 
 async def whole(answer: Answer) -> dict[str, object]:
@@ -291,12 +291,9 @@ async def test_who_leaves_while_its_list_is_asked_whole_is_asked_for_no_more() -
     assert (batcher._asked, batcher._calls, batcher._queue._requests) == ({}, {}, {})
 
 
-async def test_after_an_answer_that_cannot_be_told_apart_the_next_are_asked_by_themselves(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(batching, "APART_REQUESTS", 3)
+async def test_after_an_answer_that_cannot_be_told_apart_the_next_are_asked_by_themselves() -> None:
     engine = EmbeddingEngine()
-    batcher = a_batcher(engine)
+    batcher = a_batcher(engine, limits=BatcherLimits(apart_requests=3))
     engine.body = b"{}"
     await asked(batcher, list("abcdefgh"))
     engine.body = None
@@ -313,11 +310,10 @@ async def test_after_an_answer_that_cannot_be_told_apart_the_next_are_asked_by_t
     assert [vectors(answer) for answer in answers] == [[vector(text)] for text in "abcd"]
 
 
-async def test_an_answer_too_long_to_be_taken_apart_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_answer_too_long_to_be_taken_apart_is_no_failure() -> None:
     short = replace(EMBEDDINGS, answer_bytes_max=500)
-    monkeypatch.setattr(batching, "BATCHED", {Api.EMBEDDINGS: short})
     engine = EmbeddingEngine()
-    batcher = a_batcher(engine)
+    batcher = a_batcher(engine, limits=BatcherLimits(joineries={Api.EMBEDDINGS: short}))
     first = await busy(engine, batcher)
     engine.padding = 200
     others = [asking(batcher, text) for text in "abcd"]
@@ -438,13 +434,12 @@ async def test_a_long_list_holds_up_nobody() -> None:
     assert len(vectors(await long)) == 20
 
 
-async def test_no_more_is_asked_than_is_held_while_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched_answers, "HELD_BYTES_MAX", 10_000)
+async def test_no_more_is_asked_than_is_held_while_nobody_reads() -> None:
     engine = EmbeddingEngine()
     engine.padding = 1_000
     texts = [f"text {number}" for number in range(200)]
 
-    answer = await a_batcher(engine).ask(a_call(texts))
+    answer = await a_batcher(engine, limits=BatcherLimits(held_bytes_max=10_000)).ask(a_call(texts))
     for _ in range(50):
         await asyncio.sleep(0)
     unread = len(engine.calls)
@@ -455,13 +450,13 @@ async def test_no_more_is_asked_than_is_held_while_nobody_reads(monkeypatch: pyt
     assert len(engine.calls) == 50
 
 
-async def test_no_more_is_asked_than_is_held_while_an_early_part_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched_answers, "HELD_BYTES_MAX", 10_000)
+async def test_no_more_is_asked_than_is_held_while_an_early_part_is_awaited() -> None:
     engine = EmbeddingEngine()
     engine.padding = 1_000
     slow = engine.holding("text 0")
     texts = [f"text {number}" for number in range(200)]
-    answer = asyncio.create_task(a_batcher(engine).ask(a_call(texts)))
+    batcher = a_batcher(engine, limits=BatcherLimits(held_bytes_max=10_000))
+    answer = asyncio.create_task(batcher.ask(a_call(texts)))
     for _ in range(100):
         await asyncio.sleep(0)
     unread = len(engine.calls)
@@ -471,11 +466,11 @@ async def test_no_more_is_asked_than_is_held_while_an_early_part_is_awaited(monk
     assert vectors(await whole(await answer)) == [vector(text) for text in texts]
 
 
-async def test_a_list_that_fails_after_its_answer_began_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batched_answers, "HELD_BYTES_MAX", 1_000)
+async def test_a_list_that_fails_after_its_answer_began_breaks_off() -> None:
     engine = EmbeddingEngine()
     engine.padding = 1_000
-    answer = await a_batcher(engine).ask(a_call([*(f"text {number}" for number in range(40)), "bad"]))
+    batcher = a_batcher(engine, limits=BatcherLimits(held_bytes_max=1_000))
+    answer = await batcher.ask(a_call([*(f"text {number}" for number in range(40)), "bad"]))
     engine.poison["bad"] = 400
 
     assert answer.status == 200

@@ -527,4 +527,4 @@ class Batching(RuleBasedStateMachine):
 
 
 TestBatching = pytest.mark.timeout(120)(Batching.TestCase)
-TestBatching.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestBatching.settings = settings(stateful_step_count=40)

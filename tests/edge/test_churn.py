@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from headgate.core.events import AttemptEnding
 from testing.caller import Caller
@@ -64,6 +65,7 @@ class Moody(FakeEngine):
         pass
 
 
+@pytest.mark.process
 async def test_two_thousand_requests_of_every_kind_leave_nothing_behind(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     limits = {"first_token_max": "600ms", "idle_max": "600ms", "total_max": "900ms", "queue_length_max": 40}

@@ -165,6 +165,7 @@ async def test_binary_data_pass_both_ways(tmp_path: Path) -> None:
     assert answer.headers["content-type"] == "application/octet-stream"
 
 
+@pytest.mark.process
 async def test_large_tensors_are_read_beside_and_sent_whole(tmp_path: Path) -> None:
     tensor = {"name": "x", "shape": [1, LARGE_BYTES // 4], "datatype": "FP32", "data": [0.5] * (LARGE_BYTES // 4)}
     async with FakeTriton() as engine, gateway_in_loop(triton_config(engine), tmp_path) as gateway:

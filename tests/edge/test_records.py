@@ -91,6 +91,7 @@ async def test_a_stream_has_all_its_moments_in_order(tmp_path: Path) -> None:
     assert record.trace_id == b""
 
 
+@pytest.mark.process
 async def test_an_answer_that_comes_whole_has_them_too(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, kept):
         async with gateway.post(chat("x" * LARGE_BYTES)) as answer:
@@ -305,6 +306,7 @@ async def test_words_of_the_body_are_told_to_the_caller_alone(tmp_path: Path, bo
     assert kept in (None, record.reason)
 
 
+@pytest.mark.process
 async def test_a_large_body_is_no_exception(tmp_path: Path) -> None:
     async with FakeEngine() as engine, keeping(engine, tmp_path) as (gateway, records):
         async with gateway.post({"model": "m", "messages": "Jane Roe " * (LARGE_BYTES // 4)}) as answer:

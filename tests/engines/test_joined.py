@@ -249,7 +249,9 @@ async def test_through_the_gateway_the_silence_of_an_engine_is_bounded_by_the_wh
     async with gateway_in_loop(config, tmp_path) as gateway:
         asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
         received = await engine.next_request()
-        await asyncio.sleep(0.7)
+        await gateway.until(lambda status: status["attempts_open"] == 1, seconds_max=30)
+        attempts = gateway.gateway._attempts
+        attempts.sweep(list(attempts._open.values()), asyncio.get_running_loop().time() + 10)
         received.resume.set()
         async with await asking as answer:
             body = await answer.json()

@@ -1,12 +1,13 @@
 """A KEDA client: the committed messages, and a gRPC stub that protoc generates from the .proto when a test needs it."""
 
 import importlib.util
-import subprocess
 import sys
 import tempfile
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+
+from grpc_tools import protoc as compiler
 
 from headgate.fleets.keda import externalscaler_pb2
 from tests.house.small_tree import PROJECT
@@ -16,8 +17,8 @@ FOLDER = Path("headgate/fleets/keda")
 
 
 def protoc(*outputs: str) -> None:
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={SOURCES}"]
-    subprocess.run([*command, *outputs, str(FOLDER / "externalscaler.proto")], check=True)
+    command = ["protoc", f"--proto_path={SOURCES}", *outputs, str(FOLDER / "externalscaler.proto")]
+    assert compiler.main(command) == 0
 
 
 @cache

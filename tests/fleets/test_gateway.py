@@ -24,12 +24,13 @@ from tests.fleets.scaled import (
 QUIET = ("--profile", "tiny", "--speed-up", "1")
 
 
+@pytest.mark.process
 async def test_no_stream_is_severed_while_endpoints_come_and_go(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), in_flight_max=4)
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=150))
         async with streams.going(6):
-            ran = await out_and_in_again(gateway, streams, seconds_max=20)
+            ran = await out_and_in_again(gateway, streams, seconds_max=30)
         left = set(pids(gateway).values())
 
     assert set(streams.seen) == {"whole"}, streams.seen
@@ -38,12 +39,13 @@ async def test_no_stream_is_severed_while_endpoints_come_and_go(tmp_path: Path) 
     assert not any(is_alive(pid) for pid in ran), "nothing is left behind"
 
 
+@pytest.mark.process
 async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET), endpoints=2, in_flight_max=4)
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=100))
         async with streams.going(6):
-            await killed_and_replaced(gateway, streams, seconds_max=20)
+            await killed_and_replaced(gateway, streams, seconds_max=30)
         status = await gateway.status()
 
     severed = sum(count for what, count in streams.seen.items() if what.startswith("severed"))
@@ -52,6 +54,7 @@ async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(
     assert {each["id"] for each in status["endpoints"]} == {"small/0", "small/1"}
 
 
+@pytest.mark.process
 async def test_requests_wait_for_the_first_endpoint_to_start(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, "--cold-start", "0.5"))
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
@@ -61,12 +64,13 @@ async def test_requests_wait_for_the_first_endpoint_to_start(tmp_path: Path) -> 
             assert answer.status == 200, await answer.text()
 
 
+@pytest.mark.process
 async def test_a_pool_that_leaves_the_configuration_has_its_processes_ended_once_it_is_idle(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
     async with FakeEngine() as other, a_scaled_gateway(config, tmp_path) as gateway:
         [pid] = pids(gateway).values()
         asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
-        await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1)
+        await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1, seconds_max=30)
         listed = a_config(other.url)
         listed |= {name: config[name] for name in ("listen", "admin_listen")}
         await gateway.rewrite(listed)
@@ -76,6 +80,7 @@ async def test_a_pool_that_leaves_the_configuration_has_its_processes_ended_once
         await gateway.until_ready(1)
 
 
+@pytest.mark.process
 async def test_other_bounds_hold_at_once_and_another_command_for_the_next_process(tmp_path: Path) -> None:
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
     async with a_scaled_gateway(config, tmp_path) as gateway:
@@ -85,7 +90,7 @@ async def test_other_bounds_hold_at_once_and_another_command_for_the_next_proces
         pool["fleet"] |= {"endpoints": 2, "environment": {"WHO": "{slot}"}}
         pool["in_flight_max"] = 3
         await gateway.rewrite(config)
-        await gateway.until_ready(2, seconds_max=15)
+        await gateway.until_ready(2, seconds_max=30)
         status = await gateway.status()
         after = pids(gateway)
 
@@ -110,6 +115,7 @@ async def test_endpoints_follow_a_name(tmp_path: Path) -> None:
             )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("how", ["killed", "terminated"])
 async def test_a_gateway_that_ends_leaves_no_engine_behind(tmp_path: Path, how: str) -> None:
     config = a_scaled_config(tmp_path, SIMULATED, endpoints=2)
@@ -128,7 +134,7 @@ async def _text(request: Any) -> str:
 
 async def _until_engines(gateway: int, count: int) -> list[int]:
     """The engines that a gateway process has started."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(30):
         while len(found := _engines_of(gateway)) != count:
             await asyncio.sleep(0.05)
     return found

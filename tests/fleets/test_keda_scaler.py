@@ -279,6 +279,7 @@ def test_it_runs_on_the_event_loop_that_the_gateway_uses() -> None:
     assert uvloop.run(ask()) == 3
 
 
+@pytest.mark.process
 def test_without_grpc_the_import_says_what_to_install() -> None:
     program = "import sys; sys.modules['grpc'] = None; import headgate.fleets.keda.scaler"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -287,6 +288,7 @@ def test_without_grpc_the_import_says_what_to_install() -> None:
     assert done.stderr.endswith("KEDA is answered over gRPC; pip install 'headgate[kubernetes]'\n")
 
 
+@pytest.mark.process
 def test_nothing_of_the_base_install_imports_grpc() -> None:
     program = "import sys, headgate.compose.gateway, headgate.cli.main; print('grpc' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

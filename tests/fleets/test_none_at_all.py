@@ -4,8 +4,12 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from testing.gateway import Config, chat, gateway_beside, gateway_in_loop
 from tests.fleets.scaled import SIMULATED, a_scaled_config
+
+pytestmark = pytest.mark.process
 
 COLD_START_S = 1.0
 CLASSES = {
@@ -27,8 +31,8 @@ async def answered(request: Any) -> tuple[int, Any, bytes]:
 
 
 async def test_from_nothing_a_request_is_held_and_served_and_its_answer_says_so(tmp_path: Path) -> None:
-    async with gateway_in_loop(a_config_of_none(tmp_path), tmp_path, wait_for=0) as gateway:
-        await asyncio.sleep(0.5)
+    async with gateway_in_loop(a_config_of_none(tmp_path, period="20ms"), tmp_path, wait_for=0) as gateway:
+        await asyncio.sleep(0.09)
         assert (await gateway.status())["endpoints"] == [], "nobody asked, so nothing was started"
 
         status, headers, body = await answered(gateway.post(chat(stream=True, max_tokens=20)))
@@ -51,10 +55,10 @@ async def test_those_beyond_the_hold_and_those_who_do_not_wait_are_told_when_to_
         assert (status, headers["retry-after"]) == (503, "15"), body
         assert b'"no_endpoints"' in body
         assert b"has no start_wait for that" in body
-        await gateway.until(lambda status: len(status["endpoints"]) == 1)
+        await gateway.until(lambda status: len(status["endpoints"]) == 1, seconds_max=30)
 
         held = [asyncio.create_task(answered(gateway.post(chat()))) for _ in range(2)]
-        await gateway.until(lambda status: status["held_for_start"] == {"small": 2})
+        await gateway.until(lambda status: status["held_for_start"] == {"small": 2}, seconds_max=30)
         assert (await gateway.status())["queued"] == {"interactive": 0, "hasty": 0}, "they take no place in the queue"
         status, headers, body = await answered(gateway.post(chat()))
         assert (status, b"2 of 2 requests are held" in body) == (503, True), body
@@ -75,7 +79,7 @@ async def test_a_gateway_process_starts_engines_when_it_is_asked_and_gives_up_th
     config = a_config_of_none(tmp_path, hold_max=4, period="50ms", cold_start="5s", idle="1s", settle="0s")
     async with gateway_beside(config, tmp_path, wait_for=0) as (gateway, process):
         held = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(4)]
-        await gateway.until(lambda status: status["held_for_start"] == {"small": 4})
+        await gateway.until(lambda status: status["held_for_start"] == {"small": 4}, seconds_max=30)
         status, headers, body = await answered(gateway.post(chat()))
         assert (status, b"4 of 4 requests are held" in body, "retry-after" in headers) == (503, True, True), body
 
@@ -89,6 +93,6 @@ async def test_a_gateway_process_starts_engines_when_it_is_asked_and_gives_up_th
         status, headers, body = await answered(gateway.post(chat(), headers=HASTY))
         assert (status, b"has no start_wait" in body) == (503, True), body
         assert 1 <= int(headers["retry-after"]) <= 10, "as long as the last start took"
-        await gateway.until(lambda status: status["endpoints"] != [])
+        await gateway.until(lambda status: status["endpoints"] != [], seconds_max=30)
         status, headers, body = await answered(gateway.post(chat()))
         assert (status, "x-headgate-held-ms" in headers) == (200, True), "held for what another one had asked for"

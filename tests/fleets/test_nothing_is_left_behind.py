@@ -13,6 +13,8 @@ from headgate.fleets.processes.child import GATE, Child
 from testing.ports import free_port
 from tests.fleets.builders import STUB, is_alive, until_dead
 
+pytestmark = pytest.mark.process
+
 OWNER = """
 import asyncio, json, sys
 from pathlib import Path
@@ -22,7 +24,7 @@ async def main():
     command, log = json.loads(sys.argv[1]), Path(sys.argv[2])
     child = await Child.start(command, environment={}, folder=None, log=log)
     print(child.pid, flush=True)
-    await asyncio.sleep(600)
+    await asyncio.Event().wait()
 
 asyncio.run(main())
 """
@@ -40,7 +42,7 @@ async def test_the_engine_and_its_children_end_with_their_owner(tmp_path: Path, 
     assert owner.stdout is not None
     with owner.stdout:
         pid = int(await asyncio.to_thread(owner.stdout.readline))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
                 await asyncio.sleep(0.02)
         grandchild = int((tmp_path / "child").read_text())

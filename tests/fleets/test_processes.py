@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from headgate.fleets.processes.terms import NoPort, Ports, filled
 from headgate.model.endpoint import EndpointState
 from headgate.ports.fleet import Phase
 from tests.fleets.builders import Running, a_fleet, is_alive, look, terms, until_dead, warm_up
+
+pytestmark = pytest.mark.process
 
 
 async def test_endpoints_are_coming_at_once_and_started_when_they_have_answered(tmp_path: Path) -> None:
@@ -74,7 +75,7 @@ async def test_an_endpoint_that_is_given_up_ends_when_its_last_attempt_has(tmp_p
         running.scheduler.in_flight = {"p/0": 2, "p/1": 1}
         await running.fleet.scale(1)
         assert [each.id for each in running.fleet.endpoints()] == ["p/0"] or await _named(running, ["p/0"])
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.05)
         assert is_alive(busy), "an attempt is in flight"
         assert running.notes.drains == []
         running.scheduler.end_all()
@@ -82,7 +83,7 @@ async def test_an_endpoint_that_is_given_up_ends_when_its_last_attempt_has(tmp_p
 
         [(drained, took_ns)] = running.notes.drains
     assert drained == "p/1", "the one with the least in flight"
-    assert took_ns > 200_000_000
+    assert took_ns > 40_000_000
 
 
 async def test_an_endpoint_that_is_not_trusted_is_given_up_before_one_that_is(tmp_path: Path) -> None:
@@ -108,7 +109,7 @@ async def test_a_lower_maximum_counts_those_that_drain_whatever_their_numbers(tm
         running.scheduler.end_all()
         await running.until(lambda: [each for each, _ in running.notes.drains] == ["p/1"])
         await running.fleet.scale(2)
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.05)
 
         assert list(running.fleet.pids()) == ["p/2"], "the memory of the one that is ending is still taken"
         os.kill(ended, signal.SIGCONT)
@@ -130,7 +131,7 @@ async def test_an_endpoint_that_is_wanted_again_while_it_drains_goes_on_with_its
         await running.fleet.scale(2)
         await running.until_ready(2)
         running.scheduler.end_all()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.05)
 
         assert running.fleet.pids() == pids
     assert running.notes.drains == []
@@ -258,10 +259,10 @@ async def test_stopping_by_draining_waits_for_what_is_in_flight(tmp_path: Path) 
         await running.until_ready(1)
         running.scheduler.in_flight = {"p/0": 1}
         stopping = asyncio.create_task(running.fleet.stop(drain=True))
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.05)
         assert not stopping.done()
         running.scheduler.end_all()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await stopping
         assert running.fleet.pids() == {}
 
@@ -278,19 +279,3 @@ async def test_a_process_that_is_just_being_started_is_ended_too(tmp_path: Path,
         await act[change]()
         await running.until(lambda: not running.fleet.pids())
     assert not any(is_alive(pid) for pid in pids.values())
-
-
-def test_braces_that_are_no_placeholder_stay() -> None:
-    values = {"port": "1", "model": "m", "pool": "p", "slot": "0"}
-
-    assert (
-        filled('--port={port} --json {"a": {"b": 1}} {model}-{slot}', values) == '--port=1 --json {"a": {"b": 1}} m-0'
-    )
-
-
-def test_ports_go_round_and_pass_over_those_that_are_taken() -> None:
-    ports = Ports(21_500, 21_503, start=2)
-
-    assert [ports.take({21_503}) for _ in range(4)] == [21_502, 21_500, 21_501, 21_502]
-    with pytest.raises(NoPort, match=r"widen fleet\.ports"):
-        ports.take(range(21_500, 21_504))

@@ -14,19 +14,22 @@ from pathlib import Path
 
 import pytest
 
-from headgate.fleets.ray.cluster import GONE, RayCluster, RayTerms
+from headgate.fleets.ray.cluster import GONE, LEAVE_S_MAX, RayCluster, RayTerms
+
+pytestmark = pytest.mark.process
 
 UP = """echo '{"up": "2"}'"""
 PLACED = """{"placed": 1, "host": "10.0.0.7", "port": 40001, "pid": 123, "actor": "a1"}"""
 
 
 @asynccontextmanager
-async def a_cluster(folder: Path, *says: str) -> AsyncIterator[RayCluster]:
+async def a_cluster(folder: Path, *says: str, leave_s_max: float = LEAVE_S_MAX) -> AsyncIterator[RayCluster]:
     """Its driver runs these lines; what it is ordered goes to the file `orders` once a line says so."""
     script = folder / "python"
     script.write_text("\n".join(["#!/bin/sh", f"cd {folder}", *says]) + "\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    cluster = RayCluster(RayTerms(python=str(script), address="10.0.0.1:6379", gpus=1), log=folder / "ray.log")
+    terms = RayTerms(python=str(script), address="10.0.0.1:6379", gpus=1)
+    cluster = RayCluster(terms, log=folder / "ray.log", leave_s_max=leave_s_max)
     try:
         yield cluster
     finally:
@@ -39,7 +42,7 @@ def is_there(pid: Path) -> bool:
 
 
 async def until_placed(child: object) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not child.url:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
 
@@ -70,7 +73,7 @@ async def test_a_process_that_ends_has_its_status(tmp_path: Path) -> None:
     ended = """{"ended": 1, "status": 3}"""
     async with a_cluster(tmp_path, UP, "read -r _", f"echo '{PLACED}'", f"echo '{ended}'", "cat") as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 5)
+        status = await asyncio.wait_for(child.wait(), 30)
 
     assert (status, child.problem) == (3, "")
 
@@ -79,7 +82,7 @@ async def test_a_process_that_ray_lost_says_why(tmp_path: Path) -> None:
     ended = """{"ended": 1, "problem": "Ray: the node died"}"""
     async with a_cluster(tmp_path, UP, "read -r _", f"echo '{ended}'", "cat") as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 5)
+        status = await asyncio.wait_for(child.wait(), 30)
 
     assert (status, child.problem) == (GONE, "Ray: the node died")
 
@@ -89,7 +92,7 @@ async def test_to_end_a_process_is_an_order_and_its_end_is_awaited(tmp_path: Pat
     says = (UP, "read -r _", f"echo '{PLACED}'", "read -r order; echo $order > orders", f"echo '{ended}'", "cat")
     async with a_cluster(tmp_path, *says) as cluster:
         child = await cluster.run(["x"], {})
-        await asyncio.wait_for(child.end(within_s=2.5), 5)
+        await asyncio.wait_for(child.end(within_s=2.5), 30)
         await child.bury()
 
     assert (tmp_path / "orders").read_text() == '{"end":1,"within_s":2.5}\n'
@@ -109,7 +112,7 @@ async def test_when_the_driver_ends_all_it_held_has_ended_and_the_next_starts_an
     says = ("echo started >> starts", UP, "read -r _", "[ -e second ] && cat", "touch second; echo oops >&2")
     async with a_cluster(tmp_path, *says) as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 5)
+        status = await asyncio.wait_for(child.wait(), 30)
         none = cluster.pid
         another = await cluster.run(["x"], {})
         starts = (tmp_path / "starts").read_text()
@@ -140,11 +143,11 @@ async def test_an_interpreter_that_is_not_there_is_said_too(tmp_path: Path) -> N
         await cluster.run(["x"], {})
 
 
-async def test_a_driver_that_does_not_leave_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headgate.fleets.ray.cluster.LEAVE_S_MAX", 0.2)
-    async with a_cluster(tmp_path, UP, "trap '' TERM; while true; do sleep 0.1; done") as cluster:
+async def test_a_driver_that_does_not_leave_is_ended(tmp_path: Path) -> None:
+    lines = UP, "trap '' TERM; while true; do sleep 0.1; done"
+    async with a_cluster(tmp_path, *lines, leave_s_max=0.2) as cluster:
         child = await cluster.run(["x"], {})
-        await asyncio.wait_for(cluster.stop(), 5)
+        await asyncio.wait_for(cluster.stop(), 30)
 
     assert cluster.pid is None
     assert await child.wait() == GONE
@@ -155,8 +158,8 @@ async def test_a_driver_that_nobody_understands_is_ended_with_all_that_it_held(t
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["message"]))
     async with a_cluster(tmp_path, "echo $$ > pid", UP, "read -r _", "echo '{}'", "exec sleep 60") as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 5)
-        async with asyncio.timeout(5):
+        status = await asyncio.wait_for(child.wait(), 30)
+        async with asyncio.timeout(30):
             while is_there(tmp_path / "pid"):
                 await asyncio.sleep(0.01)
         has_driver = cluster.pid is not None
@@ -171,7 +174,7 @@ async def test_a_driver_that_starts_is_waited_for_by_all_and_by_nobody_who_has_l
         impatient = asyncio.create_task(cluster.run(["x"], {}))
         await asyncio.sleep(0.05)
         impatient.cancel()
-        children = await asyncio.wait_for(asyncio.gather(cluster.run(["y"], {}), cluster.run(["z"], {})), 5)
+        children = await asyncio.wait_for(asyncio.gather(cluster.run(["y"], {}), cluster.run(["z"], {})), 30)
         starts = (tmp_path / "starts").read_text()
 
     assert (impatient.cancelled(), len(children), starts) == (True, 2, "started\n")
@@ -180,10 +183,10 @@ async def test_a_driver_that_starts_is_waited_for_by_all_and_by_nobody_who_has_l
 async def test_a_cluster_that_is_still_sought_is_sought_no_more_when_all_is_over(tmp_path: Path) -> None:
     async with a_cluster(tmp_path, "echo $$ > pid", "exec sleep 60") as cluster:
         seeking = asyncio.create_task(cluster.run(["x"], {}))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not (tmp_path / "pid").exists():
                 await asyncio.sleep(0.01)
-        await asyncio.wait_for(cluster.stop(), 5)
+        await asyncio.wait_for(cluster.stop(), 30)
         with pytest.raises(asyncio.CancelledError):
             await seeking
 

@@ -1,8 +1,11 @@
-"""How does a test get a database of its own?
+"""Databases for the tests of the ledger.
 
-One PostgreSQL for all tests of this folder, with a database for each test; a test that kills it starts its own.
+Each worker starts one PostgreSQL. Each test gets a copy of a migrated database, which is dropped afterwards: a copy
+takes less time than the migrations, and a cluster with few files is removed quickly at the end. Only tests with the
+mark `process` may use these fixtures.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import asyncpg
@@ -10,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from testing.postgres import Postgres, postgres
-from tests.ledger.databases import migrated, new_database
+from tests.ledger.databases import migrated, new_database, scratch_database
 
 
 @pytest.fixture(scope="session")
@@ -19,10 +22,36 @@ def shared_postgres() -> Iterator[Postgres]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def migrated_template(shared_postgres: Postgres) -> str:
+    """Name of a migrated, empty database; nothing stays connected to it, so that it can be copied."""
+
+    async def make() -> str:
+        return await migrated(await new_database(shared_postgres))
+
+    return asyncio.run(make()).rpartition("/")[2]
+
+
+@pytest.fixture
+def mortal_postgres(shared_postgres: Postgres) -> Iterator[Postgres]:
+    """The shared server, for a test that kills it; it runs again afterwards."""
+    yield shared_postgres
+    if not shared_postgres.is_running:
+        shared_postgres.restart()
+
+
 @pytest_asyncio.fixture
-async def url(shared_postgres: Postgres) -> str:
-    """Of a database that has been migrated and holds nothing."""
-    return await migrated(await new_database(shared_postgres))
+async def url(shared_postgres: Postgres, migrated_template: str) -> AsyncIterator[str]:
+    """Address of a migrated database that holds no rows."""
+    async with scratch_database(shared_postgres, migrated_template) as address:
+        yield address
+
+
+@pytest_asyncio.fixture
+async def empty_url(shared_postgres: Postgres) -> AsyncIterator[str]:
+    """Address of a database that was never migrated."""
+    async with scratch_database(shared_postgres) as address:
+        yield address
 
 
 @pytest_asyncio.fixture

@@ -102,8 +102,8 @@ async def written(url: str, folder: Path, rows: Sequence[UsageRow], times: Seque
 
 
 @asynccontextmanager
-async def reading(url: str, terms: Callable[[], Terms] = Terms) -> AsyncIterator[PostgresReports]:
-    reports = PostgresReports(Database(url), terms)
+async def reading(url: str, terms: Callable[[], Terms] = Terms, **limits: int) -> AsyncIterator[PostgresReports]:
+    reports = PostgresReports(Database(url), terms, **limits)
     try:
         yield reports
     finally:

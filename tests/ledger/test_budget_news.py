@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from headgate.control import budget_sync as module
 from headgate.control.budget_sync import BudgetNews, calendar_at
 from headgate.core.events import BudgetsTold, Spent
 from headgate.model.money import Budget, BudgetLeft, NanoUsd, Period
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, ClassName, Duration, Instant, TenantId
-from testing.postgres import postgres
-from tests.ledger.databases import migrated, new_database, until
+from testing.postgres import Postgres
+from tests.ledger.databases import migrated, scratch_database, until
 from tests.ledger.test_spent import paid
 
 NOON = datetime(2026, 12, 31, 12, tzinfo=UTC)
+NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 LIMITED = Policy(
     tenants=(
         Tenant(TenantId("acme"), budgets=(Budget(Period.DAY, NanoUsd(1_000)), Budget(Period.MONTH, NanoUsd(9_000)))),
@@ -85,6 +85,7 @@ async def test_of_a_policy_without_budgets_nothing_is_told_until_there_is_one() 
         await until(lambda: told)
 
 
+@pytest.mark.process
 async def test_what_the_ledger_has_is_told_before_anybody_comes_in_and_again(url: str, link: Any) -> None:
     await paid(link, "acme/x", 100, day=NOON.date())
     clock, told = Clock(), []
@@ -111,23 +112,24 @@ async def test_what_the_ledger_has_is_told_before_anybody_comes_in_and_again(url
     assert news.as_of == NOON
 
 
-async def test_a_day_that_begins_while_the_database_is_away_begins_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(module, "AT_START_S_MAX", 0.5)
-    with postgres(options=("fsync=off",)) as server:
-        url = await migrated(await new_database(server))
+@pytest.mark.process
+async def test_a_day_that_begins_while_the_database_is_away_begins_all_the_same(mortal_postgres: Postgres) -> None:
+    async with scratch_database(mortal_postgres) as url:
+        await migrated(url)
         clock, told = Clock(), []
         news = BudgetNews(url, told.append, lambda: LIMITED, clock.now, every_s=0.05)
         async with running(news):
             await until(lambda: news.as_of is not None)
-            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(mortal_postgres.kill)
             clock.moment = NOON + timedelta(hours=13)
             await until(lambda: told[-1] == told_at(clock.moment))
-            await asyncio.to_thread(server.restart)
+            await asyncio.to_thread(mortal_postgres.restart)
             await until(lambda: news.as_of == clock.moment)
+
+
+async def test_budgets_begin_with_the_calendar_alone_when_no_database_answers() -> None:
     silent: list[BudgetsTold] = []
-    away = BudgetNews(url, silent.append, lambda: LIMITED, Clock().now)
+    away = BudgetNews(NOWHERE, silent.append, lambda: LIMITED, Clock().now, at_start_s_max=0.5)
     await away.begin()
     await away.stop()
     assert silent == [told_at(NOON)]
@@ -152,7 +154,7 @@ async def test_a_day_begins_while_the_ledger_is_still_being_read() -> None:
     def now() -> Instant:
         return Instant(round((before.timestamp() + asyncio.get_running_loop().time() - began) * SECOND))
 
-    news = BudgetNews("postgresql://nobody@127.0.0.1:1/none", told.append, lambda: LIMITED, now, every_s=0.01)
+    news = BudgetNews(NOWHERE, told.append, lambda: LIMITED, now, every_s=0.01)
     news._sums = Hanging()  # type: ignore[assignment]
     task = asyncio.create_task(news.run())
     await until(lambda: told and told[-1].day_began == instant(datetime(2027, 1, 1, tzinfo=UTC)))

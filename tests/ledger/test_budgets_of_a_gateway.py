@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headgate.ledger.database import Database
 from headgate.ledger.directory.directory import PostgresDirectory
 from headgate.model.money import NanoUsd, Period
@@ -53,6 +55,7 @@ async def spent_in(link: Any) -> float:
     return float(await link.fetchval(whole) or 0)
 
 
+@pytest.mark.process
 async def test_what_was_spent_before_a_restart_is_spent_after_it(url: str, link: Any, tmp_path: Path) -> None:
     settings = {"database": {"url": url}, "ledger": {"spool": str(tmp_path / "spool")}}
     async with spending(tmp_path, **settings) as gateway:
@@ -90,6 +93,7 @@ async def spent_before(link: Any, tenant: str, usd: float) -> None:
     )
 
 
+@pytest.mark.process
 async def test_a_budget_of_the_database_that_is_spent_is_never_open_not_even_for_a_moment(
     url: str, link: Any, tmp_path: Path
 ) -> None:

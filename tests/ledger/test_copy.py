@@ -4,14 +4,17 @@ import time
 from collections.abc import AsyncIterator
 
 import asyncpg
+import pytest
 import pytest_asyncio
 
 from headgate.ledger.database import Database
 from headgate.ledger.directory.copy import Picture
 from headgate.ledger.directory.directory import PostgresDirectory
 from headgate.wire.keys import digest
-from testing.postgres import postgres
-from tests.ledger.databases import ADMIN, ANY, SECRET, followed, migrated, until, with_key
+from testing.postgres import Postgres
+from tests.ledger.databases import ADMIN, ANY, SECRET, followed, migrated, scratch_database, until, with_key
+
+pytestmark = pytest.mark.process
 
 Link = asyncpg.Connection
 
@@ -89,42 +92,39 @@ async def test_another_database_under_the_same_address_replaces_everything(
         await until(lambda: not copy.picture.keys and not copy.picture.tenants)
 
 
-async def test_a_database_that_was_not_migrated_says_the_next_step(shared_postgres: object) -> None:
-    from testing.postgres import Postgres
-    from tests.ledger.databases import new_database
-
-    assert isinstance(shared_postgres, Postgres)
-    url = await new_database(shared_postgres)
-    async with followed(url) as copy:
+async def test_a_database_that_was_not_migrated_says_the_next_step(empty_url: str) -> None:
+    async with followed(empty_url) as copy:
         await until(lambda: copy.mismatch)
         assert copy.mismatch is not None
         assert "headgate ledger migrate" in copy.mismatch
         assert not copy.fresh
-        await migrated(url)
+        await migrated(empty_url)
         await until(lambda: copy.fresh)
 
 
-async def test_what_was_known_stays_known_while_the_database_is_killed_and_comes_back() -> None:
-    with postgres() as server:
-        url = await migrated(server.url)
+async def test_what_was_known_stays_known_while_the_database_is_killed_and_comes_back(
+    mortal_postgres: Postgres,
+) -> None:
+    async with scratch_database(mortal_postgres) as url:
+        await migrated(url)
         database = Database(url)
         directory = PostgresDirectory(database)
         await with_key(directory, "acme/search/ci", "hg-one")
         await database.stop()
         async with followed(url, poll_s=0.5) as copy:
             await until(lambda: copy.fresh)
-            server.kill()
+            mortal_postgres.kill()
             await until(lambda: not copy.fresh)
             assert copy.picture.keys
             assert copy.problem
 
-            server.restart()
+            mortal_postgres.restart()
             await until(lambda: copy.fresh, seconds_max=20)
             await directory.create_tenant("late", ANY, ADMIN)
             await until(lambda: "late" in copy.picture.tenants)
 
-            server.pause()
+            mortal_postgres.pause()
             await until(lambda: not copy.fresh)
-            server.resume()
+            mortal_postgres.resume()
             await until(lambda: copy.fresh, seconds_max=20)
         await database.stop()

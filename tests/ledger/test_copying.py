@@ -48,12 +48,13 @@ FULL = a_row(
 )
 
 
-async def copy(link: Link, rows: list[UsageRow], rows_per_turn: int) -> None:
+async def copy(link: Link, rows: list[UsageRow], rows_per_turn: int, **limits: int) -> None:
     await Partitions().make(link, {day_of(row.at) for row in rows})
-    source = chunks(rows, rows_per_turn)
+    source = chunks(rows, rows_per_turn, **limits)
     await link.copy_to_table("usage", source=source, columns=COLUMNS, schema_name="headgate", format="binary")
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("rows_per_turn", [1, 2, 100])
 async def test_every_column_comes_through_whatever_is_in_it(link: Link, rows_per_turn: int) -> None:
     rows = sorted([FULL, a_row("b", ttft_us=None, metadata=()), a_row("c")], key=lambda row: row.request)
@@ -73,9 +74,9 @@ def test_a_number_that_its_column_has_no_room_for_is_told(change: dict[str, int]
         copied(a_row(**change))
 
 
-async def test_texts_that_were_packed_are_not_kept_for_ever(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copying, "_TEXTS_MAX", 20)
-    await copy(link, [a_row(f"req_{number:03}", model=f"m{number}") for number in range(100)], 10)
+@pytest.mark.process
+async def test_texts_that_were_packed_are_not_kept_for_ever(link: Link) -> None:
+    await copy(link, [a_row(f"req_{number:03}", model=f"m{number}") for number in range(100)], 10, texts_max=20)
 
     assert len(copying._packed) < 60
     assert [row.model for row in await all_rows(link)] == [f"m{number}" for number in range(100)]

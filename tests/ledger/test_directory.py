@@ -11,7 +11,6 @@ import pytest_asyncio
 
 from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database, problem
-from headgate.ledger.directory import directory as module
 from headgate.ledger.directory.directory import DIGESTS_PER_KEY_MAX, PostgresDirectory
 from headgate.ledger.migrate import migrations, mismatch
 from headgate.ledger.partitions import retire
@@ -20,21 +19,27 @@ from headgate.model.units import SECOND, Instant
 from headgate.ports.directory import Actor, DirectoryAway, TenantTerms, Unknown, Unwritten
 from headgate.wire.keys import digest
 from testing.ports import free_port
-from testing.postgres import Postgres, postgres
+from testing.postgres import postgres
 from testing.stores import made_certificates
-from tests.ledger.databases import ADMIN, ANY, SECRET, new_database, with_key
+from tests.ledger.databases import ADMIN, ANY, SECRET, with_key
 
 Link = asyncpg.Connection
 NASTY = "x'; drop table headgate.tenants; --"
 
 
 @pytest_asyncio.fixture
-async def directory(url: str) -> AsyncIterator[PostgresDirectory]:
+async def database(url: str) -> AsyncIterator[Database]:
     database = Database(url)
-    yield PostgresDirectory(database)
+    yield database
     await database.stop()
 
 
+@pytest.fixture
+def directory(database: Database) -> PostgresDirectory:
+    return PostgresDirectory(database)
+
+
+@pytest.mark.process
 async def test_levels_are_made_from_above_and_removed_with_all_below(directory: PostgresDirectory, link: Link) -> None:
     with pytest.raises(Unwritten, match="create it first"):
         await directory.create_tenant("acme/search", ANY, ADMIN)
@@ -53,6 +58,7 @@ async def test_levels_are_made_from_above_and_removed_with_all_below(directory: 
     assert again.terms == TenantTerms(weight=5)
 
 
+@pytest.mark.process
 async def test_a_name_that_only_begins_alike_is_not_below(directory: PostgresDirectory) -> None:
     for name in ("acme", "acme2", "acme/search"):
         await directory.create_tenant(name, ANY, ADMIN)
@@ -61,6 +67,7 @@ async def test_a_name_that_only_begins_alike_is_not_below(directory: PostgresDir
     assert await directory.remove_tenant("acme", ADMIN) == 2
 
 
+@pytest.mark.process
 async def test_no_key_and_no_hash_of_one_is_in_the_audit_log(directory: PostgresDirectory, link: Link) -> None:
     await with_key(directory, "acme/search/ci", "hg-canary")
     await directory.rotate_key("acme/search/ci", digest(SECRET, "hg-canary-2"), None, 60, ADMIN)
@@ -80,6 +87,7 @@ async def test_no_key_and_no_hash_of_one_is_in_the_audit_log(directory: Postgres
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "change", ["update headgate.audit set actor = 'x'", "delete from headgate.audit", "truncate headgate.audit"]
 )
@@ -91,6 +99,7 @@ async def test_the_audit_log_is_only_added_to(directory: PostgresDirectory, link
     assert await link.fetchval("select count(*) from headgate.audit") == 1
 
 
+@pytest.mark.process
 async def test_values_are_never_read_as_sql(directory: PostgresDirectory, link: Link) -> None:
     await directory.create_tenant(NASTY, TenantTerms(classes=(NASTY,), models=(NASTY,)), Actor(NASTY, NASTY))
     await directory.place_order("hold", NASTY, {}, Actor(NASTY, NASTY), reason=NASTY, lasts_s=5)
@@ -101,6 +110,7 @@ async def test_values_are_never_read_as_sql(directory: PostgresDirectory, link: 
     assert await link.fetchval("select count(*) from headgate.tenants") == 1
 
 
+@pytest.mark.process
 async def test_writers_at_the_same_time_are_numbered_in_the_order_in_which_they_end(
     directory: PostgresDirectory, link: Link
 ) -> None:
@@ -110,6 +120,7 @@ async def test_writers_at_the_same_time_are_numbered_in_the_order_in_which_they_
     assert sorted(row["changed"] for row in changed) == list(range(1, 21))
 
 
+@pytest.mark.process
 async def test_rotations_that_overlap_are_bounded(directory: PostgresDirectory) -> None:
     await with_key(directory, "acme/search/ci", "hg-0")
     for number in range(1, DIGESTS_PER_KEY_MAX):
@@ -118,10 +129,9 @@ async def test_rotations_that_overlap_are_bounded(directory: PostgresDirectory) 
         await directory.rotate_key("acme/search/ci", digest(SECRET, "hg-more"), None, 600, ADMIN)
 
 
-async def test_removed_tenants_leave_room_for_others(
-    directory: PostgresDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TENANTS_MAX", 2)
+@pytest.mark.process
+async def test_removed_tenants_leave_room_for_others(database: Database) -> None:
+    directory = PostgresDirectory(database, tenants_max=2)
     for name in ("a", "b"):
         await directory.create_tenant(name, ANY, ADMIN)
     with pytest.raises(Unwritten, match="as many as there may be"):
@@ -131,6 +141,7 @@ async def test_removed_tenants_leave_room_for_others(
     assert (await directory.create_tenant("c", ANY, ADMIN)).id == "c"
 
 
+@pytest.mark.process
 async def test_who_was_removed_long_ago_is_forgotten_with_keys_and_budgets(
     directory: PostgresDirectory, link: Link
 ) -> None:
@@ -150,6 +161,7 @@ async def test_who_was_removed_long_ago_is_forgotten_with_keys_and_budgets(
     assert await link.fetchval("select count(*) from headgate.budgets") == 2
 
 
+@pytest.mark.process
 async def test_values_that_the_database_cannot_hold_are_not_told_as_its_absence(
     directory: PostgresDirectory, link: Link
 ) -> None:
@@ -164,6 +176,7 @@ async def test_values_that_the_database_cannot_hold_are_not_told_as_its_absence(
     assert await link.fetchval("select count(*) from headgate.audit") == 0
 
 
+@pytest.mark.process
 async def test_the_audit_log_tells_times_as_people_read_them(directory: PostgresDirectory) -> None:
     order = await directory.place_order("hold", "batch", {}, ADMIN, reason="", lasts_s=60)
     await directory.end_order(order.id, ADMIN)
@@ -180,6 +193,7 @@ async def test_the_audit_log_tells_times_as_people_read_them(directory: Postgres
     assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", str((placed.after or {})["expires_at"]))
 
 
+@pytest.mark.process
 async def test_an_order_ends_once(directory: PostgresDirectory) -> None:
     order = await directory.place_order("pin", "small", {"level": 3}, ADMIN, reason="", lasts_s=60)
     assert [each.id for each in await directory.orders(limit=5)] == [order.id]
@@ -193,13 +207,14 @@ async def test_an_order_ends_once(directory: PostgresDirectory) -> None:
 # The shape of the database
 
 
-async def test_migrating_twice_at_the_same_time_applies_each_step_once(shared_postgres: Postgres) -> None:
-    url = await new_database(shared_postgres)
-    steps = await asyncio.gather(*(migrate_database(url, lambda _: None) for _ in range(4)))
+@pytest.mark.process
+async def test_migrating_twice_at_the_same_time_applies_each_step_once(empty_url: str) -> None:
+    steps = await asyncio.gather(*(migrate_database(empty_url, lambda _: None) for _ in range(4)))
 
     assert sorted(steps) == [0, 0, 0, len(migrations())]
 
 
+@pytest.mark.process
 async def test_a_database_of_another_version_is_told_from_one_that_fits(link: Link) -> None:
     assert await mismatch(link, migrations()) is None
     assert "newer version" in (await mismatch(link, migrations()[:-1]) or "")
@@ -212,7 +227,7 @@ async def test_a_database_of_another_version_is_told_from_one_that_fits(link: Li
 # What is said of it
 
 
-async def test_no_problem_names_the_password(shared_postgres: Postgres) -> None:
+async def test_no_problem_names_the_password() -> None:
     away = f"postgresql://u:geheim%21@127.0.0.1:{free_port()}/db"
     with pytest.raises(DirectoryAway) as raised:
         await PostgresDirectory(Database(away)).orders(limit=1)
@@ -221,6 +236,7 @@ async def test_no_problem_names_the_password(shared_postgres: Postgres) -> None:
     assert problem(ValueError(f"cannot parse {away} geheim%21 geheim!"), away) == "cannot parse *** *** ***"
 
 
+@pytest.mark.process
 async def test_a_wrong_password_is_told_as_such_and_a_database_that_hangs_is_given_up() -> None:
     with postgres(password="geheim") as server:
         right, wrong = server.url, server.url.replace("geheim", "falsch")
@@ -240,6 +256,7 @@ async def test_a_wrong_password_is_told_as_such_and_a_database_that_hangs_is_giv
         await database.stop()
 
 
+@pytest.mark.process
 async def test_a_database_that_takes_tls_alone_is_reached_and_one_with_another_authority_is_not(tmp_path: Path) -> None:
     for name in ("ours", "another"):
         (tmp_path / name).mkdir()

@@ -16,6 +16,8 @@ from headgate.ports.directory import Unknown
 from tests.ledger.databases import ADMIN, ANY, followed, until, with_key
 from tests.ledger.test_gateway import READER, admin, fresh, made, running
 
+pytestmark = pytest.mark.process
+
 Link = asyncpg.Connection
 ONE = NanoUsd(1_000_000_001)
 

@@ -27,7 +27,7 @@ class Subject:
     times: Callable[[], Awaitable[int]]
 
 
-@pytest_asyncio.fixture(params=["memory", "postgres"])
+@pytest_asyncio.fixture(params=["memory", pytest.param("postgres", marks=pytest.mark.process)])
 async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Subject]:
     if request.param == "memory":
         yield _in_memory()

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from headgate.control import notifications as module
 from headgate.control.budget_sync import calendar_at
-from headgate.control.notifications import Notices
+from headgate.control.notifications import NoticeLimits, Notices
 from headgate.core.commands import BudgetCrossed
 from headgate.core.events import TimerFired
 from headgate.model.money import BudgetLeft, NanoUsd, Period
@@ -36,12 +36,14 @@ class Receiver:
         self.statuses = list(statuses)
         self.bodies: list[Any] = []
         self.calls = 0
+        self.left = asyncio.Event()
+        """Set when those that are not answered may go."""
 
     async def take(self, request: web.Request) -> web.Response:
         self.calls += 1
         body, status = await request.json(), self.statuses.pop(0) if self.statuses else 204
         if status == 0:
-            await asyncio.sleep(0.5)
+            await self.left.wait()
         if 200 <= status < 300:
             self.bodies.append(body)
         return web.Response(status=status or 504)
@@ -63,9 +65,11 @@ async def listening(receiver: Receiver) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def sending(receiver: Receiver, url: str | None, senders: int = 1) -> AsyncIterator[list[Notices]]:
+async def sending(receiver: Receiver, url: str | None, senders: int = 1, **limits: Any) -> AsyncIterator[list[Notices]]:
     async with listening(receiver) as hook, aiohttp.ClientSession() as session:
-        all_of_them = [Notices(hook, "shown", session, url, again_s=0.01) for _ in range(senders)]
+        all_of_them = [
+            Notices(hook, "shown", session, url, NoticeLimits(**({"again_s": 0.01} | limits))) for _ in range(senders)
+        ]
         running = [asyncio.create_task(each.run()) for each in all_of_them]
         try:
             yield all_of_them
@@ -75,14 +79,15 @@ async def sending(receiver: Receiver, url: str | None, senders: int = 1) -> Asyn
             await asyncio.wait(running)
             for each in all_of_them:
                 await each.stop()
+            receiver.left.set()
 
 
+@pytest.mark.process
 async def test_a_webhook_that_fails_is_asked_again_and_told_once(
-    url: str, link: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    url: str, link: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "POST_S_MAX", 0.1)
     receiver = Receiver(500, 302, 0)
-    async with sending(receiver, url) as [notices]:
+    async with sending(receiver, url, post_s_max=0.1) as [notices]:
         notices.saw(TimerFired(), [crossed()], NOW)
         await until(lambda: receiver.bodies and not len(notices))
 
@@ -105,6 +110,7 @@ async def test_a_webhook_that_fails_is_asked_again_and_told_once(
     assert "s3cret" not in caplog.text
 
 
+@pytest.mark.process
 async def test_of_many_processes_that_see_the_same_one_sends(url: str, link: Any) -> None:
     receiver = Receiver()
     async with sending(receiver, url, senders=4) as processes:
@@ -117,10 +123,8 @@ async def test_of_many_processes_that_see_the_same_one_sends(url: str, link: Any
     assert await link.fetchval("select count(*) from headgate.notices where delivered_at is not null") == 3
 
 
-async def test_what_a_process_that_died_had_entered_is_sent_by_another(
-    url: str, link: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "LOOK_EVERY_S", 0.05)
+@pytest.mark.process
+async def test_what_a_process_that_died_had_entered_is_sent_by_another(url: str, link: Any) -> None:
     now = Instant(round(datetime.now(UTC).timestamp()) * SECOND)
     dead = module._Book(url)
     entered = module.Notice("tenant:dead", Period.MONTH, calendar_at(now).month, 80, 10, 8)
@@ -132,7 +136,7 @@ async def test_what_a_process_that_died_had_entered_is_sent_by_another(
         " ('tenant:past', 'day', '2026-03-05Z', 80, 10, 8, now() - interval '2 hours', null)"
     )
     receiver = Receiver()
-    async with sending(receiver, url, senders=3) as processes:
+    async with sending(receiver, url, senders=3, look_every_s=0.02) as processes:
         for each in processes:
             each.saw(TimerFired(), [crossed(80, "tenant:other")], NOW)
         await until(lambda: receiver.bodies)
@@ -149,6 +153,7 @@ async def test_what_a_process_that_died_had_entered_is_sent_by_another(
     assert await link.fetchval("select count(*) from headgate.notices where delivered_at is null") == 1
 
 
+@pytest.mark.process
 async def test_who_sees_it_anew_sends_what_was_left_behind(url: str, link: Any) -> None:
     dead = module._Book(url)
     assert await dead.enter(module.Notice("tenant:acme", Period.DAY, NOW_DAY, 80, 10_000_000_000, 8_250_000_000))
@@ -193,10 +198,9 @@ async def test_when_the_database_stays_away_it_is_sent_all_the_same(caplog: pyte
     assert "pass-w0rd" not in caplog.text
 
 
-async def test_who_answers_nobody_for_an_hour_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FOR_S", 0.05)
+async def test_who_answers_nobody_for_an_hour_is_given_up() -> None:
     receiver = Receiver(*[500] * 1_000)
-    async with sending(receiver, None) as [notices]:
+    async with sending(receiver, None, for_s=0.05) as [notices]:
         notices.saw(TimerFired(), [crossed()], NOW)
         await until(lambda: notices.lost == 1)
         await until(lambda: not len(notices))
@@ -207,10 +211,9 @@ async def test_who_answers_nobody_for_an_hour_is_given_up(monkeypatch: pytest.Mo
     assert [body["percent"] for body in receiver.bodies] == [100]
 
 
-async def test_what_waits_is_bounded_and_what_is_lost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "QUEUE_MAX", 2)
+async def test_what_waits_is_bounded_and_what_is_lost_is_counted() -> None:
     receiver = Receiver(*[500] * 20)
-    async with sending(receiver, None) as [notices]:
+    async with sending(receiver, None, queue_max=2) as [notices]:
         for percent in (50, 80, 100):
             notices.saw(TimerFired(), [crossed(percent)], NOW)
         assert (len(notices), notices.lost) == (2, 1)

@@ -19,8 +19,7 @@ from headgate.model.units import Instant
 from headgate.ports.ledger import UsageRow
 from headgate.ports.reports import CostLine, LedgerAway, NothingFound, Report, Rows
 from testing.ports import free_port
-from testing.postgres import Postgres
-from tests.ledger.databases import ADMIN, new_database
+from tests.ledger.databases import ADMIN
 from tests.ledger.ledgers import HOUR_US, USD, at, endpoint_time, reading, usage, written
 
 BY_HOUR = {"small": (Price(hour=NanoUsd(2 * USD)),)}
@@ -69,6 +68,7 @@ def adds_up(told: Report) -> None:
         assert sum(getattr(line, name) for line in told.lines) == getattr(told.total, name), name
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("by", "expected"),
     [
@@ -96,6 +96,7 @@ async def test_lines_come_to_the_total_whatever_they_are_asked_by(
     assert sum(line.share for line in told.lines) == pytest.approx(1)
 
 
+@pytest.mark.process
 async def test_hours_of_single_rows_come_to_the_sums_of_their_day(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     noon = at("2026-11-03T12:00")
@@ -109,6 +110,7 @@ async def test_hours_of_single_rows_come_to_the_sums_of_their_day(url: str, tmp_
     assert costs(before.lines) == {"chat": 2_000, "chat-large": 3_200}
 
 
+@pytest.mark.process
 async def test_what_is_asked_for_narrows_and_the_lines_are_what_is_below(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     acme = replace(NOVEMBER, tenant="acme")
@@ -128,6 +130,7 @@ async def test_what_is_asked_for_narrows_and_the_lines_are_what_is_below(url: st
     assert first.total.cost_nano_usd == 7_160
 
 
+@pytest.mark.process
 async def test_units_of_business_are_found_by_their_key(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url, lambda: Terms(unit="feature")) as reports:
@@ -143,6 +146,7 @@ async def test_units_of_business_are_found_by_their_key(url: str, tmp_path: Path
     assert conversations.by == "conversation"
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "hostile", ["' or 1=1 --", "'; drop table headgate.usage_days; --", "$1", "%", "a\\'b", "\u00e9"]
 )
@@ -165,11 +169,12 @@ async def test_whatever_is_named_is_only_a_name(url: str, tmp_path: Path, hostil
     assert costs(told.lines) == {"": 7_160}
 
 
-async def test_many_units_are_told_as_few_are(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.process
+async def test_many_units_are_told_as_few_are(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url) as reports:
         few = await report(reports, by="unit", key="conversation")
-        monkeypatch.setattr(report_queries, "UNITS_FEW", 0)
+    async with reading(url, units_few=0) as reports:
         many = await report(reports, by="unit", key="conversation")
         first = await report(reports, by="unit", key="conversation", limit=1)
 
@@ -180,6 +185,7 @@ async def test_many_units_are_told_as_few_are(url: str, tmp_path: Path, monkeypa
 # What endpoints cost
 
 
+@pytest.mark.process
 async def test_the_account_of_a_month_shows_what_it_cannot_explain(url: str, tmp_path: Path) -> None:
     times = [
         endpoint_time("2026-11-03T10:00", idle_us=HOUR_US // 2),
@@ -213,6 +219,7 @@ async def test_the_account_of_a_month_shows_what_it_cannot_explain(url: str, tmp
         assert part.account.starting_nano_usd == USD // 2
 
 
+@pytest.mark.process
 async def test_a_day_that_explains_itself_has_nothing_unexplained(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, [usage("2026-11-03T10:30", "r", input=USD, output=0, overhead=0)],
                   [endpoint_time("2026-11-03T11:00", idle_us=HOUR_US // 2)])  # fmt: skip
@@ -223,6 +230,7 @@ async def test_a_day_that_explains_itself_has_nothing_unexplained(url: str, tmp_
     assert (told.account.unexplained_nano_usd, told.account.unexplained_fraction) == (0, 0.0)
 
 
+@pytest.mark.process
 async def test_idle_time_is_shared_by_weight_also_with_those_who_sent_nothing(url: str, tmp_path: Path) -> None:
     weights = {"small": {"acme": 300, "quiet": 100}}
     await written(url, tmp_path, some_rows(), [endpoint_time("2026-11-03T10:00", idle_us=HOUR_US)])
@@ -250,6 +258,7 @@ async def test_idle_time_is_shared_by_weight_also_with_those_who_sent_nothing(ur
     assert left_with_platform.total.idle_nano_usd == 0
 
 
+@pytest.mark.process
 async def test_idle_time_that_is_shared_is_in_every_total_that_is_not_of_a_class_or_model(
     url: str, tmp_path: Path
 ) -> None:
@@ -283,6 +292,7 @@ async def test_idle_time_that_is_shared_is_in_every_total_that_is_not_of_a_class
     assert batch.total.idle_nano_usd == 0
 
 
+@pytest.mark.process
 async def test_a_tenant_bears_no_idle_time_of_months_before_it_was_made(url: str, tmp_path: Path, link: Any) -> None:
     """Neither does it where it sent something before: the file had it then."""
     weights = {"small": {"acme": 100, "newcomer": 100, "moved": 100}}
@@ -303,6 +313,7 @@ async def test_a_tenant_bears_no_idle_time_of_months_before_it_was_made(url: str
     }
 
 
+@pytest.mark.process
 async def test_days_are_days_whatever_the_database_writes_them_like(url: str, tmp_path: Path, link: Any) -> None:
     name = await link.fetchval("select current_database()")
     await link.execute(f"alter database {name} set datestyle = 'German'")
@@ -321,6 +332,7 @@ async def test_days_are_days_whatever_the_database_writes_them_like(url: str, tm
 # One request
 
 
+@pytest.mark.process
 async def test_a_request_is_told_attempt_by_attempt(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url) as reports:
@@ -344,6 +356,7 @@ async def test_a_request_is_told_attempt_by_attempt(url: str, tmp_path: Path) ->
 # A month
 
 
+@pytest.mark.process
 async def test_a_statement_as_csv_adds_up_to_the_last_digit(url: str, tmp_path: Path) -> None:
     odd = [
         usage(f"2026-11-{day:02}T08:00", f"q{day}", tenant=f"acme/p{day % 3}/k", output=333_333_333 + day, input=day)
@@ -371,6 +384,7 @@ async def test_a_statement_as_csv_adds_up_to_the_last_digit(url: str, tmp_path: 
     assert answer["data"][0]["complete"] is True
 
 
+@pytest.mark.process
 async def test_where_nobody_says_since_when_it_is_the_month_and_for_units_the_day(url: str, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
     async with reading(url) as reports:
@@ -392,6 +406,7 @@ def _asked(routes: Any, name: str, **fields: Any) -> Any:
 # What is to come
 
 
+@pytest.mark.process
 async def test_a_month_is_foreseen_beside_its_budgets(url: str, tmp_path: Path) -> None:
     days = [date(2026, 10, 20) + timedelta(days=number) for number in range(26)]
     rows = [
@@ -423,6 +438,7 @@ async def test_a_month_is_foreseen_beside_its_budgets(url: str, tmp_path: Path) 
     assert [each.name for each in acme.forecasts] == ["acme", "acme/search"]
 
 
+@pytest.mark.process
 async def test_what_tenants_will_be_charged_has_their_idle_time_and_their_budgets_have_not(
     url: str, tmp_path: Path
 ) -> None:
@@ -456,6 +472,7 @@ def a_week(**today: Any) -> list[UsageRow]:
     return rows
 
 
+@pytest.mark.process
 async def test_a_day_is_told_apart_from_those_before_it_by_its_cause(url: str, tmp_path: Path) -> None:
     rows = a_week(tokens_out=120, output=2_400, output_us=2_400)
     await written(url, tmp_path, rows)
@@ -474,6 +491,7 @@ async def test_a_day_is_told_apart_from_those_before_it_by_its_cause(url: str, t
     assert early.before_nano_usd == 5_000
 
 
+@pytest.mark.process
 async def test_a_day_that_has_begun_is_compared_up_to_the_same_hour(url: str, tmp_path: Path) -> None:
     """Endpoints are at work from nine to ten alone, so at half past nine half of the days before counts."""
     rows = [row for row in a_week() if row.at < at("2026-11-15T09:05")]
@@ -489,6 +507,7 @@ async def test_a_day_that_has_begun_is_compared_up_to_the_same_hour(url: str, tm
     assert (told.before_nano_usd, told.today_nano_usd) == (5_000, 5_000)
 
 
+@pytest.mark.process
 async def test_more_idle_time_is_told_with_its_pool(url: str, tmp_path: Path) -> None:
     price = {"hour_nano_usd": NanoUsd(HOUR_US), "endpoint": "small-0"}
     times = [
@@ -506,6 +525,7 @@ async def test_more_idle_time_is_told_with_its_pool(url: str, tmp_path: Path) ->
     assert told.sentence == "cost rose 100 %: 100 from idle endpoints of pool small"
 
 
+@pytest.mark.process
 async def test_a_pool_that_turned_to_the_hour_has_another_price_and_nothing_unexplained(
     url: str, tmp_path: Path
 ) -> None:
@@ -525,6 +545,7 @@ async def test_a_pool_that_turned_to_the_hour_has_another_price_and_nothing_unex
 # Nothing to tell
 
 
+@pytest.mark.process
 async def test_nothing_recorded_says_the_next_step(url: str) -> None:
     now = at("2026-11-15")
     async with reading(url) as reports:
@@ -543,26 +564,25 @@ async def test_nothing_recorded_says_the_next_step(url: str) -> None:
                 await asked
 
 
-async def test_a_database_that_is_away_or_empty_is_told_as_such(shared_postgres: Postgres) -> None:
+@pytest.mark.process
+async def test_a_database_that_is_away_or_empty_is_told_as_such(empty_url: str) -> None:
     async with reading(f"postgresql://nobody:geheim@127.0.0.1:{free_port()}/none") as reports:
         with pytest.raises(LedgerAway, match="cannot be reached") as away:
             await report(reports)
     assert "geheim" not in str(away.value)
-    async with reading(await new_database(shared_postgres)) as reports:
+    async with reading(empty_url) as reports:
         with pytest.raises(LedgerAway, match="headgate ledger migrate"):
             await report(reports)
 
 
-async def test_too_much_at_once_is_told_as_such(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.process
+async def test_report_that_takes_too_long_asks_for_fewer_days(url: str, link: Any, tmp_path: Path) -> None:
     await written(url, tmp_path, some_rows())
-
-    async def slow(link: Any, *_: Any, **__: Any) -> Any:
-        await link.execute("select pg_sleep(5)")
-
-    monkeypatch.setattr(report_queries, "lines", slow)
     reports = PostgresReports(Database(url, query_s_max=0.3), Terms)
-    with pytest.raises(LedgerAway, match="ask for fewer days"):
-        await report(reports)
+    async with link.transaction():
+        await link.execute("lock table headgate.usage_days, headgate.usage in access exclusive mode")
+        with pytest.raises(LedgerAway, match="ask for fewer days"):
+            await report(reports)
     await reports.stop()
 
 
@@ -572,6 +592,7 @@ def test_a_line_has_no_cost_that_is_not_in_its_parts() -> None:
     assert fields == {*PARTS, "cost_nano_usd", "charged_nano_usd", "request_nano_usd", "thousand_tokens_nano_usd"}
 
 
+@pytest.mark.process
 async def test_the_hours_of_endpoints_are_summed_with_their_rows_and_only_once(
     url: str, tmp_path: Path, link: Any
 ) -> None:

@@ -3,7 +3,11 @@
 from datetime import date
 from typing import Any
 
+import pytest
+
 from headgate.ledger.spent import spent
+
+pytestmark = pytest.mark.process
 
 DAY, MONTH = date(2026, 3, 5), date(2026, 3, 1)
 

@@ -4,8 +4,10 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import tracemalloc
 from dataclasses import replace
 from pathlib import Path
@@ -23,28 +25,34 @@ from headgate.ports.ledger import UsageRow
 from tests.ledger.rows import a_row, a_spool, a_time
 
 VICTIM = """
-import asyncio, os, sys
-from headgate.ledger.spool.spool import Spool
-from tests.ledger.rows import a_row, a_time
+import asyncio, sys
+from tests.ledger.test_spool import filled
 
 async def main():
-    spool = Spool(sys.argv[1], bytes_max=1 << 30, name="victim")
+    spool = await filled(sys.argv[1])
+    print("added", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+async def filled(folder: str) -> Spool:
+    """A spool with 21 rows of usage, one of an endpoint's time and two attempts under way."""
+    spool, at = Spool(folder, bytes_max=1 << 30, name="victim"), a_row().at
     for number in range(10):
         spool.add([a_row(f"req_{number}"), a_row(f"req_{number}", 2)])
     spool.add_time([a_time()])
     for name, metadata in (("req_0", ()), ("under_way", ()), ("long", tuple((f"k{n}", "x" * 128) for n in range(8)))):
-        at = a_row().at
         note = at, name, 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, metadata
         assert spool.note(note) is not None
     spool.add([a_row("noted")])
-    spool.erase(spool.note((at, "noted", 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, ())))
+    noted = spool.note((at, "noted", 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, ()))
+    assert noted is not None
+    spool.erase(noted)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    print("added", flush=True)
-    await asyncio.sleep(60)
-
-asyncio.run(main())
-"""
+    return spool
 
 
 FOUND = 24
@@ -60,7 +68,14 @@ async def emptied(spool: Spool) -> list[UsageRow]:
 
 
 async def killed(folder: Path) -> None:
-    """A process that added 21 rows, had sent two more attempts, and was killed in the next turn of its loop."""
+    """Leaves in the folder what a process leaves that is killed: its files as they are, and a lock nobody holds."""
+    with tempfile.TemporaryDirectory() as alive:
+        spool = await filled(alive)
+        shutil.copytree(alive, folder, dirs_exist_ok=True)
+        spool.close()
+
+
+async def really_killed(folder: Path) -> None:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", VICTIM, str(folder), stdout=asyncio.subprocess.PIPE
     )
@@ -68,6 +83,19 @@ async def killed(folder: Path) -> None:
     assert await process.stdout.readline() == b"added\n"
     process.send_signal(signal.SIGKILL)
     await process.wait()
+
+
+@pytest.mark.process
+async def test_a_process_that_is_really_killed_leaves_what_the_other_tests_pretend(tmp_path: Path) -> None:
+    await really_killed(tmp_path / "killed")
+    await killed(tmp_path / "pretended")
+    killed_files, pretended_files = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("killed", "pretended")
+    )
+
+    assert killed_files == pretended_files
+    async with a_spool(tmp_path / "killed") as spool:
+        assert await spool.take_over() == FOUND
 
 
 async def test_rows_of_a_killed_process_are_found_by_the_next_and_nothing_is_left_behind(tmp_path: Path) -> None:
@@ -100,11 +128,8 @@ async def test_what_a_killed_process_had_sent_has_a_row_that_says_that_nobody_kn
     assert rows["long"].metadata == ()
 
 
-async def test_more_attempts_than_there_are_slots_go_on_without_notes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(notes_module, "SLOTS", 2)
-    file = NoteFile(tmp_path / "x.notes")
+async def test_more_attempts_than_there_are_slots_go_on_without_notes(tmp_path: Path) -> None:
+    file = NoteFile(tmp_path / "x.notes", slots=2)
     first, second, third = file.take(b"a"), file.take(b"b"), file.take(b"c")
     assert first is not None
     file.erase(first)

@@ -8,7 +8,6 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from headgate.ledger import writer as writer_module
 from headgate.ledger.database import FAILURES, Database, close
 from headgate.ledger.partitions import Partitions, retire
 from headgate.ledger.reports.queries import lines
@@ -20,7 +19,7 @@ from headgate.ports.reports import Rows
 from testing.fault_proxy import Fault, FaultProxy
 from testing.memory_ledger import MemoryLedger
 from testing.postgres import Postgres
-from tests.ledger.databases import new_database, until
+from tests.ledger.databases import migrated, until
 from tests.ledger.rows import NOON, a_row, a_spool, a_time, all_days, all_rows, writing
 
 COMMIT = b"Q\0\0\0\x0cCOMMIT"
@@ -35,6 +34,7 @@ def port_of(url: str) -> int:
     return int(url.rpartition(":")[2].partition("/")[0])
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     ("fault", "was_committed"),
     [(Fault(only=COMMIT, reset_after=0), True), (Fault(only=COMMIT, lost="question"), False)],
@@ -58,6 +58,7 @@ async def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_doubled(
     assert [each[:2] for each in (await all_days(link)).values()] == [(50, 50)]
 
 
+@pytest.mark.process
 async def test_connections_cut_at_any_moment_cost_no_row_and_double_none(url: str, link: Link, tmp_path: Path) -> None:
     chance, twin = random.Random(7), MemoryLedger()
     async with FaultProxy(port_of(url)) as proxy, a_spool(tmp_path) as spool:
@@ -80,6 +81,7 @@ async def test_connections_cut_at_any_moment_cost_no_row_and_double_none(url: st
     assert await all_days(link) == twin.days()
 
 
+@pytest.mark.process
 async def test_many_writers_of_the_same_days_do_not_stand_in_each_others_way(
     url: str, link: Link, tmp_path: Path
 ) -> None:
@@ -98,6 +100,7 @@ async def test_many_writers_of_the_same_days_do_not_stand_in_each_others_way(
     assert reconnects == [0] * 6
 
 
+@pytest.mark.process
 async def test_a_row_that_the_database_refuses_holds_up_no_other(
     url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -115,6 +118,7 @@ async def test_a_row_that_the_database_refuses_holds_up_no_other(
     assert "canary" not in caplog.text
 
 
+@pytest.mark.process
 async def test_a_spool_that_cannot_be_read_is_no_trouble_of_the_database(
     url: str, link: Link, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +139,7 @@ async def test_a_spool_that_cannot_be_read_is_no_trouble_of_the_database(
     assert await link.fetchval("select count(*) from headgate.usage") == SEGMENT_ROWS_MAX
 
 
+@pytest.mark.process
 async def test_no_trouble_with_the_disk_ends_the_writer(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,9 +147,7 @@ async def test_no_trouble_with_the_disk_ends_the_writer(
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(spool_module, "left_by_the_dead", fail)
-    monkeypatch.setattr(writer_module, "KEEP_S", 0.01)
-    monkeypatch.setattr(writer_module, "TAKE_OVER_S", 0.0)
-    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+    async with a_spool(tmp_path) as spool, writing(url, spool, keep_s=0.01, take_over_s=0.0) as writer:
         await until(lambda: spool.problem is not None)
         problem = spool.problem
         spool.add([a_row()])
@@ -156,6 +159,7 @@ async def test_no_trouble_with_the_disk_ends_the_writer(
     assert "look at the disk" in problem
 
 
+@pytest.mark.process
 async def test_a_doubtful_row_of_a_day_that_was_dropped_is_not_summed_again(
     url: str, link: Link, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -180,6 +184,7 @@ def test_a_client_that_is_beside_itself_is_one_failure_of_many() -> None:
     assert isinstance(asyncpg.InternalClientError("lost its state"), FAILURES)
 
 
+@pytest.mark.process
 async def test_models_that_do_not_exist_do_not_make_sums_of_their_own(url: str, link: Link, tmp_path: Path) -> None:
     nobodys = {"attempt": 0, "pool": "", "endpoint": "", "payer": "", "cause": ""}
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
@@ -199,23 +204,20 @@ async def test_models_that_do_not_exist_do_not_make_sums_of_their_own(url: str, 
     assert ({line.name: line.unsent for line in hourly}, count, total.unsent) == ({"": 120, "m": 1}, 2, 121)
 
 
-async def test_a_database_of_another_shape_is_told_and_written_to_when_it_fits(
-    shared_postgres: Postgres, tmp_path: Path
-) -> None:
-    from tests.ledger.databases import migrated
-
-    url = await new_database(shared_postgres)
-    async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
+@pytest.mark.process
+async def test_a_database_of_another_shape_is_told_and_written_to_when_it_fits(empty_url: str, tmp_path: Path) -> None:
+    async with a_spool(tmp_path) as spool, writing(empty_url, spool) as writer:
         spool.add([a_row()])
         await until(lambda: writer.mismatch is not None)
         assert writer.mismatch is not None
         assert "headgate ledger migrate" in writer.mismatch
-        await migrated(url)
+        await migrated(empty_url)
         await until(lambda: writer.written == 1)
 
         assert writer.mismatch is None
 
 
+@pytest.mark.process
 async def test_an_absent_database_costs_nothing_but_waiting(shared_postgres: Postgres, tmp_path: Path) -> None:
     nobody = shared_postgres.url_of("nobody_made_this")
     async with a_spool(tmp_path) as spool, writing(nobody, spool) as writer:
@@ -230,6 +232,7 @@ async def test_an_absent_database_costs_nothing_but_waiting(shared_postgres: Pos
 # Days
 
 
+@pytest.mark.process
 async def test_partitions_of_any_day_are_made_by_whoever_comes_first_and_by_many_at_once(url: str, link: Link) -> None:
     database = Database(url)
     links = [await database.connect() for _ in range(6)]
@@ -244,6 +247,7 @@ async def test_partitions_of_any_day_are_made_by_whoever_comes_first_and_by_many
     assert [row[0] for row in names] == [f"usage_{day:%Y%m%d}" for day in sorted(wanted)]
 
 
+@pytest.mark.process
 async def test_rows_of_long_ago_find_their_day(url: str, link: Link, tmp_path: Path) -> None:
     old = Instant(NOON - 40 * 86_400 * SECOND)
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
@@ -252,6 +256,7 @@ async def test_rows_of_long_ago_find_their_day(url: str, link: Link, tmp_path: P
     assert {row.at for row in await all_rows(link)} == {old, NOON}
 
 
+@pytest.mark.process
 async def test_what_is_too_old_goes_from_every_table_that_grows(url: str, link: Link, tmp_path: Path) -> None:
     # The audit log's own trigger knows only the database's clock, so everything here is as old as that says.
     now = await link.fetchval("select now()")
@@ -286,6 +291,7 @@ async def _audit(link: Link, days: int) -> None:
     )
 
 
+@pytest.mark.process
 @pytest.mark.parametrize(
     "statement", ["delete from headgate.audit", "truncate headgate.audit", "update headgate.audit set actor = 'b'"]
 )
@@ -295,6 +301,7 @@ async def test_the_audit_log_refuses_to_forget_what_is_young(link: Link, stateme
         await link.execute(statement)
 
 
+@pytest.mark.process
 async def test_two_who_look_for_what_is_too_old_do_not_do_it_together(url: str, link: Link) -> None:
     await link.execute("select pg_advisory_lock($1)", 0x68656165)
     other = await Database(url).connect()
@@ -304,6 +311,7 @@ async def test_two_who_look_for_what_is_too_old_do_not_do_it_together(url: str, 
     assert found is None
 
 
+@pytest.mark.process
 async def test_a_day_that_somebody_reads_is_dropped_later(url: str, link: Link, tmp_path: Path) -> None:
     old = Instant(NOON - 50 * 86_400 * SECOND)
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:

@@ -1,11 +1,22 @@
-"""How does a test run `headgate loadtest` as a user does, beside an engine in its own event loop?"""
+"""Runs of `headgate loadtest`: in this process beside a server in another thread, or as a process of its own."""
 
 import asyncio
+import gc
+import io
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from headgate.cli.main import main
+
+SERVER_S_MAX = 30.0
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +28,35 @@ class Said:
     @property
     def json(self) -> dict[str, Any]:
         return json.loads(self.out)
+
+
+@contextmanager
+def served(server: AbstractAsyncContextManager[T]) -> Iterator[T]:
+    """The server in the event loop of another thread: the command runs a loop of its own in this one."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield asyncio.run_coroutine_threadsafe(server.__aenter__(), loop).result(SERVER_S_MAX)
+        asyncio.run_coroutine_threadsafe(server.__aexit__(None, None, None), loop).result(SERVER_S_MAX)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+def loadtest(url: str, *arguments: str, **environment: str) -> Said:
+    out, err, thresholds = io.StringIO(), io.StringIO(), gc.get_threshold()
+    try:
+        with patch.dict(os.environ, {"COLUMNS": "100", **environment}), redirect_stdout(out), redirect_stderr(err):
+            code = main(["loadtest", url, "--model", "fake", *arguments])
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    finally:
+        # The command collects garbage more seldom from its start on.
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+    return Said(code, out.getvalue(), err.getvalue())
 
 
 async def start(*arguments: str, **environment: str) -> asyncio.subprocess.Process:
@@ -39,5 +79,5 @@ async def ended(process: asyncio.subprocess.Process) -> Said:
     return Said(process.returncode, out.decode(), err.decode())
 
 
-async def loadtest(url: str, *arguments: str, **environment: str) -> Said:
+async def loadtest_process(url: str, *arguments: str, **environment: str) -> Said:
     return await ended(await start(url, "--model", "fake", *arguments, **environment))

@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
-from tests.loadtest.command import ended, loadtest, start
+from tests.loadtest.command import ended, loadtest, served, start
 from tests.loadtest.scripted import ScriptedServer, answer
 
-SHORT = ("--rate", "50", "--duration", "0.5")
+SHORT = ("--rate", "100", "--duration", "0.25")
 
 
-async def test_the_common_case_is_one_line_and_gives_a_table() -> None:
-    async with FakeEngine() as engine:
-        said = await loadtest(engine.url, *SHORT, "--seed", "1")
+def test_the_common_case_is_one_line_and_gives_a_table() -> None:
+    with served(FakeEngine()) as engine:
+        said = loadtest(engine.url, *SHORT, "--seed", "1")
         sent = len(engine.requests)
 
     # A busy machine may make the generator late; then it must say so, and otherwise not.
     assert said.code == (1 if "WARNING" in said.out else 0)
     assert ("WARNING" in said.err) == ("WARNING" in said.out)
     shape = re.sub(r"[\d.]+ (ms|s)\b", "T", re.sub(r" +", " ", said.out)).splitlines()
-    assert shape[1] == f"{sent} requests in T ({2 * sent}/s)"
+    assert shape[1] == f"{sent} requests in T ({4 * sent}/s)"
     assert shape[3] == "requests offered completed refused goodput/s tokens/s retries"
-    assert shape[4].startswith(f"all {sent} {sent} 0 {2 * sent} ")
+    assert shape[4].startswith(f"all {sent} {sent} 0 {4 * sent} ")
     assert shape[6:10] == [
         "latency p50 p90 p95 p99 max",
         *(f"{kind} T T T T T" for kind in ("all TTFT", " TPOT", " E2E")),
@@ -33,20 +33,20 @@ async def test_the_common_case_is_one_line_and_gives_a_table() -> None:
     assert shape[11].startswith("generator: late by p50 T, p99 T, max T; ")
 
 
-async def test_a_seed_sends_the_same_requests_again() -> None:
-    async with FakeEngine() as engine:
-        await loadtest(engine.url, *SHORT, "--seed", "3")
+def test_a_seed_sends_the_same_requests_again() -> None:
+    with served(FakeEngine()) as engine:
+        loadtest(engine.url, *SHORT, "--seed", "3")
         first = sorted(request.raw for request in engine.requests)
         engine.requests.clear()
-        await loadtest(engine.url, *SHORT, "--seed", "3")
+        loadtest(engine.url, *SHORT, "--seed", "3")
 
         assert sorted(request.raw for request in engine.requests) == first
 
 
-async def test_a_mix_is_reported_by_class_and_tenant() -> None:
+def test_a_mix_is_reported_by_class_and_tenant() -> None:
     mix = ("--mix", "class=interactive,tenant=acme,share=3,key=env:ACME", "--mix", "class=batch,tenant=zeta,output=2")
-    async with FakeEngine() as engine:
-        said = await loadtest(engine.url, *SHORT, *mix, "--json", ACME="sk-acme")
+    with served(FakeEngine()) as engine:
+        said = loadtest(engine.url, *SHORT, *mix, "--json", ACME="sk-acme")
         by_class = {"interactive": 0, "batch": 0}
         for request in engine.requests:
             by_class[request.headers["x-headgate-class"]] += 1
@@ -58,11 +58,11 @@ async def test_a_mix_is_reported_by_class_and_tenant() -> None:
     assert "sk-acme" not in said.out + said.err
 
 
-async def test_a_trace_is_replayed_faster(tmp_path: Path) -> None:
+def test_a_trace_is_replayed_faster(tmp_path: Path) -> None:
     trace, record = tmp_path / "trace.csv", tmp_path / "record.jsonl"
     trace.write_text("at_s,prompt_tokens,output_tokens,class\n100,5,3,a\n101,6,2,b\n104,7,1,b\n")
-    async with FakeEngine() as engine:
-        said = await loadtest(engine.url, "--trace", str(trace), "--speed-up", "10", "--record", str(record), "--json")
+    with served(FakeEngine()) as engine:
+        said = loadtest(engine.url, "--trace", str(trace), "--speed-up", "10", "--record", str(record), "--json")
 
     lines = sorted(map(json.loads, record.read_text().splitlines()), key=lambda line: line["number"])
     assert [(line["scheduled_s"], line["class"], line["output_tokens"]) for line in lines] == [
@@ -74,28 +74,28 @@ async def test_a_trace_is_replayed_faster(tmp_path: Path) -> None:
     assert said.json["classes"]["b"]["completed"] == 2
 
 
-async def test_goodput_counts_what_meets_the_targets() -> None:
-    async with FakeEngine() as engine:
+def test_goodput_counts_what_meets_the_targets() -> None:
+    with served(FakeEngine()) as engine:
         engine.behaviour = Behaviour(tokens=2, pace_s=0.02)
-        said = await loadtest(engine.url, *SHORT, "--slo-ttft", "0.01", "--json")
+        said = loadtest(engine.url, *SHORT, "--slo-ttft", "0.01", "--json")
 
     total = said.json["total"]
     assert total["completed"] == total["offered"]
     assert (total["good"], total["goodput_per_s"]) == (0, 0.0)
 
 
-async def test_nothing_completed_is_a_problem_found() -> None:
-    async with ScriptedServer(answer(404, code="model_not_found")) as server:
-        said = await loadtest(server.url, *SHORT)
+def test_nothing_completed_is_a_problem_found() -> None:
+    with served(ScriptedServer(answer(404, code="model_not_found"))) as server:
+        said = loadtest(server.url, *SHORT)
 
     assert said.code == 1
     assert "\nrefused: model_not_found " in said.out
 
 
-async def test_a_generator_that_fell_behind_is_loud_and_code_one() -> None:
-    async with FakeEngine() as engine:
+def test_a_generator_that_fell_behind_is_loud_and_code_one() -> None:
+    with served(FakeEngine()) as engine:
         engine.behaviour = Behaviour(tokens=1, pace_s=0.05)
-        said = await loadtest(engine.url, *SHORT, "--connections", "1", "--json")
+        said = loadtest(engine.url, *SHORT, "--connections", "1", "--json")
 
     assert said.code == 1
     assert said.json["generator"]["behind"] is True
@@ -103,6 +103,7 @@ async def test_a_generator_that_fell_behind_is_loud_and_code_one() -> None:
     assert "raise --connections" in said.err
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_run_that_is_interrupted_still_reports(number: signal.Signals) -> None:
     async with FakeEngine() as engine:
@@ -117,8 +118,8 @@ async def test_a_run_that_is_interrupted_still_reports(number: signal.Signals) -
     assert said.json["total"]["offered"] >= 3
 
 
-async def test_an_engine_that_is_not_there_is_told_as_such() -> None:
-    said = await loadtest("http://127.0.0.1:9", *SHORT, "--retries", "0", "--json")
+def test_an_engine_that_is_not_there_is_told_as_such() -> None:
+    said = loadtest("http://127.0.0.1:9", *SHORT, "--retries", "0", "--json")
 
     assert (said.code, said.json["total"]["completed"]) == (1, 0)
     assert said.json["total"]["unreached_by_code"].keys() == {"connection_refused"}
@@ -138,8 +139,8 @@ async def test_an_engine_that_is_not_there_is_told_as_such() -> None:
         (("--rate", "1", "--record", "no/such/folder"), "no/such/folder: No such file or directory"),
     ],
 )
-async def test_a_wrong_command_line_is_code_two_and_says_why(arguments: tuple[str, ...], message: str) -> None:
-    said = await loadtest("http://127.0.0.1:9", *arguments)
+def test_a_wrong_command_line_is_code_two_and_says_why(arguments: tuple[str, ...], message: str) -> None:
+    said = loadtest("http://127.0.0.1:9", *arguments)
 
     assert (said.code, said.out) == (2, "")
     assert message in said.err

@@ -29,7 +29,6 @@ CHECKS = (
     "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,"
     "response_schema_conformance,unsupported_method,ignored_auth"
 )
-EXAMPLES_MAX = 15
 SEED = 20260324
 
 
@@ -58,14 +57,23 @@ def test_the_codes_are_those_of_the_outcomes() -> None:
     assert codes == sorted(ours | {UNKNOWN_URL, STREAM_INTERRUPTED.code, "internal_error"})
 
 
-async def test_a_gateway_answers_as_described(tmp_path: Path) -> None:
+@pytest.mark.process
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("examples", "phases"),
+    [
+        pytest.param(2, "examples,fuzzing", id="short"),
+        pytest.param(15, "examples,coverage,fuzzing", id="long", marks=pytest.mark.nightly),
+    ],
+)
+async def test_a_gateway_answers_as_described(tmp_path: Path, examples: int, phases: str) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=3)
-        status, said = await schemathesis(gateway.url, for_this_gateway(tmp_path), tmp_path)
+        status, said = await schemathesis(gateway.url, for_this_gateway(tmp_path), tmp_path, examples, phases)
 
     assert status == 0, said
     # Otherwise nothing but refusals would have been looked at.
-    assert len(engine.requests) > EXAMPLES_MAX
+    assert len(engine.requests) > examples
 
 
 def for_this_gateway(folder: Path) -> Path:
@@ -81,12 +89,10 @@ def for_this_gateway(folder: Path) -> Path:
     return file
 
 
-async def schemathesis(url: str, description: Path, folder: Path) -> tuple[int, str]:
+async def schemathesis(url: str, description: Path, folder: Path, examples: int, phases: str) -> tuple[int, str]:
     tool = Path(sys.executable).parent / "schemathesis"
-    options = f"--checks {CHECKS} --max-examples {EXAMPLES_MAX} --seed {SEED} --generation-database none --workers 1"
-    limits = (
-        "--request-timeout 10 --no-color --warnings off --phases examples,coverage,fuzzing --suppress-health-check all"
-    )
+    options = f"--checks {CHECKS} --max-examples {examples} --seed {SEED} --generation-database none --workers 1"
+    limits = f"--request-timeout 30 --no-color --warnings off --phases {phases} --suppress-health-check all"
     process = await asyncio.create_subprocess_exec(
         tool,
         "run",

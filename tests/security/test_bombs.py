@@ -26,7 +26,7 @@ A_BOMB = b'{"model":"m","messages":[{"role":"user","content":"' + b"a" * 20 * MI
 OPENED_S_MAX = 5.0
 """Time of the processor for one body of some megabytes, the fake engine's own reading of it included. Linear work takes
 some tens of milliseconds here and up to a second there; anything worse than linear takes minutes."""
-PATIENCE_S = 30.0
+PATIENCE_S = 50.0
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ async def test_a_compressed_body_is_refused_unread(stage: Stage, name: str) -> N
     async with connected(stage.gateway.url) as caller:
         # Nothing but the head: whoever wants to open the body first would wait for it.
         await caller.send(head_of(b"content-encoding: " + ENCODINGS[name], b"content-length: 100"))
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer(seconds_max=PATIENCE_S)
 
     assert answer.status in {400, 415}
     assert "compressed" in answer.error["message"]
@@ -80,7 +80,7 @@ async def test_a_compressed_transfer_is_refused(stage: Stage, coding: bytes) -> 
     bomb = gzip.compress(A_BOMB)
     async with connected(stage.gateway.url) as caller:
         await caller.send(head_of(b"transfer-encoding: " + coding) + chunk(bomb) + b"0\r\n\r\n")
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer(seconds_max=PATIENCE_S)
 
     assert answer.status in {400, 501}
     assert stage.engine.requests == []
@@ -91,9 +91,9 @@ async def test_a_compressed_transfer_is_refused(stage: Stage, coding: bytes) -> 
 async def test_compressed_bytes_under_no_name_are_not_opened_either(stage: Stage, packed: bytes) -> None:
     async with connected(stage.gateway.url) as caller:
         await caller.send(request_of(packed))
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer(seconds_max=PATIENCE_S)
         await caller.send(head_of(CHUNKED, b"content-type: application/gzip") + chunk(packed) + b"0\r\n\r\n")
-        chunked = await caller.answer(seconds_max=2)
+        chunked = await caller.answer(seconds_max=PATIENCE_S)
 
     assert (answer.status, chunked.status) == (400, 400)
     assert stage.engine.requests == []
@@ -114,8 +114,8 @@ def with_field(name: bytes, value: bytes) -> bytes:
     return b'{"model":"m","messages":[{"role":"user","content":"hi"}],"' + name + b'":' + value + b"}"
 
 
-DEEP = 100_000
-MANY = 1_000_000
+DEEP = 50_000
+MANY = 300_000
 REFUSED = {
     "arrays": b"[" * DEEP + b"]" * DEEP,
     "objects": b'{"a":' * DEEP + b"1" + b"}" * DEEP,
@@ -137,24 +137,25 @@ REFUSED = {
     "spaces without end": b" " * 8 * MANY,
 }
 TAKEN = {
-    "an array of a million": with_field(b"x", b"[" + b"1," * MANY + b"1]"),
-    "a million empty arrays": with_field(b"x", b"[" + b"[]," * MANY + b"[]]"),
-    "a million keys": with_field(b"x", b"{" + b",".join(b'"k%d":1' % number for number in range(MANY)) + b"}"),
-    "a hundred thousand keys at the top": with_field(b"x", b"1,")[:-2]
+    "a long array": with_field(b"x", b"[" + b"1," * MANY + b"1]"),
+    "many empty arrays": with_field(b"x", b"[" + b"[]," * MANY + b"[]]"),
+    "many keys": with_field(b"x", b"{" + b",".join(b'"k%d":1' % number for number in range(MANY)) + b"}"),
+    "many keys at the top": with_field(b"x", b"1,")[:-2]
     + b",".join(b'"k%d":1' % number for number in range(DEEP))
     + b"}",
-    "the same key a hundred thousand times": with_field(b"x", b"1," + b",".join([b'"k":1'] * DEEP)),
+    "the same key many times": with_field(b"x", b"1," + b",".join([b'"k":1'] * DEEP)),
     "a string of escapes": with_field(b"x", b'"' + b"\\u0041" * MANY + b'"'),
     "a string of backslashes": with_field(b"x", b'"' + b"\\\\" * MANY + b'"'),
     "a string of quotes": with_field(b"x", b'"' + b'\\"' * MANY + b'"'),
     "a string of brackets": with_field(b"x", b'"' + b"[{" * MANY + b'"'),
     "many strings of brackets": with_field(b"x", b"[" + b'"[[[[","{{{{",' * DEEP + b"1]"),
-    "a number of a million digits": with_field(b"x", b"1" * MANY),
+    "a number of many digits": with_field(b"x", b"1" * MANY),
     "a huge exponent": with_field(b"x", b"1e999999999"),
     "a tiny exponent": with_field(b"x", b"1e-999999999"),
 }
 
 
+@pytest.mark.process
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", REFUSED)
 async def test_a_json_bomb_is_refused_in_time(stage: Stage, name: str) -> None:
@@ -170,6 +171,7 @@ async def test_a_json_bomb_is_refused_in_time(stage: Stage, name: str) -> None:
     assert stage.engine.requests == []
 
 
+@pytest.mark.process
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("name", TAKEN)
 async def test_json_that_is_only_large_is_taken_in_time(stage: Stage, name: str) -> None:

@@ -180,6 +180,7 @@ FLOODS: dict[str, tuple[bytes, bytes]] = {
 }
 
 
+@pytest.mark.process
 async def test_no_flood_is_kept_in_memory_or_read_for_ever(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url, limits={"body_bytes_max": "1MiB"})
@@ -211,6 +212,7 @@ async def flood_with(url: str, name: str) -> int:
             return 0
 
 
+@pytest.mark.process
 async def test_many_floods_at_once_are_bounded_together(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
         before = resident_mib(process.pid)

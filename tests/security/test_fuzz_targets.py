@@ -1,18 +1,23 @@
 """Do the fuzz targets work, and does what they once found stay found?
 
-Every seed passes, and a moment of mutation finds nothing new. `just fuzz` does the same for as long as one likes.
+Every seed passes, and so do mutations of the seeds; libFuzzer runs for a moment on one target, and each night on all of
+them. `just fuzz` runs it for as long as one likes.
 """
 
+import importlib
+import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from fuzz.run import CORPUS, TARGETS, run_seeds, seeds_of
+from fuzz.run import CORPUS, INPUT_BYTES_MAX, TARGETS, run_seeds, seeds_of
 
 PROJECT = Path(__file__).parents[2]
 MUTATION_S = 2
+MUTATIONS = 200
+ONE_NOW_THE_REST_BY_NIGHT = [TARGETS[0], *(pytest.param(name, marks=pytest.mark.nightly) for name in TARGETS[1:])]
 
 
 def test_every_target_has_seeds_and_every_folder_of_seeds_a_target() -> None:
@@ -25,7 +30,40 @@ def test_the_seeds_pass(target: str) -> None:
     run_seeds(target)
 
 
+def mutated(seed: bytes, chance: random.Random) -> bytes:
+    """The seed with a few bytes changed, removed, repeated or cut off."""
+    data = bytearray(seed)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        match chance.randrange(4):
+            case 0:
+                data[at : at + 1] = bytes([chance.randrange(256)])
+            case 1:
+                del data[at : at + chance.randint(1, 8)]
+            case 2:
+                data[at:at] = data[at : at + chance.randint(1, 32)]
+            case _:
+                del data[at:]
+    return bytes(data[:INPUT_BYTES_MAX])
+
+
 @pytest.mark.parametrize("target", TARGETS)
+def test_mutations_of_the_seeds_pass(target: str) -> None:
+    one_input = importlib.import_module(f"fuzz.{target}").one_input
+    chance, seeds = random.Random(7), [seed.read_bytes() for seed in seeds_of(target)]
+    for _ in range(MUTATIONS):
+        data = mutated(chance.choice(seeds), chance)
+        try:
+            one_input(data)
+        except Exception as error:
+            error.add_note(f"with the input {data!r}")
+            raise
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "target", [TARGETS[0], *(pytest.param(each, marks=pytest.mark.nightly) for each in TARGETS[1:])]
+)
 def test_a_moment_of_mutation_finds_nothing(target: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fuzz.run", str(MUTATION_S), target, "--found", tmp_path]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=50, check=False)
@@ -36,6 +74,7 @@ def test_a_moment_of_mutation_finds_nothing(target: str, tmp_path: Path) -> None
     assert int(executed.split()[-1]) > len(seeds_of(target))
 
 
+@pytest.mark.process
 def test_a_target_that_fails_is_told(tmp_path: Path) -> None:
     """Broken on purpose: an input of one byte that no target may refuse."""
     code = (

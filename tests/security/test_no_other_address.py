@@ -44,8 +44,11 @@ async def a_trap() -> AsyncIterator[Trap]:
     trap.port = server.sockets[0].getsockname()[1]
     try:
         yield trap
-        # A connection that is on its way is accepted by then.
-        await asyncio.sleep(0.1)
+        # Connections are accepted in order: one that was made before is counted by the time this one is.
+        reader, writer = await asyncio.open_connection("127.0.0.1", trap.port)
+        await reader.read()
+        writer.close()
+        trap.connections -= 1
     finally:
         server.close()
 

@@ -25,10 +25,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
+@pytest.mark.process
 def test_a_wheel_holds_nothing_that_runs_by_itself(wheel: zipfile.ZipFile) -> None:
     assert [name for name in wheel.namelist() if name.endswith(RUN_BY_ITSELF)] == []
 
 
+@pytest.mark.process
 def test_a_wheel_holds_the_package_and_its_description_alone(wheel: zipfile.ZipFile) -> None:
     tops = {name.partition("/")[0] for name in wheel.namelist()}
 
@@ -36,6 +38,7 @@ def test_a_wheel_holds_the_package_and_its_description_alone(wheel: zipfile.ZipF
     assert len(tops) == 2
 
 
+@pytest.mark.process
 def test_a_wheel_starts_nothing_but_its_own_command(wheel: zipfile.ZipFile) -> None:
     [entry_points] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
 

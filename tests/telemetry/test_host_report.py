@@ -3,6 +3,8 @@
 import asyncio
 import time
 
+import pytest
+
 from headgate.model.units import SECOND, Duration, PoolName
 from headgate.model.verdict import HostReport
 from headgate.telemetry.host_report import HostReporter, HostSources, StoreSeen, report_for_ever
@@ -32,6 +34,7 @@ def test_what_others_know_is_in_it() -> None:
     assert (told.transport_ns, told.store_ns, told.store_up, told.database_up) == ((way,), 3, False, True)
 
 
+@pytest.mark.timing
 async def test_a_loop_that_was_held_up_says_so_in_its_next_report() -> None:
     told: asyncio.Queue[HostReport] = asyncio.Queue()
     sources = HostSources(process=lambda: "g", decide_s=lambda: 0.0)

@@ -290,14 +290,16 @@ def test_a_record_that_failed_is_shown() -> None:
 async def test_nothing_is_made_while_nobody_watches() -> None:
     watched, told = Watched(), []
     watching = 0
-    task = asyncio.create_task(watched.live.run(lambda: watching, told.append))
-    await asyncio.sleep(1.2)
+    task = asyncio.create_task(watched.live.run(lambda: watching, told.append, every_s=0.01))
+    async with asyncio.timeout(30):
+        while watched.live._seconds < 3:
+            await asyncio.sleep(0.005)
     assert told == []
 
     watching = 1
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not told:
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.005)
     task.cancel()
     assert told[0].startswith(b"event: state\n")
 

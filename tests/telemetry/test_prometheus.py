@@ -32,7 +32,6 @@ from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.fleet import Phase
-from headgate.telemetry import meters
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.prometheus import render
@@ -41,8 +40,8 @@ EMPTY = Summary(policy_hash="", queued={}, requests=0, endpoints=())
 POLICY = Policy(classes=(ServiceClass("chat", 0), ServiceClass("batch", 1)), pools=(Pool("small"), Pool("large")))
 
 
-def an_observer(policy: Policy = POLICY) -> Meters:
-    observer = Meters()
+def an_observer(policy: Policy = POLICY, **limits: int) -> Meters:
+    observer = Meters(**limits)
     observer.saw(PolicyChanged(policy, "h1"), [], now=0)
     return observer
 
@@ -263,9 +262,8 @@ def test_a_thousand_reloads_and_unknown_names_leave_no_trace() -> None:
     assert not observer._open
 
 
-def test_requests_that_never_end_are_remembered_only_up_to_a_bound(monkeypatch) -> None:
-    monkeypatch.setattr(meters, "REQUESTS_MAX", 2)
-    observer = an_observer()
+def test_requests_that_never_end_are_remembered_only_up_to_a_bound() -> None:
+    observer = an_observer(requests_max=2)
 
     for name in ("a", "b", "c"):
         saw(observer, dispatch(name), event=arrived(name))

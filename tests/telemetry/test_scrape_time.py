@@ -98,6 +98,7 @@ def scraped(classes: int) -> tuple[bytes, float]:
     return page, min(took_s)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("classes", [CLASSES, 100])
 def test_a_scrape_of_a_large_policy_is_made_in_time(classes: int) -> None:
     page, took_s = scraped(classes)

@@ -2,11 +2,8 @@
 
 from dataclasses import replace
 
-import pytest
-
 from headgate.core.events import AttemptEnding
 from headgate.model.outcome import Outcome
-from headgate.telemetry import tenants_now
 from headgate.telemetry.meters import OTHER
 from headgate.telemetry.tenants_now import TenantsNow
 from tests.telemetry.histories import arrived, at, attempt_over, over, sent
@@ -64,9 +61,8 @@ def test_what_arrived_before_is_passed_over() -> None:
     assert figures(tenants) == {}
 
 
-def test_the_idle_make_room_and_what_is_left_is_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tenants_now, "TENANTS_MAX", 2)
-    tenants = TenantsNow()
+def test_the_idle_make_room_and_what_is_left_is_other() -> None:
+    tenants = TenantsNow(tenants_max=2)
     for name in ("a", "b", "c"):
         tenants.saw(arrived(name, name), [], at(0))
     assert figures(tenants) == {"a": (1, 1, 0), "b": (1, 1, 0), OTHER: (1, 1, 0)}

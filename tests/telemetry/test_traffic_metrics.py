@@ -17,7 +17,6 @@ from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND
 from headgate.model.usage import Usage, UsageSource
-from headgate.telemetry import costs as costs_module
 from headgate.telemetry.costs import Costs
 from headgate.telemetry.counts import NOT_SERVED, Promised, Size, size_of
 from headgate.telemetry.histogram import LATENCY_BOUNDS_S, Histogram
@@ -35,9 +34,9 @@ NOTHING = Summary(policy_hash="", queued={}, requests=0, endpoints=())
 class Told:
     """Meters that are told what happens, at moments in milliseconds."""
 
-    def __init__(self, policy: Policy = POLICY, promised: dict[str, Promised] | None = None) -> None:
+    def __init__(self, policy: Policy = POLICY, promised: dict[str, Promised] | None = None, **limits: int) -> None:
         self.meters = Meters()
-        self.costs = Costs(self.meters)
+        self.costs = Costs(self.meters, **limits)
         self.meters.promise(promised or {})
         self.at(0, PolicyChanged(policy, "h"))
 
@@ -255,9 +254,8 @@ def test_cost_counts_for_the_class_whoever_pays_and_for_the_tenant_what_it_pays(
     assert not told.costs.open_requests
 
 
-def test_whose_a_request_is_is_remembered_only_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(costs_module, "REQUESTS_MAX", 1)
-    told = Told()
+def test_whose_a_request_is_is_remembered_only_up_to_a_bound() -> None:
+    told = Told(requests_max=1)
 
     told.at(0, arrived("a", "bolt"))
     told.at(0, arrived("b", "bolt"))

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.wire import tensors
 from headgate.wire.batches import Inputs, Unshareable
 from headgate.wire.kserve.infer import Asked, InferBody
-from headgate.wire.tensors import JOINED_BYTES_MAX, ROWS_MAX, TENSORS, TEXTS_MAX
+from headgate.wire.tensors import JOINED_BYTES_MAX, ROWS_MAX, TENSORS, TEXTS_MAX, TensorGathering
 
 
 def a_tensor(rows: int = 1, width: int = 2, *, name: str = "x", data: object = None, **fields: object) -> object:
@@ -170,11 +169,10 @@ def test_more_texts_than_are_told_apart_in_a_moment_go_as_they_came() -> None:
     assert TENSORS.inputs_of(a_body(a_tensor(1, TEXTS_MAX + 1))) is None
 
 
-def test_the_rows_of_a_list_are_held_only_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tensors, "HELD_BYTES_MAX", 100)
+def test_the_rows_of_a_list_are_held_only_up_to_a_bound() -> None:
     answer = json.dumps({"model_name": "m", "outputs": [a_tensor(4, 1, data=["x" * 38] * 4)]}).encode()
     parts = TENSORS.parts_of(answer, [1] * 4, False)
-    three, four = TENSORS.gathering(3), TENSORS.gathering(4)
+    three, four = TensorGathering(3, held_bytes_max=100), TensorGathering(4, held_bytes_max=100)
     for place in range(2):
         three.take(place, parts[place])
         four.take(place, parts[place])

@@ -37,7 +37,10 @@ TakeTimes = Callable[[], Sequence[EndpointTime]]
 class LiveLedger:
     """Of one process. Made and run inside an event loop. Raises `OSError` where the spool cannot be opened."""
 
-    def __init__(self, database: DatabaseSettings, settings: LedgerSettings) -> None:
+    def __init__(
+        self, database: DatabaseSettings, settings: LedgerSettings, *, endpoint_times_s: float = ENDPOINT_TIMES_S
+    ) -> None:
+        self._endpoint_times_s = endpoint_times_s
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._shown = settings.spool
         try:
@@ -67,7 +70,7 @@ class LiveLedger:
     ) -> None:
         try:
             while True:
-                await asyncio.sleep(ENDPOINT_TIMES_S)
+                await asyncio.sleep(self._endpoint_times_s)
                 self.add_times(take_times(), pools(), now())
         finally:
             # What has passed since the last time, when this process leaves.

@@ -34,8 +34,13 @@ SAMPLED: Final = 8
 """Where no pool is scaled so many requests of a period are counted one by one, and of those after them one in eight."""
 
 
+_UNSCALED: Final = ScalingRules()
+
+
 class Scaling:
-    def __init__(self, rules: Mapping[PoolName, ScalingRules]) -> None:
+    def __init__(self, rules: Mapping[PoolName, ScalingRules], *, unscaled: ScalingRules = _UNSCALED) -> None:
+        """`unscaled` gives the period where no pool is scaled."""
+        self._unscaled = unscaled
         self._rules: dict[PoolName, ScalingRules] = dict(rules)
         self._autoscaler = Autoscaler(rules)
         self._demand = Demand()
@@ -114,7 +119,7 @@ class Scaling:
                 await self._tick(summary(), now(), scale)
 
     def _period_ns(self) -> Duration:
-        return min((rules.period_ns for rules in self._rules.values()), default=ScalingRules().period_ns)
+        return min((rules.period_ns for rules in self._rules.values()), default=self._unscaled.period_ns)
 
     async def _is_asked_for(self, until_s: float) -> bool:
         """Whether a request finds no endpoint before this moment."""

@@ -70,10 +70,12 @@ class BudgetNews:
         now: Callable[[], Instant],
         *,
         every_s: float = EVERY_S,
+        at_start_s_max: float = AT_START_S_MAX,
     ) -> None:
         """`url` is the database's; `policy` gives the one in force."""
         self._sums = None if url is None else _Reader(url)
         self._tell_host, self._policy, self._now, self._every_s = tell_host, policy, now, every_s
+        self._at_start_s_max = at_start_s_max
         self._known: dict[str, tuple[NanoUsd, NanoUsd]] = {}
         self._said: dict[str, tuple[Spent, Spent]] = {}
         """The same as it was said last."""
@@ -94,7 +96,7 @@ class BudgetNews:
             return
         if self._sums is not None:
             with suppress(TimeoutError):
-                async with asyncio.timeout(AT_START_S_MAX):
+                async with asyncio.timeout(self._at_start_s_max):
                     await self._read()
         self._say()
 
@@ -131,7 +133,7 @@ class BudgetNews:
     async def prepare(self, policy: Policy) -> bool:
         """Tells what is spent by the budgets of a policy that is to come; whether the ledger said so."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(AT_START_S_MAX):
+            async with asyncio.timeout(self._at_start_s_max):
                 self._coming = policy
                 await self._read()
         self._say()

@@ -42,6 +42,22 @@ UNENTERED_TRIES: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
+class NoticeLimits:
+    """Bounds of the queue of notices and of the attempts to send one."""
+
+    queue_max: int = QUEUE_MAX
+    post_s_max: float = POST_S_MAX
+    for_s: float = FOR_S
+    """How long one notice is tried."""
+    again_s: float = AGAIN_S
+    """The first pause between two attempts."""
+    look_every_s: float = LOOK_EVERY_S
+
+
+DEFAULT_LIMITS: Final = NoticeLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Notice:
     scope: str
     period: Period
@@ -68,9 +84,14 @@ class Notices:
     """An observer, and what sends for it. Made and run inside an event loop."""
 
     def __init__(
-        self, webhook: str, shown: str, session: aiohttp.ClientSession, url: str | None, *, again_s: float = AGAIN_S
+        self,
+        webhook: str,
+        shown: str,
+        session: aiohttp.ClientSession,
+        url: str | None,
+        limits: NoticeLimits = DEFAULT_LIMITS,
     ) -> None:
-        self._webhook, self._shown, self._session, self._again_s = webhook, shown, session, again_s
+        self._webhook, self._shown, self._session, self._limits = webhook, shown, session, limits
         self._book = None if url is None else _Book(url)
         self._waiting: deque[Notice] = deque()
         self._rings = asyncio.Event()
@@ -98,7 +119,7 @@ class Notices:
         self._put(Notice(budget.scope, budget.period, began, crossed.percent, budget.limit, budget.spent))
 
     def _put(self, notice: Notice) -> None:
-        if len(self._waiting) >= QUEUE_MAX:
+        if len(self._waiting) >= self._limits.queue_max:
             self._waiting.popleft()
             self.lost += 1
         self._waiting.append(notice)
@@ -108,7 +129,7 @@ class Notices:
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
-        look_at = loop.time() + LOOK_EVERY_S
+        look_at = loop.time() + self._limits.look_every_s
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(look_at):
@@ -116,7 +137,7 @@ class Notices:
             self._rings.clear()
             if loop.time() >= look_at:
                 await self._look()
-                look_at = loop.time() + LOOK_EVERY_S
+                look_at = loop.time() + self._limits.look_every_s
             while self._waiting:
                 notice = self._waiting[0]
                 await self._deliver(notice)
@@ -136,12 +157,12 @@ class Notices:
 
     async def _deliver(self, notice: Notice) -> None:
         loop = asyncio.get_running_loop()
-        until, asked_again = loop.time() + FOR_S, _Pauses(self._again_s)
+        until, asked_again = loop.time() + self._limits.for_s, _Pauses(self._limits.again_s)
         if self._book is not None:
             ours = await self._entered(notice, self._book.enter, asked_again)
             if not ours:
                 return
-        asked_again = _Pauses(self._again_s)
+        asked_again = _Pauses(self._limits.again_s)
         while (problem := await self._post(notice)) is not None:
             pause_s = asked_again.next()
             if loop.time() + pause_s > until:
@@ -168,11 +189,11 @@ class Notices:
     async def _post(self, notice: Notice) -> str | None:
         """What is wrong, if anything is, without the address."""
         try:
-            async with asyncio.timeout(POST_S_MAX):
+            async with asyncio.timeout(self._limits.post_s_max):
                 async with self._session.post(self._webhook, json=notice.body(), allow_redirects=False) as answer:
                     return None if 200 <= answer.status < 300 else f"it answered with status {answer.status}"
         except TimeoutError:
-            return f"no answer within {POST_S_MAX:g} s"
+            return f"no answer within {self._limits.post_s_max:g} s"
         except (OSError, aiohttp.ClientError, ValueError) as error:
             return type(error).__name__
 

@@ -10,14 +10,14 @@ Files are read and answers put together in threads that nobody waits for when th
 
 import asyncio
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from headgate.edge.admin.query import At, Before, RequestQuery
-from headgate.engines.page import Unheard, get_page
+from headgate.engines.page import Page, Unheard, get_page
 from headgate.model.units import Instant
 from headgate.telemetry.records.archive import Archive
 from headgate.telemetry.records.search import Wanted
@@ -50,6 +50,7 @@ class Requests:
         *,
         own: str = "",
         members: Callable[[], "Sequence[CellMember]"] = lambda: (),
+        get: Callable[..., Awaitable[Page]] = get_page,
     ) -> None:
         """`own` is what this process is called in its cell; without a cell there are no `members`."""
         self._archive = archive
@@ -57,6 +58,7 @@ class Requests:
         self._now = now
         self._own = own
         self._members = members
+        self._get = get
         self._turn = asyncio.Semaphore(_AT_ONCE_MAX)
         self._asking = asyncio.Semaphore(_ASKED_AT_ONCE_MAX)
 
@@ -116,7 +118,7 @@ class Requests:
             return None
         try:
             async with self._asking:
-                page = await get_page(
+                page = await self._get(
                     self._session,
                     f"http://{member.admin}",
                     path,

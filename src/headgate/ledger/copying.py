@@ -52,11 +52,11 @@ class _Packed(dict[str, bytes]):
 _packed: Final = _Packed()
 
 
-async def chunks(rows: Sequence[UsageRow], rows_per_turn: int) -> AsyncGenerator[bytes]:
+async def chunks(rows: Sequence[UsageRow], rows_per_turn: int, *, texts_max: int = _TEXTS_MAX) -> AsyncGenerator[bytes]:
     """All that COPY reads, a little in each turn of the loop."""
     yield _BEGIN
     for first in range(0, len(rows), rows_per_turn):
-        if len(_packed) > _TEXTS_MAX:
+        if len(_packed) > texts_max:
             _packed.clear()
         yield b"".join([copied(row) for row in rows[first : first + rows_per_turn]])
         await asyncio.sleep(0)

@@ -26,24 +26,25 @@ RECORD_BYTES_MAX: Final = SLOT_BYTES - _HEAD.size
 class NoteFile:
     """Of one process. Raises `OSError` where the file cannot be made."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, slots: int = SLOTS) -> None:
         self._path = path
+        self._slots = slots
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             # All of its room is taken here: to write to a page for which there is none would end the process.
-            os.posix_fallocate(file, 0, SLOTS * SLOT_BYTES)
-            self._map = mmap.mmap(file, SLOTS * SLOT_BYTES)
+            os.posix_fallocate(file, 0, slots * SLOT_BYTES)
+            self._map = mmap.mmap(file, slots * SLOT_BYTES)
         except BaseException:
             path.unlink(missing_ok=True)
             raise
         finally:
             os.close(file)
         # The first slots are used again and again, and the others as seldom as possible.
-        self._free = list(range(SLOTS - 1, -1, -1))
+        self._free = list(range(slots - 1, -1, -1))
 
     @property
     def taken(self) -> int:
-        return SLOTS - len(self._free)
+        return self._slots - len(self._free)
 
     def take(self, record: bytes) -> int | None:
         if not self._free or len(record) > RECORD_BYTES_MAX:

@@ -88,12 +88,16 @@ class Writer:
         *,
         retention_days: int,
         flush_s: float = FLUSH_S,
+        keep_s: float = KEEP_S,
+        take_over_s: float = TAKE_OVER_S,
         known: tuple[Migration, ...] | None = None,
     ) -> None:
         self._database = database
         self._spool = spool
         self._retention_days = retention_days
         self._flush_s = flush_s
+        self._keep_s = keep_s
+        self._take_over_s = take_over_s
         self._known = migrations() if known is None else known
         self._partitions = Partitions()
         self._retired_at: float | None = None
@@ -130,10 +134,10 @@ class Writer:
     async def _keep_spool(self) -> None:
         looked_at: float | None = None
         while True:
-            look = looked_at is None or time.monotonic() - looked_at > TAKE_OVER_S
+            look = looked_at is None or time.monotonic() - looked_at > self._take_over_s
             if await self._spool.keep(look=look) and look:
                 looked_at = time.monotonic()
-            await asyncio.sleep(KEEP_S)
+            await asyncio.sleep(self._keep_s)
 
     async def _reach(self) -> None:
         wait_s = AGAIN_S_MIN

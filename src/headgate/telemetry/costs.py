@@ -13,14 +13,15 @@ from headgate.telemetry.meters import OTHER, REQUESTS_MAX, Meters
 
 
 class Costs:
-    def __init__(self, meters: Meters) -> None:
+    def __init__(self, meters: Meters, *, requests_max: int = REQUESTS_MAX) -> None:
+        self._requests_max = requests_max
         self._meters = meters
         self._tenants: dict[RequestId, TenantId] = {}
         """Whose the requests are that have not ended."""
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         del now
-        if isinstance(event, RequestArrived) and len(self._tenants) < REQUESTS_MAX:
+        if isinstance(event, RequestArrived) and len(self._tenants) < self._requests_max:
             self._tenants[event.ticket.request_id] = event.ticket.tenant
         for command in commands:
             if isinstance(command, End):

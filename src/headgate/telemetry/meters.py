@@ -100,7 +100,8 @@ class _Open:
 class Meters:
     """An observer that counts."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, requests_max: int = REQUESTS_MAX) -> None:
+        self._requests_max = requests_max
         self.classes = {name: ClassMeter() for name in (NO_CLASS, OTHER)}
         self.pools = {OTHER: PoolMeter()}
         self.tenants = {OTHER: TenantMeter()}
@@ -200,7 +201,7 @@ class Meters:
         # Nobody tells the class of a request before it is sent or over, and it may wait long until then.
         service_class = None if self._rules is None else classify(ticket, self._rules)
         self.of_class(None if service_class is None else service_class.name).asked += 1
-        if len(self._open) < REQUESTS_MAX:
+        if len(self._open) < self._requests_max:
             other = self.classes[OTHER], self.pools[OTHER]
             self._open[ticket.request_id] = _Open(ticket, now, *other, self.of_tenant(ticket.tenant))
 

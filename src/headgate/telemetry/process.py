@@ -20,8 +20,8 @@ class ProcessFigures:
     """What the scheduler itself took."""
 
 
-def process_figures(decide_s: float) -> ProcessFigures:
-    return ProcessFigures(cpu_seconds(), _resident_bytes(), decide_s)
+def process_figures(decide_s: float, *, statm: str = "/proc/self/statm") -> ProcessFigures:
+    return ProcessFigures(cpu_seconds(), _resident_bytes(statm), decide_s)
 
 
 def cpu_seconds() -> float:
@@ -30,9 +30,9 @@ def cpu_seconds() -> float:
     return used.user + used.system
 
 
-def _resident_bytes() -> int | None:
+def _resident_bytes(statm: str) -> int | None:
     try:
-        with open("/proc/self/statm", "rb") as told:  # noqa: PTH123 (read at every scrape, and it is no file)
+        with open(statm, "rb") as told:  # noqa: PTH123 (read at every scrape, and it is no file)
             return int(told.read().split()[1]) * _PAGE_BYTES
     except (OSError, IndexError, ValueError):
         return None

@@ -38,7 +38,8 @@ class _Open:
 class TenantsNow:
     """An observer."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, tenants_max: int = TENANTS_MAX) -> None:
+        self._tenants_max = tenants_max
         self._tenants: dict[str, TenantNow] = {}
         self._open: dict[RequestId, _Open] = {}
 
@@ -89,7 +90,7 @@ class TenantsNow:
     def _tenant(self, name: str) -> TenantNow:
         if (found := self._tenants.get(name)) is not None:
             return found
-        if len(self._tenants) >= TENANTS_MAX and not self._make_room():
+        if len(self._tenants) >= self._tenants_max and not self._make_room():
             name = OTHER
         return self._tenants.setdefault(name, TenantNow(name))
 

@@ -148,6 +148,7 @@ class TensorGathering:
 
     total: int
     held: int = 0
+    held_bytes_max: int = HELD_BYTES_MAX
     parts: dict[int, TensorPart] = field(default_factory=dict[int, TensorPart])
 
     @property
@@ -158,8 +159,8 @@ class TensorGathering:
         self.parts[place] = came = cast("TensorPart", part)
         self.held += sum(map(len, came.outputs))
         if not self.over:
-            if self.held >= HELD_BYTES_MAX:
-                raise Unshareable(f"the rows of one answer come to {HELD_BYTES_MAX} bytes or more")
+            if self.held >= self.held_bytes_max:
+                raise Unshareable(f"the rows of one answer come to {self.held_bytes_max} bytes or more")
             return b""
         self.held = 0
         ordered = [self.parts[at] for at in range(self.total)]

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from headgate.control import request_search as asking
 from headgate.control.request_search import Requests
 from headgate.edge.admin.query import read_query
 from headgate.engines.page import Unheard
@@ -41,11 +40,11 @@ class Nothing:
         return lambda: {"requests": [], "whole": True}
 
 
-def requests(archive: Nothing, *members: CellMember) -> Requests:
-    return Requests(archive, None, lambda: Instant(0), own="gw-1", members=lambda: members)  # type: ignore[arg-type]
+def requests(archive: Nothing, *members: CellMember, get: Any = None) -> Requests:
+    return Requests(archive, None, lambda: Instant(0), own="gw-1", members=lambda: members, get=get)  # type: ignore[arg-type]
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, pages: Mapping[str, object], asked: list[str] | None = None) -> None:
+def answering(pages: Mapping[str, object], asked: list[str] | None = None) -> Any:
     async def get_page(session: object, url: str, path: str, **_: Any) -> SimpleNamespace:
         if asked is not None:
             asked.append(url)
@@ -53,14 +52,12 @@ def answering(monkeypatch: pytest.MonkeyPatch, pages: Mapping[str, object], aske
             raise Unheard("nobody")
         return SimpleNamespace(body=json.dumps(pages[url]).encode())
 
-    monkeypatch.setattr(asking, "get_page", get_page)
+    return get_page
 
 
-async def test_who_answers_with_another_name_is_not_taken_for_the_one_that_was_asked(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answering(monkeypatch, {"http://10.0.0.2:9": {"requests": [], "whole": True, "error": "no", "member": "gw-1"}})
-    asked = requests(Nothing(), SELF, OTHER)
+async def test_who_answers_with_another_name_is_not_taken_for_the_one_that_was_asked() -> None:
+    pages = {"http://10.0.0.2:9": {"requests": [], "whole": True, "error": "no", "member": "gw-1"}}
+    asked = requests(Nothing(), SELF, OTHER, get=answering(pages))
 
     status, told = await asked.explain("req_x", False)
     found = await asked.search(read_query(b""))
@@ -68,23 +65,22 @@ async def test_who_answers_with_another_name_is_not_taken_for_the_one_that_was_a
     assert (status, told["not_heard"], found["not_heard"]) == (404, ["gw-2"], ["gw-2"])
 
 
-async def test_who_answers_by_its_own_name_is_heard_and_the_name_is_not_passed_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    answering(monkeypatch, {"http://10.0.0.2:9": {"summary": "it went well", "member": "gw-2"}})
+async def test_who_answers_by_its_own_name_is_heard_and_the_name_is_not_passed_on() -> None:
+    get = answering({"http://10.0.0.2:9": {"summary": "it went well", "member": "gw-2"}})
 
-    assert await requests(Nothing(), SELF, OTHER).explain("req_x", False) == (
+    assert await requests(Nothing(), SELF, OTHER, get=get).explain("req_x", False) == (
         200,
         {"summary": "it went well", "told_by": "gw-2"},
     )
     assert (await requests(Nothing()).explain("req_x", True))[1]["member"] == "gw-1"
 
 
-async def test_one_without_an_address_is_named_and_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_without_an_address_is_named_and_not_asked() -> None:
     asked: list[str] = []
-    answering(monkeypatch, {}, asked)
 
-    _, told = await requests(Nothing(), SELF, OTHER._replace(admin="")).explain("req_x", False)
+    _, told = await requests(Nothing(), SELF, OTHER._replace(admin=""), get=answering({}, asked)).explain(
+        "req_x", False
+    )
 
     assert (told["not_heard"], asked) == (["gw-2"], [])
 

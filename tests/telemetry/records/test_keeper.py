@@ -8,7 +8,6 @@ from msgspec import structs
 
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant
 from headgate.telemetry.decisions import Decisions
-from headgate.telemetry.records import keeper as records_keeper
 from headgate.telemetry.records.archive import Archive
 from headgate.telemetry.records.figures import records_metrics
 from headgate.telemetry.records.folder import Writer
@@ -28,9 +27,9 @@ def now() -> Instant:
     return Instant(ARRIVED)
 
 
-def a_keeper(folder: Path | None = None, decisions: Decisions | None = None) -> Keeper:
+def a_keeper(folder: Path | None = None, decisions: Decisions | None = None, **limits: int) -> Keeper:
     writer = None if folder is None else Writer(folder, "own", retention_ns=DAY, bytes_max=1 << 30)
-    return Keeper(decisions or Decisions(), StageMeters(), now, writer)
+    return Keeper(decisions or Decisions(), StageMeters(), now, writer, **limits)
 
 
 def test_what_is_taken_is_counted_and_written_by_the_thread(tmp_path: Path) -> None:
@@ -56,9 +55,8 @@ def test_without_a_folder_the_last_are_known_all_the_same() -> None:
     assert [each.request_id for each in keeper.recents(2)] == [f"req_{RECENT_MAX}", f"req_{RECENT_MAX - 1}"]
 
 
-def test_more_than_can_wait_is_dropped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_keeper, "WAITING_MAX", 3)
-    keeper = a_keeper(tmp_path)
+def test_more_than_can_wait_is_dropped_and_counted(tmp_path: Path) -> None:
+    keeper = a_keeper(tmp_path, waiting_max=3)
     for number in range(5):
         keeper.take(a_record(request_id=f"req_{number}"))
     assert (keeper.waiting, keeper.dropped) == (3, 2)
@@ -87,9 +85,8 @@ def test_a_folder_that_cannot_be_written_is_told_once_and_nothing_fails(
     assert keeper.figures().problem is None
 
 
-def test_without_a_folder_what_cannot_wait_is_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_keeper, "WAITING_MAX", 1)
-    keeper = a_keeper()
+def test_without_a_folder_what_cannot_wait_is_counted_too() -> None:
+    keeper = a_keeper(waiting_max=1)
     for number in range(3):
         keeper.take(a_record(request_id=f"req_{number}"))
 
@@ -171,9 +168,8 @@ def test_one_that_nobody_knows_is_told_how_long_files_keep(tmp_path: Path) -> No
     assert "of the last 24 hours?" in str(told["error"])
 
 
-def test_where_requests_were_forgotten_a_search_says_that_there_may_be_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(records_keeper, "RECENT_MAX", 2)
-    keeper = a_keeper()
+def test_where_requests_were_forgotten_a_search_says_that_there_may_be_more() -> None:
+    keeper = a_keeper(recent_max=2)
     for number in range(3):
         keeper.take(a_record(request_id=f"req_{number}", arrived=ARRIVED + number))
     archive = archive_of(None, Decisions(), keeper)

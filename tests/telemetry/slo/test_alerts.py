@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import pytest
 import yaml
 
 from headgate.slo.alert import RUNBOOKS
@@ -22,6 +23,7 @@ def test_every_alert_has_an_incident_that_raises_it() -> None:
     assert {trouble.alert for trouble in TROUBLES} == alerts()
 
 
+@pytest.mark.process
 def test_every_alert_fires_on_its_incident(tmp_path: Path) -> None:
     # Over days it is enough to look every hour.
     looks_s = {each.alert: HOUR if each.after_s > DAY else each.step_s for each in TROUBLES}
@@ -30,10 +32,12 @@ def test_every_alert_fires_on_its_incident(tmp_path: Path) -> None:
     assert hold(tmp_path, *held) == ""
 
 
+@pytest.mark.process
 def test_no_alert_fires_in_health(tmp_path: Path) -> None:
     assert hold(tmp_path, Held(RULES, [quiet("healthy", HEALTHY, after_s=40 * MINUTE)])) == ""
 
 
+@pytest.mark.process
 def test_no_promise_is_in_danger_and_nothing_dearer_in_a_healthy_week(tmp_path: Path) -> None:
     asked = only(RULES, "HeadgateObjectiveBurnsSlowly", "HeadgateTokensCostMore", "HeadgateRequestsCostMore")
     week = quiet("a week", HEALTHY, after_s=8 * DAY, step_s=30 * MINUTE)
@@ -41,6 +45,7 @@ def test_no_promise_is_in_danger_and_nothing_dearer_in_a_healthy_week(tmp_path: 
     assert hold(tmp_path, Held(asked, [week], HOUR)) == ""
 
 
+@pytest.mark.process
 def test_what_became_dearer_is_told_from_the_first_day_on(tmp_path: Path) -> None:
     held = [Held(only(RULES, each.alert), [case_of(each)], each.step_s) for each in YOUNG]
 
@@ -58,6 +63,7 @@ def dearer(days: int, cost_of_one: Callable[[int], float], firing: Mapping[int, 
     return Held(only(RULES, "HeadgateRequestsCostMore"), [case], DAY_STEP_S)
 
 
+@pytest.mark.process
 def test_what_became_dearer_is_told_by_day_and_by_night(tmp_path: Path) -> None:
     """Hour 51 is in the third night, 60 at noon of it; dearer from hour 49 on."""
     from_then_on = dearer(3, lambda hour: 0.002 if hour >= 49 else 0.001, {48: False, 52: True, 60: True, 71: True})
@@ -66,12 +72,14 @@ def test_what_became_dearer_is_told_by_day_and_by_night(tmp_path: Path) -> None:
     assert hold(tmp_path, from_then_on, never) == ""
 
 
+@pytest.mark.process
 def test_what_is_dearer_every_night_is_told_in_the_first_week_alone(tmp_path: Path) -> None:
     nightly = dearer(9, lambda hour: 0.002 if hour % 24 < 4 else 0.001, {27: True, 8 * 24 + 3: False})
 
     assert hold(tmp_path, nightly) == ""
 
 
+@pytest.mark.process
 def test_three_requests_that_all_fail_wake_nobody(tmp_path: Path) -> None:
     few = {**HEALTHY, **FEW_REQUESTS}
     asked = only(RULES, "HeadgateObjectiveBurnsFast", "HeadgateObjectiveBurns", "HeadgateRequestsFail")
@@ -79,6 +87,7 @@ def test_three_requests_that_all_fail_wake_nobody(tmp_path: Path) -> None:
     assert hold(tmp_path, *(Held(asked, [quiet("few", few, after_s=at * MINUTE)]) for at in (13, 20, 90))) == ""
 
 
+@pytest.mark.process
 def test_a_case_that_does_not_hold_is_found(tmp_path: Path) -> None:
     [trouble] = [each for each in TROUBLES if each.alert == "HeadgateShedding"]
     wrong = case_of(trouble)
@@ -87,6 +96,7 @@ def test_a_case_that_does_not_hold_is_found(tmp_path: Path) -> None:
     assert "HeadgateShedding" in hold(tmp_path, Held(RULES, [wrong]))
 
 
+@pytest.mark.process
 def test_an_alert_says_whom_it_is_about_and_where_its_page_is(tmp_path: Path) -> None:
     [trouble] = [each for each in TROUBLES if each.alert == "HeadgateIncident"]
     case = case_of(trouble)
@@ -105,6 +115,7 @@ def test_an_alert_says_whom_it_is_about_and_where_its_page_is(tmp_path: Path) ->
     assert hold(tmp_path, Held(RULES, [case])) == ""
 
 
+@pytest.mark.process
 def test_what_is_wrong_with_a_gateway_names_the_process(tmp_path: Path) -> None:
     told = {
         f'headgate_incident{{pool="{pool}",incident="{incident}",instance="{instance}"}}': value
@@ -131,6 +142,7 @@ def test_what_is_wrong_with_a_gateway_names_the_process(tmp_path: Path) -> None:
     assert hold(tmp_path, Held(only(RULES, "HeadgateIncident"), [case])) == ""
 
 
+@pytest.mark.process
 def test_what_an_alert_says_is_filled_in(tmp_path: Path) -> None:
     """The tool shows what it got where none was expected."""
     held: list[Held] = []
@@ -148,6 +160,7 @@ def test_what_an_alert_says_is_filled_in(tmp_path: Path) -> None:
     assert "<no value>" not in said
 
 
+@pytest.mark.process
 def test_promtool_finds_nothing_wrong_with_the_rules(tmp_path: Path) -> None:
     for name, made in (("whole", RULES), ("scaled", rules(PROMISES, scale=1 / 60)), ("bare", rules(()))):
         (tmp_path / name).write_text(yaml.safe_dump(made))

@@ -68,6 +68,7 @@ def test_what_does_not_exist_is_found() -> None:
     assert problems_in('headgate_queue_depth{colour="red"}') == ["headgate_queue_depth has no label colour"]
 
 
+@pytest.mark.process
 def test_promtool_can_read_every_query(tmp_path: Path) -> None:
     made = [{"record": f"query_{number}", "expr": expr} for number, (*_, expr) in enumerate(QUERIES)]
     (tmp_path / "queries.yaml").write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": made}]}))

@@ -39,8 +39,15 @@ class ConsoleFile(Protocol):
 class AdminConsole:
     """What lies below `/console/`."""
 
-    def __init__(self, files: Mapping[bytes, ConsoleFile], first_events: Callable[[], bytes]) -> None:
+    def __init__(
+        self,
+        files: Mapping[bytes, ConsoleFile],
+        first_events: Callable[[], bytes],
+        *,
+        listeners_max: int = LISTENERS_MAX,
+    ) -> None:
         self._files = files
+        self.listeners_max = listeners_max
         self._first_events = first_events
         self._listeners: dict[Client, _Listener] = {}
         self._closed = False
@@ -81,8 +88,8 @@ class AdminConsole:
             listener.over.set()
 
     async def _listen(self, client: Client) -> None:
-        if self._closed or len(self._listeners) >= LISTENERS_MAX:
-            why = b"leaving" if self._closed else b"%d watch already, which is all that may" % LISTENERS_MAX
+        if self._closed or len(self._listeners) >= self.listeners_max:
+            why = b"leaving" if self._closed else b"%d watch already, which is all that may" % self.listeners_max
             client.reply(503, [_TEXT, (b"retry-after", b"5")], why + b"\n")
             return
         listener = self._listeners[client] = _Listener()

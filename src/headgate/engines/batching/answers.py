@@ -85,6 +85,7 @@ class GatheredAnswer:
         "_fault",
         "_flowing",
         "_held",
+        "_held_bytes_max",
         "_resting",
         "_waiter",
         "content_type",
@@ -95,7 +96,8 @@ class GatheredAnswer:
         "status",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+        self._held_bytes_max = held_bytes_max
         self.status = 200
         self.content_type = "application/json"
         self.reports_progress = False
@@ -117,7 +119,7 @@ class GatheredAnswer:
 
     @property
     def is_full(self) -> bool:
-        return self._held >= HELD_BYTES_MAX
+        return self._held >= self._held_bytes_max
 
     def put(self, data: bytes, *, early: int) -> None:
         """More of it; and so many bytes are held elsewhere, which have come before what goes before them."""
@@ -181,7 +183,7 @@ class GatheredAnswer:
         return b"".join(taken)
 
     def _weigh(self) -> None:
-        resting = self._held + self._early >= HELD_BYTES_MAX
+        resting = self._held + self._early >= self._held_bytes_max
         if resting is not self._resting:
             self._resting = resting
             self.rest(resting)

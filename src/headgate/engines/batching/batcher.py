@@ -19,17 +19,18 @@ what together is decided by `batch_queue.py`; how requests are joined and answer
 import asyncio
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 from headgate.engines.batching.answers import GatheredAnswer, ToldAnswer, is_of_request, passed_on
 from headgate.engines.batching.queue import Batch, BatchQueue
 from headgate.model.policy import BatchRules
+from headgate.model.ticket import Api
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.ports.engine import Answer, Call, Company, Engine, EngineFault
 from headgate.wire.batched_apis import BATCHED
-from headgate.wire.batches import Inputs, Joinery, Part, Unshareable
+from headgate.wire.batches import HELD_BYTES_MAX, Inputs, Joinery, Part, Unshareable
 
 APART_REQUESTS: Final = 256
 """So many further requests are asked by themselves, after an answer could not be told apart."""
@@ -44,6 +45,16 @@ BatchMeter = Callable[[PoolName, int, Sequence[int]], None]
 
 _Found = list[Part] | ToldAnswer | EngineFault | Unshareable | int
 """What a call came to; its status alone where its answer has passed by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatcherLimits:
+    apart_requests: int = APART_REQUESTS
+    held_bytes_max: int = HELD_BYTES_MAX
+    joineries: Mapping[Api, Joinery] = field(default_factory=lambda: BATCHED)
+
+
+DEFAULT_LIMITS: Final = BatcherLimits()
 
 
 class Batchers(Mapping[EndpointId, Engine]):
@@ -104,8 +115,10 @@ class Batcher:
         rules: BatchRules,
         first_token_ns: Mapping[ClassName, Duration],
         saw: Callable[[int, Sequence[int]], None] = lambda _size, _waits: None,
+        limits: BatcherLimits = DEFAULT_LIMITS,
     ) -> None:
         self._engine = engine
+        self._limits = limits
         self._first_token_ns = first_token_ns
         self._saw = saw
         self._loop = asyncio.get_running_loop()
@@ -133,13 +146,13 @@ class Batcher:
         self._turn()
 
     async def ask(self, call: Call) -> Answer:
-        company, joinery = call.company, BATCHED.get(call.api)
+        company, joinery = call.company, self._limits.joineries.get(call.api)
         inputs = None if company is None or joinery is None or self._goes_apart() else joinery.inputs_of(call.body)
         if company is None or joinery is None or inputs is None:
             return await self._engine.ask(call)
         if company.again and len(inputs.items) <= self._queue.rules.inputs_max:
             return await self._engine.ask(call)
-        asked = _Asked(call, joinery, inputs, self._loop)
+        asked = _Asked(call, joinery, inputs, self._loop, self._limits.held_bytes_max)
         patience_ns, delay_ns = self._patience_ns(company), self._queue.rules.delay_ns_max
         number = self._queue.add(
             company.tenant,
@@ -310,7 +323,7 @@ class Batcher:
 
     def _ask_apart(self, askers: Mapping[int, "_Asked"]) -> None:
         """Asks for each of them by itself, as it came, since what has come of it in parts cannot be used."""
-        self._apart = APART_REQUESTS
+        self._apart = self._limits.apart_requests
         for number, asked in askers.items():
             if asked.begun.done():
                 self._fail({number: asked}, EngineFault("a later part of the engine's answer could not be told apart"))
@@ -347,7 +360,9 @@ class _Asked:
 
     __slots__ = ("_answer", "_gathering", "begun", "call", "inputs", "joinery", "over", "total", "whole")
 
-    def __init__(self, call: Call, joinery: Joinery, inputs: Inputs, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, call: Call, joinery: Joinery, inputs: Inputs, loop: asyncio.AbstractEventLoop, held_bytes_max: int
+    ) -> None:
         self.call = call
         self.joinery = joinery
         self.inputs = inputs
@@ -358,7 +373,7 @@ class _Asked:
         """Whether all of the answer has come."""
         self.whole: asyncio.Task[int] | None = None
         """The call for all of it by itself, where its parts were of no use."""
-        self._answer = GatheredAnswer()
+        self._answer = GatheredAnswer(held_bytes_max)
         self._gathering = joinery.gathering(self.total)
 
     def held_by(self, let_go: Callable[[], None], rest: Callable[[bool], None]) -> None:

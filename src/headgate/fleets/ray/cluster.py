@@ -90,8 +90,9 @@ class RayChild(Child):
 class RayCluster:
     """One driver at a time, and what runs by it."""
 
-    def __init__(self, terms: RayTerms, *, log: Path) -> None:
+    def __init__(self, terms: RayTerms, *, log: Path, leave_s_max: float = LEAVE_S_MAX) -> None:
         self._terms = terms
+        self._leave_s_max = leave_s_max
         self._log = log
         self._starting: asyncio.Task[None] | None = None
         self._driver: asyncio.subprocess.Process | None = None
@@ -129,7 +130,7 @@ class RayCluster:
             assert driver.stdin is not None
             driver.stdin.close()
             try:
-                async with asyncio.timeout(LEAVE_S_MAX):
+                async with asyncio.timeout(self._leave_s_max):
                     await driver.wait()
             except TimeoutError:
                 driver.kill()

@@ -46,10 +46,13 @@ _ORDER: Final = "id, verb, target, terms, reason, ordered_by, created_at, expire
 
 
 class PostgresDirectory:
-    def __init__(self, database: Database, filed: Callable[[str], bool] = lambda _: False) -> None:
+    def __init__(
+        self, database: Database, filed: Callable[[str], bool] = lambda _: False, *, tenants_max: int = TENANTS_MAX
+    ) -> None:
         """`filed` says whether the file has a tenant of this name, which counts instead of the database's."""
         self._database = database
         self._filed = filed
+        self._tenants_max = tenants_max
 
     # Tenants
 
@@ -66,7 +69,7 @@ class PostgresDirectory:
 
     async def create_tenant(self, tenant_id: str, terms: TenantTerms, actor: Actor) -> TenantRow:
         async with self._writing() as (link, version):
-            row = await _insert_tenant(link, tenant_id, terms, version)
+            row = await _insert_tenant(link, tenant_id, terms, version, self._tenants_max)
             await _note(link, actor, "tenant.create", tenant_id, before=None, after=_told(row.terms))
         return row
 
@@ -130,7 +133,7 @@ class PostgresDirectory:
         if tenant_id.count("/") != DEPTH_MAX - 1:
             raise Unwritten(f'a key is called ORGANISATION/PROJECT/KEY, and "{tenant_id}" is not; name all three')
         async with self._writing() as (link, version):
-            await _insert_tenant(link, tenant_id, terms, version)
+            await _insert_tenant(link, tenant_id, terms, version, self._tenants_max)
             row = await _insert_key(link, tenant_id, digest, expires_at, version)
             told = {**_told(terms), "expires_at": _told_at(expires_at)}
             await _note(link, actor, "key.create", tenant_id, before=None, after=told)
@@ -295,7 +298,7 @@ async def _tenant(link: Link, tenant_id: str) -> TenantRow:
     return tenant_row(row)
 
 
-async def _insert_tenant(link: Link, tenant_id: str, terms: TenantTerms, version: int) -> TenantRow:
+async def _insert_tenant(link: Link, tenant_id: str, terms: TenantTerms, version: int, tenants_max: int) -> TenantRow:
     above, slash, _ = tenant_id.rpartition("/")
     if tenant_id.count("/") >= DEPTH_MAX:
         raise Unwritten(f'"{tenant_id}" is too deep; a path is ORGANISATION/PROJECT/KEY')
@@ -304,8 +307,8 @@ async def _insert_tenant(link: Link, tenant_id: str, terms: TenantTerms, version
             await _tenant(link, above)
         except Unknown:
             raise Unwritten(f'"{above}" does not exist; create it first') from None
-    if await link.fetchval("select count(*) from headgate.tenants where removed_at is null") >= TENANTS_MAX:
-        raise Unwritten(f"there are {TENANTS_MAX} tenants, as many as there may be; remove some")
+    if await link.fetchval("select count(*) from headgate.tenants where removed_at is null") >= tenants_max:
+        raise Unwritten(f"there are {tenants_max} tenants, as many as there may be; remove some")
     row = await link.fetchrow(
         f"insert into headgate.tenants (id, {_TERMS}, changed) values ($1, $2, $3, $4, $5, $6, $7, $8, $9)"  # noqa: S608
         # A name that was given up may be given again, to a tenant that has nothing of the first.

@@ -99,23 +99,25 @@ class _Values:
 
 
 async def lines(
-    link: Link, rows: Rows, *, by: str, key: str, depth: int, limit: int
+    link: Link, rows: Rows, *, by: str, key: str, depth: int, limit: int, units_few: int = UNITS_FEW
 ) -> tuple[list[CostLine], int, CostLine]:
     """Those that cost most, how many there are, and what all of them come to."""
     if by == "unit":
-        return await _unit_lines(link, rows, key=key, limit=limit)
+        return await _unit_lines(link, rows, key=key, limit=limit, units_few=units_few)
     source, values = _source(rows)
     name = _path("one", values.put(depth)) if by == "tenant" else "one::text"
     found = await link.fetch(_grouped(source, _COLUMNS[by], name, values.put(limit + 1)), *values.all)
     return [_cost_line(row) for row in found[1:]], found[0]["count"] - 1, _cost_line(found[0])
 
 
-async def _unit_lines(link: Link, rows: Rows, *, key: str, limit: int) -> tuple[list[CostLine], int, CostLine]:
+async def _unit_lines(
+    link: Link, rows: Rows, *, key: str, limit: int, units_few: int
+) -> tuple[list[CostLine], int, CostLine]:
     """There may be as many units as rows: which of many cost most is found first, and the rest for these alone."""
     source, values = _source(rows, single=True)
     unit = f"coalesce(metadata ->> {values.put(key)}, '')"
     some = f"select count(distinct unit) from (select {unit} as unit from {source} limit {UNITS_SAMPLE}) as first"  # noqa: S608
-    if await link.fetchval(some, *values.all) <= UNITS_FEW:
+    if await link.fetchval(some, *values.all) <= units_few:
         found = await link.fetch(_grouped(source, unit, "one", values.put(limit + 1)), *values.all)
         return [_cost_line(row) for row in found[1:]], found[0]["count"] - 1, _cost_line(found[0])
     most = await link.fetch(

@@ -88,10 +88,11 @@ class Terms:
 
 
 class PostgresReports:
-    def __init__(self, database: Database, terms: Callable[[], Terms]) -> None:
+    def __init__(self, database: Database, terms: Callable[[], Terms], *, units_few: int = queries.UNITS_FEW) -> None:
         """The database is its own. `terms` are asked for anew with each report, since the policy may change."""
         self._database = database
         self._terms = terms
+        self._units_few = units_few
 
     async def stop(self) -> None:
         await self._database.stop()
@@ -109,7 +110,9 @@ class PostgresReports:
         shares = terms.idle_weights is not None and not (rows.service_class or rows.model)
         wanted = LINES_MAX if shares and divided else limit
         async with self._reading() as link:
-            lines, count, total = await queries.lines(link, rows, by=by, key=key, depth=depth, limit=wanted)
+            lines, count, total = await queries.lines(
+                link, rows, by=by, key=key, depth=depth, limit=wanted, units_few=self._units_few
+            )
             times = await queries.times(link, rows) if whole or shares else []
             spendings = await queries.spendings(link, rows) if whole else []
             idle = await _idle(link, rows, times, terms) if shares else []

@@ -91,13 +91,15 @@ class LiveState:
     def change_budgets(self, budgets: StageBudgets) -> None:
         self._requests.budgets = budgets
 
-    async def run(self, watched: Callable[[], int], tell: Callable[[bytes], None]) -> None:
+    async def run(
+        self, watched: Callable[[], int], tell: Callable[[bytes], None], *, every_s: float = _EVERY_S
+    ) -> None:
         """For ever. What is told are events, as a stream of them carries them."""
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
             # A loop that was held up leaves seconds out, rather than telling the same thing several times.
-            due = max(due + _EVERY_S, loop.time())
+            due = max(due + every_s, loop.time())
             await asyncio.sleep(due - loop.time())
             self.second()
             if watched():

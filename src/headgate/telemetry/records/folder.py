@@ -55,13 +55,16 @@ class Writer:
         retention_ns: Duration,
         bytes_max: int,
         clock: Callable[[], float] = time.monotonic,
+        segment_bytes_max: int = SEGMENT_BYTES_MAX,
+        block_rows_max: int = BLOCK_ROWS_MAX,
     ) -> None:
+        self._block_rows_max = block_rows_max
         self._all = folder
         self._clock = clock
         self._own = folder / name
         self._retention_s = retention_ns / SECOND
         self._bytes_max = bytes_max
-        self._segment_bytes_max = min(SEGMENT_BYTES_MAX, bytes_max // SEGMENTS_OF_ALL)
+        self._segment_bytes_max = min(segment_bytes_max, bytes_max // SEGMENTS_OF_ALL)
         self._segment_s_max = min(SEGMENT_NS_MAX, max(SECOND, retention_ns // SEGMENTS_OF_ALL)) / SECOND
         self._path: Path | None = None
         self._file: int | None = None
@@ -74,8 +77,8 @@ class Writer:
     def add(self, rows: Sequence[Row], now: Instant) -> int:
         """How many of them were written: all but those that cannot be."""
         count = 0
-        for begin in range(0, len(rows), BLOCK_ROWS_MAX):
-            some = rows[begin : begin + BLOCK_ROWS_MAX]
+        for begin in range(0, len(rows), self._block_rows_max):
+            some = rows[begin : begin + self._block_rows_max]
             try:
                 block = packed(some)
             except (ValueError, OverflowError, TypeError):

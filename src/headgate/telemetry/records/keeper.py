@@ -43,9 +43,18 @@ _Waiting = tuple[RequestRecord, History | None, Around]
 
 class Keeper:
     def __init__(
-        self, decisions: Decisions, meters: StageMeters, now: Callable[[], Instant], writer: Writer | None = None
+        self,
+        decisions: Decisions,
+        meters: StageMeters,
+        now: Callable[[], Instant],
+        writer: Writer | None = None,
+        *,
+        waiting_max: int = WAITING_MAX,
+        recent_max: int = RECENT_MAX,
     ) -> None:
         """`writer` is None where records end with the process."""
+        self._waiting_max = waiting_max
+        self._recent_max = recent_max
         self._decisions = decisions
         self._meters = meters
         self._now = now
@@ -68,11 +77,11 @@ class Keeper:
     def take(self, record: RequestRecord) -> None:
         recent = self._recent
         recent[record.request_id] = record
-        if len(recent) > RECENT_MAX:
+        if len(recent) > self._recent_max:
             _, forgotten = recent.popitem(last=False)
             if forgotten.arrived >= self.known_since:
                 self.known_since = forgotten.arrived + 1
-        if len(self._waiting) >= WAITING_MAX:
+        if len(self._waiting) >= self._waiting_max:
             self.dropped += 1
             return
         history = self._decisions.history(record.request_id)

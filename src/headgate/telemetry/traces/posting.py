@@ -22,7 +22,6 @@ from urllib.parse import urlsplit
 
 POST_S_MAX: Final = 3.0
 """How long a post may take altogether, once there is a connection, and how long to make one to each address."""
-_TOO_LATE: Final = f"it did not answer within {POST_S_MAX:g} s"
 ANSWER_BYTES_MAX: Final = 64 * 1024
 _COMPRESSION: Final = 1
 """The quickest: spans are so much alike that more effort gains next to nothing."""
@@ -38,7 +37,8 @@ class Posted(Enum):
 
 
 class Collector:
-    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], *, post_s_max: float = POST_S_MAX) -> None:
+        self._post_s_max = post_s_max
         parts = urlsplit(url)
         assert parts.hostname is not None, "an address without a host was let through"
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
@@ -53,7 +53,7 @@ class Collector:
         """What became of it, and why if it was not taken."""
         body = gzip.compress(message, _COMPRESSION)
         self._was_cut = False
-        timer = threading.Timer(POST_S_MAX, self.cut)
+        timer = threading.Timer(self._post_s_max, self.cut)
         timer.daemon = True
         timer.start()
         try:
@@ -86,7 +86,9 @@ class Collector:
             return Posted.LATER, self._why(error)
 
     def _why(self, error: Exception) -> str:
-        return _TOO_LATE if self._was_cut else _why(error)
+        if self._was_cut or isinstance(error, TimeoutError):
+            return f"it did not answer within {self._post_s_max:g} s"
+        return _why(error)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -112,13 +114,11 @@ class Collector:
 
     def _connect(self) -> http.client.HTTPConnection:
         if self._tls is None:
-            return http.client.HTTPConnection(self._host, self._port, timeout=POST_S_MAX)
-        return http.client.HTTPSConnection(self._host, self._port, timeout=POST_S_MAX, context=self._tls)
+            return http.client.HTTPConnection(self._host, self._port, timeout=self._post_s_max)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._post_s_max, context=self._tls)
 
 
 def _why(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return _TOO_LATE
     if isinstance(error, ssl.SSLError):
         return f"no TLS with it ({error.reason or 'handshake failed'})"
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:

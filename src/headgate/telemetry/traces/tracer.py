@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -42,6 +43,20 @@ _TURN_NS: Final = 500_000
 _REST_S: Final = 0.001
 
 
+@dataclass(frozen=True, slots=True)
+class TracerLimits:
+    """How much a tracer holds and how often it looks and posts."""
+
+    records_max: int = RECORDS_MAX
+    traces_bytes_max: int = TRACES_BYTES_MAX
+    look_every_s: float = LOOK_EVERY_S
+    post_every_s: float = POST_EVERY_S
+    stop_s_max: float = STOP_S_MAX
+
+
+DEFAULT_LIMITS: Final = TracerLimits()
+
+
 class Tracer:
     """A keeper of records. Made and stopped inside an event loop; `begin` starts its thread."""
 
@@ -55,13 +70,15 @@ class Tracer:
         known: Known,
         version: str,
         instance: str,
+        limits: TracerLimits = DEFAULT_LIMITS,
     ) -> None:
+        self.limits = limits
         self._records: deque[RequestRecord] = deque()
         self._behind = 0
         self._keeping = Keeping(slowest_ppm=slowest_ppm, per_second_max=kept_per_second_max)
         self.known = known
         """Replaced as a whole when it changes."""
-        self._outbox = _Outbox(Collector(url, headers), partial(envelope, version=version, instance=instance))
+        self._outbox = _Outbox(Collector(url, headers), partial(envelope, version=version, instance=instance), limits)
         self._kept = dict.fromkeys(Kept, 0)
         self._too_many = self._mistakes = 0
         self._leaving = threading.Event()
@@ -69,7 +86,7 @@ class Tracer:
 
     def take(self, record: RequestRecord) -> None:
         records = self._records
-        if len(records) >= RECORDS_MAX:
+        if len(records) >= self.limits.records_max:
             records.popleft()
             self._behind += 1
         records.append(record)
@@ -93,7 +110,7 @@ class Tracer:
         """Waits for that, for a moment at most."""
         self.leave()
         if self._thread.is_alive():
-            await asyncio.to_thread(self._thread.join, STOP_S_MAX)
+            await asyncio.to_thread(self._thread.join, self.limits.stop_s_max)
 
     def figures(self) -> TraceFigures:
         outbox = self._outbox
@@ -109,11 +126,11 @@ class Tracer:
 
     def _run(self) -> None:
         try:
-            while not self._leaving.wait(LOOK_EVERY_S):
+            while not self._leaving.wait(self.limits.look_every_s):
                 self._look()
                 self._outbox.post_due(time.monotonic())
             self._look()
-            self._outbox.post_rest(time.monotonic() + STOP_S_MAX)
+            self._outbox.post_rest(time.monotonic() + self.limits.stop_s_max)
         except Exception:
             # Contained here: whoever serves requests must not stop for what only watches them.
             logging.getLogger("headgate").exception("this is a mistake in Headgate; no more traces are sent")
@@ -150,8 +167,9 @@ class Tracer:
 class _Outbox:
     """Traces on their way to the collector."""
 
-    def __init__(self, collector: Collector, wrap: Callable[[bytes], bytes]) -> None:
+    def __init__(self, collector: Collector, wrap: Callable[[bytes], bytes], limits: TracerLimits) -> None:
         self._collector = collector
+        self._limits = limits
         self._wrap = wrap
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
@@ -169,7 +187,7 @@ class _Outbox:
     def add(self, spans: bytes) -> None:
         self._waiting.append(spans)
         self._bytes += len(spans)
-        while self._bytes > TRACES_BYTES_MAX:
+        while self._bytes > self._limits.traces_bytes_max:
             self._bytes -= len(self._waiting.popleft())
             self.dropped += 1
 
@@ -178,7 +196,7 @@ class _Outbox:
             return
         while self._waiting and self._post():
             pass
-        self._due_s = time.monotonic() + (self._pause_s or POST_EVERY_S)
+        self._due_s = time.monotonic() + (self._pause_s or self._limits.post_every_s)
 
     def post_rest(self, until_s: float) -> None:
         """All that is left, unless the collector is away or time is up."""
@@ -222,7 +240,7 @@ class _Outbox:
         if not self._pause_s:
             what = "the collector does not take traces; requests are served all the same"
             tell(logging.WARNING, what, why=why, next="see that tracing.endpoint is reachable and takes OTLP over HTTP")
-        self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2 or POST_EVERY_S)
+        self._pause_s = min(PAUSE_S_MAX, self._pause_s * 2 or self._limits.post_every_s)
 
     def _is_back(self) -> None:
         if self._pause_s:
