@@ -23,6 +23,7 @@ from headgate.core.events import (
     RequestWithdrawn,
     WithdrawalCause,
 )
+from headgate.core.routing.least_seconds import LeastSeconds
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary
 from headgate.model.caps import Caps
@@ -132,9 +133,11 @@ def a_policy(
 # The scheduler
 
 
-def a_scheduler(*endpoints: Endpoint, policy: Policy | None = None, places: int = 1) -> Scheduler:
+def a_scheduler(
+    *endpoints: Endpoint, policy: Policy | None = None, places: int = 1, router: LeastSeconds | None = None
+) -> Scheduler:
     """A scheduler with these endpoints ready; where none are given, with "e1" and so many places."""
-    scheduler = Scheduler()
+    scheduler = Scheduler(router=router)
     told(scheduler, at(0), policy_changed(policy or a_policy()))
     for endpoint in endpoints or (an_endpoint("e1", places=places),):
         told(scheduler, at(0), EndpointJoined(endpoint), EndpointReadied(endpoint.id))

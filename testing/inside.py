@@ -54,33 +54,33 @@ class Inside:
 
 def inside(scheduler: Scheduler) -> Inside:
     scheduler.next_wakeup()  # Takes the husks off the tops of the heaps.
-    fleet, backlog, budget = scheduler._fleet, scheduler._queue.backlog, scheduler._retry_budget
+    fleet, backlog, budget = scheduler._state.fleet, scheduler._state.queue.backlog, scheduler._state.retry_budget
     bands = list(backlog._bands.values())
     return Inside(
-        requests=len(scheduler._requests.by_id),
-        keys=len(scheduler._requests._keys),
-        deadlines=len(scheduler._requests.deadlines),
-        attempts=len(scheduler._attempts),
+        requests=len(scheduler._state.requests.by_id),
+        keys=len(scheduler._state.requests._keys),
+        deadlines=len(scheduler._state.requests.deadlines),
+        attempts=len(scheduler._state.attempts),
         queued_per_tenant=len(backlog._per_tenant),
         lines=sum(len(lines) for band in bands for lines in band._waiting.values()),
         work=len(backlog.work._bands) + len(backlog.work._tenants),
         turns_listed=sum(len(turns._listed) for band in bands for turns in band._turns.values()),
         held=len(backlog.held),
-        starts=len(scheduler._queue.holds.starts),
+        starts=len(scheduler._state.queue.holds.starts),
         pools_changed=len(fleet.changed),
-        agenda=len(scheduler._agenda) + len(fleet.agenda),
-        expiries=len(scheduler._queue.expiries),
-        prefills=len(scheduler._attempts.prefills),
-        hedges=len(scheduler._hedging.silent),
-        returns=len(fleet._returns),
-        stalls=len(fleet._stalls),
-        silences=len(fleet._silences),
+        agenda=len(scheduler._state.agenda) + len(fleet.health.agenda),
+        expiries=len(scheduler._state.queue.expiries),
+        prefills=len(scheduler._state.attempts.prefills),
+        hedges=len(scheduler._state.hedging.silent),
+        returns=len(fleet.health._returns),
+        stalls=len(fleet.health._stalls),
+        silences=len(fleet.health._silences),
         endpoints=len(fleet.endpoints),
         pools=len(fleet.pools),
-        devices=len(fleet._devices),
+        devices=len(fleet._placement.devices),
         shelved=sum(pool.places for pool in fleet.pools.values()),
         promised=sum(each.pending_tokens + each.kv_used + each.kv_reserved for each in fleet.endpoints.values()),
-        limit_claims=len(scheduler._limits._claims),
+        limit_claims=len(scheduler._state.limits._claims),
         tenants_with_credit=len(budget._credit),
         pools_with_window=len(budget._pools),
     )

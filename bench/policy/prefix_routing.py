@@ -154,7 +154,7 @@ class Informed(Scheduler):
     def handle(self, event: Event, now: Instant) -> list[Command]:
         commands = super().handle(event, now)
         if isinstance(event, EndpointJoined):
-            of = self._fleet.pools[event.endpoint.pool]
+            of = self._state.fleet.pools[event.endpoint.pool]
             of.prefixes = self.index(of)
         return commands
 

@@ -38,8 +38,9 @@ class ComputesDeadWork(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._queue = Hopeful(self._rules, self._fleet, self._overload, self._agenda)
-        self._attempts = Attempts(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
+        state = self._state
+        state.queue = Hopeful(state.rules, state.fleet, state.overload, state.agenda)
+        state.attempts = Attempts(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
 
 
 class Hopeful(Queue):
@@ -54,7 +55,8 @@ class CountsRequests(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attempts = OnePrice(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
+        state = self._state
+        state.attempts = OnePrice(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
 
 
 class OnePrice(Attempts):
@@ -69,7 +71,8 @@ class NeverTruesUp(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._attempts = Unsettled(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
+        state = self._state
+        state.attempts = Unsettled(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
 
 
 class Unsettled(Attempts):
@@ -84,7 +87,7 @@ class GuessesLengths(Scheduler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._predictions = Guesses()
+        self._state.predictions = Guesses()
 
 
 class Guesses(Predictions):
@@ -100,7 +103,7 @@ class BelievesSpeeds(Scheduler):
     def handle(self, event: Event, now: Instant) -> list[Command]:
         commands = super().handle(event, now)
         if isinstance(event, EndpointJoined):
-            self._fleet.endpoints[event.endpoint.id].learned = Unmoved()
+            self._state.fleet.endpoints[event.endpoint.id].learned = Unmoved()
         return commands
 
 
@@ -160,8 +163,9 @@ def output_times(factor: float) -> Variation:
     class Mistaken(Scheduler):
         def __init__(self) -> None:
             super().__init__()
-            self._predictions = Scaled()
-            self._attempts = Attempts(self._rules, self._fleet, self._queue.backlog, self._predictions, self._agenda)
+            state = self._state
+            state.predictions = Scaled()
+            state.attempts = Attempts(state.rules, state.fleet, state.queue.backlog, state.predictions, state.agenda)
 
     return Variation(scheduler=Mistaken)
 

@@ -63,7 +63,9 @@ SECONDS  WHAT                         WHY
   0.000  queued in class interactive  while it waited, 17 others were sent to
                                       pool main (9 of bolt, 4 of acme, 3 of coil
                                       in batch, 1 more)
-  1.200  sent to main/2               least load, 3 of 8 in flight with it
+  1.200  sent to main/2               least load, 3 of 8 in flight with it;
+                                      score 11.90 ms: pending prefill 1.50 ms,
+                                      own prefill 30.40 ms, prefix hit -20.00 ms
   1.520  first token
   3.410  attempt 1 completed          311 prompt and 87 output tokens
   3.410  ended: completed

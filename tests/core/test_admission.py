@@ -1,10 +1,14 @@
 """Which requests come in, and what do the others hear?"""
 
+from dataclasses import replace
+
 import pytest
 
 from headgate.core.scheduler import Scheduler
+from headgate.model.limits import Limits
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Policy, RetryRules
+from headgate.model.units import TenantId
 from testing.builders import (
     a_class,
     a_model,
@@ -335,3 +339,22 @@ def test_time_that_goes_backwards_is_our_own_mistake() -> None:
 
     with pytest.raises(AssertionError, match="time went backwards"):
         scheduler.handle(arrived("r"), at(4))
+
+
+def test_checks_spend_nothing_and_commit_spends_once() -> None:
+    limited = replace(a_tenant("acme"), limits=Limits(requests_per_minute=10, tokens_per_minute=10_000))
+    scheduler = a_scheduler(policy=a_policy(tenants=(limited,)))
+    admission, ticket = scheduler._admission, arrived("a", client_retries=1).ticket
+    before = scheduler.counters(at(1))
+
+    for _ in range(20):
+        assessed = admission.assess(ticket, at(1))
+        assert assessed.refusal is None
+    assert scheduler.counters(at(1)) == before
+
+    admission.commit(assessed, at(1), [])
+    left = scheduler.limits_left(TenantId("acme"), at(1))
+    assert left is not None
+    assert left.requests is not None
+    assert left.requests.remaining == 9
+    assert dict(scheduler.counters(at(1)).credits)["acme"] == RetryRules().credit_burst - RetryRules().cost

@@ -184,7 +184,7 @@ def test_those_who_have_left_a_long_line_are_forgotten() -> None:
     told(scheduler, at(0), arrived("runs"), *(arrived(f"r{number}") for number in range(100)))
     told(scheduler, at(1), *(client_left(f"r{number}") for number in range(1, 99)), arrived("last"))
 
-    [line] = scheduler._queue.backlog._bands[0]._waiting["acme"].values()
+    [line] = scheduler._state.queue.backlog._bands[0]._waiting["acme"].values()
     assert len(line._heap) == line.length == 3
     assert served(scheduler, "runs", 3) == ["r0", "r99", "last"]
 

@@ -517,7 +517,7 @@ def test_a_request_that_is_tried_again_has_its_own_reservation_left() -> None:
 
 def test_the_unit_that_was_quiet_longest_is_forgotten_first() -> None:
     scheduler = a_scheduler(an_endpoint(places=99), policy=a_cheap_policy(a_cheap_class(unit=100), unit="case"))
-    scheduler._budgets.units_max = 2
+    scheduler._state.budgets._units.units_max = 2
     for number, unit in enumerate(("k", "l", "k", "m")):
         of_unit(scheduler, number, f"r{number}", unit)
 

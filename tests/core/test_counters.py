@@ -161,7 +161,7 @@ LIMITED = a_policy(tenants=(Tenant(TenantId("acme"), limits=Limits(10, 1_000, co
 
 
 def left(scheduler: Scheduler, now: Instant) -> tuple[int, int]:
-    found = scheduler._limits.left(TenantId("acme"), now)
+    found = scheduler._state.limits.left(TenantId("acme"), now)
     assert found is not None
     assert found.requests is not None
     assert found.tokens is not None
@@ -238,7 +238,7 @@ def test_a_first_attempt_of_before_does_not_push_out_a_younger_one() -> None:
     for number, ago in enumerate((*range(11), 0.5, 3.5, 15)):
         told(scheduler, at(0), runs(f"r{number}", sent_ago=ago, counted=Counted.ARRIVAL))
 
-    window = scheduler._retry_budget._window(PoolName("p"))
+    window = scheduler._state.retry_budget._window(PoolName("p"))
     assert window.firsts(at(0)) == 12
 
 
@@ -252,7 +252,7 @@ def test_lengths_of_answers_are_known_to_a_successor() -> None:
     ticket = arrived("r").ticket
 
     successor = after_an_hour(scheduler, now=at(0))
-    learned, taught = scheduler._predictions, successor._predictions
+    learned, taught = scheduler._state.predictions, successor._state.predictions
     assert taught.output_tokens(ticket, ticket.model) == learned.output_tokens(ticket, ticket.model) != (150, 400)
     assert taught.prompt_tokens(ticket.model, 100) == 50
 
@@ -336,7 +336,7 @@ def test_the_ladder_stays_where_it_was() -> None:
     successor = after_an_hour(scheduler, PRESSED, now=at(2))
 
     assert level(successor) == level(scheduler) == 3
-    assert successor._queue.floors.held == scheduler._queue.floors.held != {}
+    assert successor._state.queue.floors.held == scheduler._state.queue.floors.held != {}
     assert successor.next_wakeup() == at(3_602.1)
 
 

@@ -153,7 +153,7 @@ def test_who_leaves_takes_along_only_what_it_held() -> None:
     assert asked(scheduler, "n", "b", "c") == ["b"]
 
     assert sent(scheduler.handle(completed("a"), at(1))) == ["c"]
-    assert len(scheduler._fleet._devices) == 1
+    assert len(scheduler._state.fleet._placement.devices) == 1
 
 
 @pytest.mark.parametrize(("device", "devices"), [("h", 2), ("", 1)])
@@ -163,7 +163,7 @@ def test_an_endpoint_that_is_said_to_be_on_another_device_frees_the_first(device
     assert asked(scheduler, "n", "b") == []
 
     assert sent(scheduler.handle(EndpointJoined(on(device, "e1", places=1)), at(1))) == ["b"]
-    assert len(scheduler._fleet._devices) == devices
+    assert len(scheduler._state.fleet._placement.devices) == devices
 
 
 @pytest.mark.parametrize("device", ["", "g"])

@@ -125,12 +125,12 @@ def test_beyond_so_many_tenants_the_rest_is_not_reckoned() -> None:
 
     assert isinstance(end, End)
     assert end.outcome is Outcome.UNREACHABLE
-    cost = scheduler._requests.by_id[RequestId("t0-1")].cost_ns
-    own = 3 * scheduler._requests.by_id[RequestId("own0")].cost_ns
+    cost = scheduler._state.requests.by_id[RequestId("t0-1")].cost_ns
+    own = 3 * scheduler._state.requests.by_id[RequestId("own0")].cost_ns
     assert f"it would wait about {seconds(Duration(own + 64 * cost))} " in end.reason
 
 
 def test_a_pool_that_nobody_serves_adds_nothing_to_the_lane_of_long_prompts() -> None:
     scheduler = a_scheduler(policy=hurried())
 
-    assert scheduler._fleet.lane((PoolName("nowhere"), PoolName("p"))) == 1
+    assert scheduler._state.fleet.lane((PoolName("nowhere"), PoolName("p"))) == 1

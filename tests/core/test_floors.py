@@ -101,4 +101,4 @@ def test_of_the_classes_of_a_band_the_highest_floor_counts() -> None:
     )
     scheduler = a_scheduler(policy=a_policy(classes=classes))
 
-    assert scheduler._rules.floors == {1: 20}
+    assert scheduler._state.rules.floors == {1: 20}

@@ -69,7 +69,7 @@ def teach(
         name = f"taught {start} {number}"
         told(scheduler, at(start), arrived(name, **ticket))  # type: ignore[arg-type]
     # A hundred do not fit at once: each that begins has waited for its own dispatch, and no longer.
-    while (open_now := list(scheduler._attempts.by_number.items())) != []:
+    while (open_now := list(scheduler._state.attempts.by_number.items())) != []:
         start += took
         for (request_id, number), _ in open_now:
             told(scheduler, at(start), first_token(request_id, number), completed(request_id, number))
@@ -171,7 +171,7 @@ def test_where_the_other_endpoint_is_full_it_is_looked_at_again_after_as_long(sc
 
     freed = next(
         request_id
-        for (request_id, _), each in scheduler._attempts.by_number.items()
+        for (request_id, _), each in scheduler._state.attempts.by_number.items()
         if each.endpoint.id not in (first, "r")
     )
     told(scheduler, at(NOW + SOON + 0.01), completed(freed))
@@ -384,7 +384,7 @@ def test_how_one_ends_that_was_let_go_says_nothing_about_its_endpoint(ending: ob
 
 def charged(scheduler: Scheduler) -> int:
     """What the tenant of the tests has been charged so far."""
-    return scheduler._queue.backlog._bands[0]._turns[PoolName("p")]._charged.get(TenantId("acme"), 0)
+    return scheduler._state.queue.backlog._bands[0]._turns[PoolName("p")]._charged.get(TenantId("acme"), 0)
 
 
 def test_its_tenant_is_not_charged_for_the_one_that_was_let_go() -> None:
@@ -490,7 +490,7 @@ def test_a_request_that_ends_is_not_watched_any_more(scheduler: Scheduler) -> No
     sent(scheduler, "c")
     told(scheduler, at(NOW), completed("c"))
 
-    assert len(scheduler._hedging.silent) == 0
+    assert len(scheduler._state.hedging.silent) == 0
 
 
 def test_an_endpoint_that_stalls_has_its_attempt_aborted_and_the_other_goes_on() -> None:

@@ -250,7 +250,7 @@ def test_once_an_endpoint_serves_it_waits_as_all_others_do_from_there_on() -> No
     told(scheduler, at(0), arrived("a"), arrived("b"), joined("e1", places=1))
     assert sent(scheduler.handle(readied("e1"), at(60))) == ["a"]
 
-    expires = moments(scheduler._queue.expiries)[RequestId("b")]
+    expires = moments(scheduler._state.queue.expiries)[RequestId("b")]
     assert at(67) < expires < at(68), "what its class promises counts from when it could be served"
     [ending] = [each for each in scheduler.handle(readied("e1"), expires) if isinstance(each, End)]
 
@@ -264,11 +264,11 @@ def test_a_deadline_that_comes_first_stays_the_one_that_counts_when_it_is_held_n
     scheduler = from_nothing()
     told(scheduler, at(0), arrived("a", complete_within=104))
     told(scheduler, at(0), arrived("b", complete_within=105), joined("e1", places=1))
-    assert RequestId("b") in moments(scheduler._queue.expiries)
+    assert RequestId("b") in moments(scheduler._state.queue.expiries)
 
     told(scheduler, at(99), readied("e1"))
 
-    assert RequestId("b") not in moments(scheduler._queue.expiries)
+    assert RequestId("b") not in moments(scheduler._state.queue.expiries)
     assert sent(scheduler.handle(completed("a"), at(103))) == ["b"]
 
 
@@ -402,7 +402,7 @@ def test_what_it_was_held_is_not_taken_from_its_patience_after_a_failed_attempt(
 
     scheduler.handle(failed("a"), at(63))
 
-    assert moments(scheduler._queue.expiries)[RequestId("a")] == at(73)
+    assert moments(scheduler._state.queue.expiries)[RequestId("a")] == at(73)
 
 
 def test_a_cold_start_is_not_taken_for_a_queue_that_stands() -> None:

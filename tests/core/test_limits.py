@@ -244,7 +244,7 @@ def test_of_two_attempts_side_by_side_the_one_that_was_let_go_counts_for_nothing
     policy = a_policy(classes=(hedged,), tenants=(a_limited(tokens=1_000), "bolt"))
     scheduler = a_scheduler(an_endpoint("e1", places=200), an_endpoint("e2", places=200), policy=policy)
     told(scheduler, at(0), *[asked(f"b{number}", "bolt", prompt=1) for number in range(SEEN_MIN)])
-    while begun := list(scheduler._attempts.by_number):
+    while begun := list(scheduler._state.attempts.by_number):
         told(scheduler, at(1), *[first_token(*each) for each in begun], *[completed(*each) for each in begun])
     told(scheduler, at(10), asked("r"))
     [_, hedge] = scheduler.handle(arrived("looks", model="none"), at(12))
@@ -444,7 +444,7 @@ def test_a_tenant_that_is_gone_leaves_nothing_behind_when_its_requests_have_ende
     changed(scheduler, 0)
     told(scheduler, at(0), used("runs", 100, 100))
 
-    assert scheduler._limits._claims == {}
+    assert scheduler._state.limits._claims == {}
 
 
 def test_an_attempt_that_outlives_its_request_is_not_counted_as_open_by_a_new_policy() -> None:

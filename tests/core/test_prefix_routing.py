@@ -70,7 +70,7 @@ def served(scheduler: Scheduler, event: RequestArrived, second: float) -> str:
 
 
 def pending_tokens(scheduler: Scheduler, name: str) -> int:
-    return next(each.pending_tokens for key, each in scheduler._fleet.endpoints.items() if key == name)
+    return next(each.pending_tokens for key, each in scheduler._state.fleet.endpoints.items() if key == name)
 
 
 def test_a_prompt_goes_where_its_beginning_was_sent_before() -> None:
@@ -156,7 +156,7 @@ def test_an_endpoint_that_starts_anew_or_was_ejected_holds_nothing(happens: list
     for event in happens:
         told(scheduler, at(1), event)  # type: ignore[arg-type]
 
-    assert scheduler._fleet.pools[a_pool().name].prefixes.size == 0
+    assert scheduler._state.fleet.pools[a_pool().name].prefixes.size == 0
 
 
 def test_an_endpoint_that_leaves_is_forgotten_with_all_that_it_held() -> None:
@@ -165,7 +165,7 @@ def test_an_endpoint_that_leaves_is_forgotten_with_all_that_it_held() -> None:
 
     told(scheduler, at(1), leaving(holder))
 
-    assert scheduler._fleet.pools[a_pool().name].prefixes.size == 0
+    assert scheduler._state.fleet.pools[a_pool().name].prefixes.size == 0
     assert served(scheduler, asked("b"), 2) != holder
 
 
@@ -174,7 +174,12 @@ def test_a_slot_that_became_free_is_given_to_the_next_who_joins() -> None:
     told(scheduler, at(0), leaving("e2"))
     told(scheduler, at(1), joined("e9", places=8), joined("e10", places=8))
 
-    assert {each.id: each.slot for each in scheduler._fleet.endpoints.values()} == {"e1": 0, "e3": 2, "e9": 1, "e10": 3}
+    assert {each.id: each.slot for each in scheduler._state.fleet.endpoints.values()} == {
+        "e1": 0,
+        "e3": 2,
+        "e9": 1,
+        "e10": 3,
+    }
 
 
 def test_the_summary_says_how_much_is_known() -> None:
@@ -204,16 +209,16 @@ def test_a_request_that_waits_follows_the_policy_that_comes() -> None:
     policy = replace(a_policy(), headroom=NO_LANE)
     scheduler = a_scheduler(an_endpoint("e1", places=0), policy=policy)
     told(scheduler, at(0), asked("a"))
-    assert scheduler._requests.by_id[RequestId("a")].hashes
+    assert scheduler._state.requests.by_id[RequestId("a")].hashes
 
     told(scheduler, at(1), policy_changed(replace(policy, routing=RoutingRules(prefix=False))))
 
-    assert scheduler._requests.by_id[RequestId("a")].hashes == ()
+    assert scheduler._state.requests.by_id[RequestId("a")].hashes == ()
 
 
 def test_of_many_that_hold_as_much_only_a_few_are_looked_at() -> None:
     scheduler = with_endpoints(20)
-    index = scheduler._fleet.pools[a_pool().name].prefixes
+    index = scheduler._state.fleet.pools[a_pool().name].prefixes
     for slot in range(3, 20):
         index.note(slot, unpacked(asked("x", tokens=4_000)), None)
 
@@ -260,7 +265,7 @@ def test_the_engines_own_word_on_what_it_found_settles_the_charge() -> None:
         event = asked("a", "acme", tokens=6_000)
         told(scheduler, at(0), event, asked("more", "acme", document=5), first_token("a"))
         usage = Usage(6_000, 10, cached_tokens, UsageSource.ENGINE)
-        [attempt] = [each for key, each in scheduler._attempts.by_number.items() if key[0] == "a"]
+        [attempt] = [each for key, each in scheduler._state.attempts.by_number.items() if key[0] == "a"]
         told(scheduler, at(1), AttemptEnded(RequestId("a"), 1, AttemptEnding.COMPLETED, usage=usage))
         return attempt.charged
 
@@ -279,7 +284,7 @@ def test_hashes_mean_nothing_while_the_first_pool_has_no_endpoint() -> None:
 def charged(scheduler: Scheduler, event: RequestArrived) -> int:
     """What a tenant is charged for a request when it is sent."""
     told(scheduler, at(1), event)
-    [attempt] = [each for key, each in scheduler._attempts.by_number.items() if key[0] == event.ticket.request_id]
+    [attempt] = [each for key, each in scheduler._state.attempts.by_number.items() if key[0] == event.ticket.request_id]
     told(scheduler, at(1), first_token(event.ticket.request_id))
     return attempt.charged
 

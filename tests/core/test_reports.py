@@ -217,7 +217,7 @@ def test_the_time_that_it_was_held_is_not_taken_from_its_target() -> None:
     scheduler = a_successor(policy=a_policy(classes=(prompt,), pools=(EMPTY,)))
     told(scheduler, at(0), *READY, runs("first"), waits("r", waited=31, held=30))
 
-    assert at(1) < moments(scheduler._queue.expiries)[RequestId("r")] < at(2)
+    assert at(1) < moments(scheduler._state.queue.expiries)[RequestId("r")] < at(2)
 
 
 # What is in flight
@@ -370,8 +370,8 @@ def test_the_prompt_of_an_answer_that_comes_whole_is_computed_when_it_should_be(
     told(scheduler, at(0), runs("long", stream=False, prompt_bytes=40_000, sent_ago=0.1))
     told(scheduler, at(0), runs("done", stream=False, prompt_bytes=40_000, sent_ago=100))
 
-    assert list(moments(scheduler._attempts.prefills)) == ["long"]
-    assert scheduler._fleet.endpoints["e1"].pending_tokens == 10_000  # type: ignore[index]
+    assert list(moments(scheduler._state.attempts.prefills)) == ["long"]
+    assert scheduler._state.fleet.endpoints["e1"].pending_tokens == 10_000  # type: ignore[index]
 
 
 # Two attempts of one request
@@ -383,7 +383,7 @@ RICH = RetryRules(credit_burst=100_000, pool_extra_min=1_000)
 def hedging() -> Scheduler:
     """Where answers usually begin after an eighth of a second; two endpoints, not yet ready."""
     scheduler = a_successor(policy=a_policy(classes=(HEDGED, BATCH), retry=RICH))
-    known = scheduler._hedging._first_tokens[ClassName("interactive"), PoolName("p")] = FirstTokens()
+    known = scheduler._state.hedging._first_tokens[ClassName("interactive"), PoolName("p")] = FirstTokens()
     for _ in range(SEEN_MIN):
         known.learn(Duration(125 * MILLISECOND))
     told(scheduler, at(0), joined("e1"), joined("e2"))
@@ -406,7 +406,7 @@ def test_of_two_the_one_that_speaks_first_is_kept_in_whatever_order_they_are_tol
     both = (runs("r"), runs("r", endpoint="e2", attempt=2, hedge=True))
     told(scheduler, at(0), *(both[each] for each in order))
 
-    assert len(scheduler._hedging.silent) == 0
+    assert len(scheduler._state.hedging.silent) == 0
     assert told(scheduler, at(1), first_token("r", attempt=2)) == [
         abort("r", reason="attempt 2 was the first to answer")
     ]
@@ -416,7 +416,7 @@ def test_a_hedge_that_is_left_alone_is_not_hedged() -> None:
     scheduler = hedging()
     told(scheduler, at(0), runs("r", endpoint="e2", attempt=2, hedge=True))
 
-    assert len(scheduler._hedging.silent) == 0
+    assert len(scheduler._state.hedging.silent) == 0
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -433,7 +433,7 @@ def test_the_last_attempt_that_may_be_made_is_not_hedged() -> None:
     scheduler = hedging()
     told(scheduler, at(0), runs("r", attempt=3))
 
-    assert len(scheduler._hedging.silent) == 0
+    assert len(scheduler._state.hedging.silent) == 0
 
 
 # What the counters do not have
@@ -444,7 +444,7 @@ def limited(**limits: int) -> Policy:
 
 
 def left(scheduler: Scheduler, now: float = 0) -> tuple[int | None, int | None]:
-    found = scheduler._limits.left(TenantId("acme"), at(now))
+    found = scheduler._state.limits.left(TenantId("acme"), at(now))
     assert found is not None
     return tuple(None if each is None else each.remaining for each in (found.requests, found.tokens))  # type: ignore[return-value]
 
@@ -493,7 +493,7 @@ def test_what_is_open_counts_for_concurrency() -> None:
 
 def windows(scheduler: Scheduler, now: float = 0) -> tuple[int, int]:
     """First and extra attempts of the last ten seconds at the pool."""
-    window = scheduler._retry_budget._window(PoolName("p"))
+    window = scheduler._state.retry_budget._window(PoolName("p"))
     return window.firsts(at(now)), sum(count for _, count in window._extras)
 
 

@@ -41,7 +41,7 @@ def test_nothing_is_refused_as_long_as_pressure_is_below_its_reference() -> None
         shedder.steer(900)
 
     assert shedder.fraction == 0
-    assert not any(shedder.arrived(each) for each in range(100))
+    assert not any(shedder.refuses(each) for each in range(100))
 
 
 def test_pressure_that_stays_above_refuses_ever_more_up_to_the_most() -> None:
@@ -72,42 +72,42 @@ def test_when_pressure_is_gone_nothing_is_refused_within_seconds() -> None:
 def test_no_more_than_the_fraction_is_refused_and_the_highest_ranks_are() -> None:
     shedder = a_shedder(arrivals=100)
     for each in range(200):
-        shedder.arrived(each)
+        shedder.note(each)
     shedder.steer(2_000)
 
     assert shedder.fraction == 210_000
-    assert [shedder.arrived(each) for each in (178, 179)] == [False, True]
+    assert [shedder.refuses(each) for each in (178, 179)] == [False, True]
 
 
 def test_of_those_who_cannot_be_told_apart_all_are_let_in() -> None:
     shedder = a_shedder()
     for _ in range(100):
-        shedder.arrived(7)
+        shedder.note(7)
         shedder.steer(3_000)
 
     assert shedder.fraction == 950_000
-    assert not shedder.arrived(7)
+    assert not shedder.refuses(7)
 
 
 def test_without_arrivals_there_is_no_line() -> None:
     shedder = a_shedder()
     shedder.steer(3_000)
 
-    assert not shedder.arrived(1)
+    assert not shedder.refuses(1)
 
 
 def test_a_policy_without_shedding_ends_it_and_one_with_keeps_it_going() -> None:
     shedder = a_shedder()
     for each in range(100):
-        shedder.arrived(each)
+        shedder.note(each)
     shedder.steer(2_000)
     shedder.change_rules(replace(RULES, arrivals=10))
     assert shedder.fraction == 210_000
-    assert shedder.arrived(99)
+    assert shedder.refuses(99)
 
     shedder.change_rules(replace(RULES, enabled=False))
     assert shedder.fraction == 0
-    assert not shedder.arrived(99)
+    assert not shedder.refuses(99)
 
 
 # Ranks

@@ -108,7 +108,7 @@ def test_an_endpoint_may_be_said_to_stand_elsewhere() -> None:
 def test_a_zone_is_forgotten_with_its_last_endpoint() -> None:
     scheduler = a_fleet(standing("a", "e1"), standing("a", "e2"), standing("b", "e3"))
     asked(scheduler, "r", "a")
-    pool = scheduler._fleet.pools[an_endpoint().pool]
+    pool = scheduler._state.fleet.pools[an_endpoint().pool]
 
     told(scheduler, at(1), completed("r"), leaving("e3"), leaving("e2"))
 

@@ -74,7 +74,9 @@ class ModelHost:
         self._compare_with_fleet()
         self._check_wakeup()
         # A second attempt is sent after all who wait have been looked at, and makes room for nobody.
-        assert not self.scheduler._fleet.changed or any(isinstance(each, Dispatch) and each.hedge for each in commands)
+        assert not self.scheduler._state.fleet.changed or any(
+            isinstance(each, Dispatch) and each.hedge for each in commands
+        )
         return commands
 
     def _check(self, event: Event, commands: list[Command]) -> "Check":
@@ -84,13 +86,13 @@ class ModelHost:
         """As if so many answers had begun before that it is known how long they are usually silent."""
         for pool in pools:
             known = FirstTokens()
-            self.scheduler._hedging._first_tokens[ClassName(service_class), PoolName(pool)] = known
+            self.scheduler._state.hedging._first_tokens[ClassName(service_class), PoolName(pool)] = known
             for _ in range(SEEN_MIN):
                 known.learn(Duration(SECOND // 8))
 
     def _read_what_is_learned(self) -> None:
-        self.books.held = self.scheduler._queue.floors.held
-        for each in self.scheduler._fleet.endpoints.values():
+        self.books.held = self.scheduler._state.queue.floors.held
+        for each in self.scheduler._state.fleet.endpoints.values():
             if (engine := self.books.engines.get(each.id)) is not None:
                 engine.decode_percent = each.learned.decode_percent
                 engine.prefill_percent = each.learned.prefill_percent
@@ -114,7 +116,7 @@ class ModelHost:
 
     def _compare_with_fleet(self) -> None:
         """2: what is promised at an endpoint is what was promised to its open attempts; so it is nothing when idle."""
-        for each in self.scheduler._fleet.endpoints.values():
+        for each in self.scheduler._state.fleet.endpoints.values():
             engine = self.books.engines[each.id]
             attempts = self.books.at(engine)
             assert each.kv_reserved == sum(attempt.kv_tokens for attempt in attempts)
@@ -137,9 +139,9 @@ class ModelHost:
         stall = books.rules.policy.health.stall_ns_max
         due += [after(each.quiet_since, stall) for each in books.engines.values() if books.streams(each)]
         due += [each.prefilled_at for each in books.open.values() if each.prefilled_at is not None]
-        due += moments(self.scheduler._hedging.silent).values()
+        due += moments(self.scheduler._state.hedging.silent).values()
         # Who measures the pressure has a rhythm of its own, which ends when nothing is given up any more.
-        tick = self.scheduler._overload.next_wakeup()
+        tick = self.scheduler._state.overload.next_wakeup()
         due += [] if tick is None else [tick]
         if due:
             assert wakeup is not None
@@ -278,7 +280,7 @@ class Check:
 
     def asked(self, ticket: Ticket, admitted: Admitted) -> Asked:
         rules = self.books.rules
-        prompt_tokens = self.scheduler._predictions.prompt_tokens(admitted.model, ticket.prompt_bytes)
+        prompt_tokens = self.scheduler._state.predictions.prompt_tokens(admitted.model, ticket.prompt_bytes)
         request = Asked(
             ticket,
             admitted.service_class,
@@ -303,11 +305,11 @@ class Check:
         request.service_class, request.pools = admitted.service_class, admitted.pools
         request.model, request.fell_back = admitted.model, admitted.model != request.ticket.model
         request.account = self.books.rules.account(request.ticket.tenant)
-        record = self.scheduler._requests.by_id.get(request.ticket.request_id)
+        record = self.scheduler._state.requests.by_id.get(request.ticket.request_id)
         if record is not None and record.level:
             request.service_class, request.pools, request.model = record.service_class, record.pools, record.model
         request.predicted.cached_tokens = 0 if record is None else record.cached_tokens
-        predictions = self.scheduler._predictions
+        predictions = self.scheduler._state.predictions
         request.predicted.prompt_tokens = predictions.prompt_tokens(request.model, request.ticket.prompt_bytes)
         self.books.measure(request, *predictions.output_tokens(request.ticket, request.model))
 
@@ -328,7 +330,7 @@ class Check:
 
     def fall_back(self, request: Asked) -> None:
         """Nobody of its own pools takes work: it waits for them, or goes elsewhere as an extra attempt."""
-        record = self.scheduler._requests.by_id[request.ticket.request_id]
+        record = self.scheduler._state.requests.by_id[request.ticket.request_id]
         if record.fell_back:
             other = self.instead(request)
             assert other is not None
@@ -799,7 +801,7 @@ class Check:
 
     def open(self, order: Dispatch, request: Asked, engine: Engine) -> None:
         predicted = request.predicted
-        record = self.scheduler._attempts.by_number[order.request_id, order.attempt]
+        record = self.scheduler._state.attempts.by_number[order.request_id, order.attempt]
         attempt = Open(
             order.request_id,
             order.attempt,
@@ -816,7 +818,7 @@ class Check:
             heard_at=self.now,
         )
         if not attempt.stream:
-            attempt.prefilled_at = moments(self.scheduler._attempts.prefills).get(order.request_id)
+            attempt.prefilled_at = moments(self.scheduler._state.attempts.prefills).get(order.request_id)
             attempt.computed = attempt.prefilled_at is None
         self.books.open[order.request_id, order.attempt] = attempt
         self.charge(attempt, predicted.prompt_tokens, predicted.output_tokens, attempt.cached_tokens)
@@ -827,7 +829,9 @@ class Check:
         assert books.may_use(engine, request)
         assert books.fits_beside(engine, request)
         assert (order.pool, order.service_class) == (engine.pool, request.service_class.name)
-        cached_tokens = self.scheduler._attempts.by_number[order.request_id, order.attempt].reservation.cached_tokens
+        cached_tokens = self.scheduler._state.attempts.by_number[
+            order.request_id, order.attempt
+        ].reservation.cached_tokens
         others = [each for each in books.live((engine.pool,)) if books.fits(each, request)]
         if not cached_tokens:
             assert engine in others

@@ -203,8 +203,8 @@ class Successor(ModelHost):
         own.firsts = [(pool, after(when, ahead)) for pool, when in books.firsts if pool in rules.pools]
         # Of what came after the counters it is known that it was tried again, but not always where that was counted.
         own.extras = [(pool, after(when, ahead)) for pool, when in books.extras[:extras] if pool in rules.pools]
-        own.credit = dict(self.scheduler._retry_budget._credit)
-        own.floors = dict(self.scheduler._queue.floors._credit)
+        own.credit = dict(self.scheduler._state.retry_budget._credit)
+        own.floors = dict(self.scheduler._state.queue.floors._credit)
         if exact:
             assert own.credit == books.credit
             assert own.floors == books.floors
@@ -239,14 +239,14 @@ class ReportCheck(Check):
         """How often it was ejected in a row is known from before, as of when the counters were told."""
         before = self.books.predecessor
         assert before is not None
-        engine.ejections = self.scheduler._fleet.endpoints[engine.id].ejections
+        engine.ejections = self.scheduler._state.fleet.endpoints[engine.id].ejections
         # One that leaves and comes again is another one.
         known = before.engines.pop(engine.id, None)
         assert known is None or not self.books.exact or engine.ejections == known.ejections
 
     def read_budget(self) -> None:
         """What is counted of reports may be more than was, never less. Where the counters have all it is nothing."""
-        credit = dict(self.scheduler._retry_budget._credit)
+        credit = dict(self.scheduler._state.retry_budget._credit)
         assert credit == self.books.credit or not self.books.exact
         self.books.credit = credit
 
@@ -339,7 +339,7 @@ class ReportCheck(Check):
 
     def open_again(self, told: AttemptReported, request: Asked, engine: Engine) -> None:
         predicted, request_id = request.predicted, told.ticket.request_id
-        record = self.scheduler._attempts.by_number[request_id, told.attempt]
+        record = self.scheduler._state.attempts.by_number[request_id, told.attempt]
         longer = told.tokens >= predicted.output_tokens + GROWN_BY
         attempt = Open(
             request_id,
@@ -363,7 +363,7 @@ class ReportCheck(Check):
         lacking = attempt.prompt_tokens + attempt.tokens - attempt.kv_tokens
         attempt.kv_tokens += lacking + GROWN_BY if lacking > 0 else 0
         if not attempt.stream and not attempt.began:
-            attempt.prefilled_at = moments(self.scheduler._attempts.prefills).get(request_id)
+            attempt.prefilled_at = moments(self.scheduler._state.attempts.prefills).get(request_id)
             attempt.computed = attempt.prefilled_at is None
         if attempt.stream and attempt.began:
             if not self.books.streams(engine):

@@ -91,7 +91,7 @@ class Server:
         request_id, waiting = RequestId(name), self.waiting(tenant)
         service_class = "urgent" if urgent else "interactive"
         self.tell(arrived(name, tenant, service_class=service_class, prompt_bytes=prompt_bytes))
-        request = self.scheduler._requests.by_id.get(request_id)
+        request = self.scheduler._state.requests.by_id.get(request_id)
         if request is None:
             self.refused += 1
         elif urgent or not waiting:
@@ -101,7 +101,8 @@ class Server:
 
     def waiting(self, tenant: str) -> bool:
         return any(
-            each.running is None and each.ticket.tenant == tenant for each in self.scheduler._requests.by_id.values()
+            each.running is None and each.ticket.tenant == tenant
+            for each in self.scheduler._state.requests.by_id.values()
         )
 
     def disturb(self, tenant: str, *, own: bool) -> None:
@@ -110,11 +111,13 @@ class Server:
 
     def spare_ns(self, request_id: RequestId) -> int:
         """Reckoned as at its arrival: the request itself does not wait behind itself."""
-        scheduler, request = self.scheduler, self.scheduler._requests.by_id[request_id]
-        scheduler._queue.backlog.work.take(request)
-        wait = wait_ns(request, scheduler._queue.backlog, scheduler._fleet, scheduler._rules, enough=Duration(-1))
-        scheduler._queue.backlog.work.add(request)
-        allowed = self.scheduler._queue.patience(request, self.now)
+        scheduler, request = self.scheduler, self.scheduler._state.requests.by_id[request_id]
+        scheduler._state.queue.backlog.work.take(request)
+        wait = wait_ns(
+            request, scheduler._state.queue.backlog, scheduler._state.fleet, scheduler._state.rules, enough=Duration(-1)
+        )
+        scheduler._state.queue.backlog.work.add(request)
+        allowed = self.scheduler._state.queue.patience(request, self.now)
         in_service = self.free_at - self.now if self.running is not None else 0
         return allowed - (wait or 0) - in_service
 
@@ -124,7 +127,7 @@ class Server:
 
     def obey(self, command: Command) -> None:
         if isinstance(command, Dispatch):
-            request = self.scheduler._requests.by_id[command.request_id]
+            request = self.scheduler._state.requests.by_id[command.request_id]
             usage = Usage(request.prompt_tokens, request.output_tokens, 0, UsageSource.ENGINE)
             assert self.running is None
             self.running = (command.request_id, command.attempt, usage)
@@ -142,7 +145,7 @@ def serve(weights: dict[str, int], ttft: float, arrivals: list[tuple[str, int, D
         server.pass_time(after(server.now, gap))
         server.arrive(f"r{number}", tenant, prompt_bytes, urgent=urgent)
     server.pass_time(after(server.now, lasting(600)))
-    assert not server.scheduler._requests.by_id
+    assert not server.scheduler._state.requests.by_id
     return server
 
 

@@ -56,7 +56,7 @@ class Line:
     def note(self, commands: list[Command]) -> None:
         for each in commands:
             if isinstance(each, Dispatch):
-                cost = self.scheduler._requests.by_id[each.request_id].cost_ns
+                cost = self.scheduler._state.requests.by_id[each.request_id].cost_ns
                 self.running, self.cost_max = each.request_id, max(self.cost_max, cost)
                 self.waits.append((each.service_class, cost, self.served[each.service_class]))
                 self.served = {name: served + cost for name, served in self.served.items()}

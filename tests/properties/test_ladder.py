@@ -109,13 +109,12 @@ def test_the_shedder_refuses_from_the_highest_rank_down_and_no_more_than_its_fra
     remembered: list[int] = []
     for pressure, ranks in periods:
         shedder.steer(pressure)
-        probe = deepcopy(shedder)
-        refused = [each for each in range(41) if probe.arrived(each)]
+        refused = [each for each in range(41) if shedder.refuses(each)]
 
         assert refused == list(range(refused[0], 41)) if refused else True
         assert sum(each in refused for each in remembered) * MILLION <= shedder.fraction * max(1, len(remembered))
         for each in ranks:
-            shedder.arrived(each)
+            shedder.note(each)
         remembered = (remembered + ranks)[-rules.arrivals :]
 
 
@@ -207,5 +206,5 @@ def _is_over_share(scheduler: Scheduler, tenant: str, name: str) -> bool:
         sequence=0,
         now=at(0),
     )
-    measure(probe, scheduler._predictions, scheduler._fleet, scheduler._rules)
-    return scheduler._overload._is_over_share(probe, scheduler._queue.backlog, scheduler._fleet)
+    measure(probe, scheduler._state.predictions, scheduler._state.fleet, scheduler._state.rules)
+    return scheduler._state.overload._is_over_share(probe, scheduler._state.queue.backlog, scheduler._state.fleet)

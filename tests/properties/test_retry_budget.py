@@ -26,6 +26,14 @@ def within(moments: list[Instant], now: Instant, length: int) -> int:
     return sum(moment > now - length for moment in moments)
 
 
+def take(budget: RetryBudget, tenant: str, pool: PoolName, now: Instant, *, after_silence: bool = False) -> bool:
+    """Spends an extra attempt if the budgets allow it."""
+    allowed = budget.allows(TenantId(tenant), pool, now, after_silence=after_silence)
+    if allowed:
+        budget.spend(TenantId(tenant), pool, now, after_silence=after_silence)
+    return allowed
+
+
 @given(steps, st.integers(0, 3))
 def test_extra_attempts_of_a_pool_stay_within_a_fifth_or_the_few_that_are_always_allowed(
     steps: list[tuple[int, int, int]], always: int
@@ -39,7 +47,7 @@ def test_extra_attempts_of_a_pool_stay_within_a_fifth_or_the_few_that_are_always
             budget.first_attempt(TenantId("first"), POOL, now, client_retry=False)
             firsts.append(now)
         for each in range(wanted):
-            if budget.take(TenantId(f"t{number}.{each}"), POOL, now, after_silence=False):
+            if take(budget, f"t{number}.{each}", POOL, now):
                 extras.append(now)
                 taken = within(extras, now, rules.pool_window_ns)
                 assert taken <= always or 5 * taken <= within(firsts, now, rules.pool_window_ns)
@@ -57,7 +65,7 @@ def test_extra_attempts_of_all_pools_together_stay_within_a_fifth_or_the_few(
     extras = 0
     for firsts, (pool, fails) in enumerate(steps, start=1):
         budget.first_attempt(TenantId("first"), PoolName(f"p{pool}"), at(0), client_retry=False)
-        if fails and budget.take(TenantId(f"t{firsts}"), PoolName(f"p{pool}"), at(0), after_silence=False):
+        if fails and take(budget, f"t{firsts}", PoolName(f"p{pool}"), at(0)):
             extras += 1
             assert extras <= always or 5 * extras <= firsts
 
@@ -74,13 +82,15 @@ def test_a_tenant_spends_what_it_has_and_earns_a_tenth_by_each_first_attempt(ste
                 budget.first_attempt(tenant, POOL, at(0), client_retry=False)
                 credit = min(450, credit + 10)
             case "client retry":
-                taken = budget.take_for_tenant(tenant)
+                taken = budget.allows_for_tenant(tenant)
                 assert taken == (credit >= 100)
+                if taken:
+                    budget.spend_for_tenant(tenant)
                 credit -= 100 * taken
                 budget.first_attempt(tenant, POOL, at(0), client_retry=True)
             case _:
                 cost = 200 if step == "silence" else 100
-                taken = budget.take(tenant, POOL, at(0), after_silence=step == "silence")
+                taken = take(budget, tenant, POOL, at(0), after_silence=step == "silence")
                 assert taken == (credit >= cost)
                 credit -= cost * taken
 
@@ -91,7 +101,7 @@ def test_a_window_of_any_length_keeps_a_bounded_memory(length: int, steps: list[
     for later in steps:
         now = Instant(now + later)
         budget.first_attempt(TenantId("acme"), POOL, now, client_retry=False)
-        budget.take(TenantId("acme"), POOL, now, after_silence=False)
+        take(budget, "acme", POOL, now)
 
     window = budget._window(POOL)
     assert len(window._firsts) <= 11

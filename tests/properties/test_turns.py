@@ -113,7 +113,7 @@ class Served:
     def note(self, commands: list[Command]) -> None:
         for each in commands:
             if isinstance(each, Dispatch):
-                request = self.scheduler._requests.by_id[each.request_id]
+                request = self.scheduler._state.requests.by_id[each.request_id]
                 self.cost_max = max(self.cost_max, request.cost_ns)
                 tenant = request.ticket.tenant
                 self.given[tenant] = self.given.get(tenant, 0) + request.cost_ns

@@ -31,6 +31,7 @@ START = Instant(1_767_225_600 * SECOND)
 """The first moment of 2026."""
 ID = "req_0123456789abcdef01234567"
 LEAST = "least load, 3 of 8 in flight with it"
+COSTS = (("pending_prefill", 1_500_000), ("own_prefill", 30_404_000), ("prefix_hit", -20_000_000))
 
 
 def at(seconds: float) -> Instant:
@@ -53,10 +54,12 @@ def sent(
     caps: Caps | None = None,
     level: int = 0,
     hedge: bool = False,
+    costs: tuple[tuple[str, int], ...] = (),
 ) -> Dispatch:
     pool, waited_ns = endpoint.partition("/")[0], Duration(round(waited * SECOND))
     return Dispatch(
-        *(request_id, attempt, endpoint, pool, service_class, waited_ns, 1, 1, 1, caps or Caps(), reason, level, hedge)
+        *(request_id, attempt, endpoint, pool, service_class, waited_ns, 1, 1, 1, caps or Caps(), reason, level, hedge),
+        costs=costs,
     )
 
 
@@ -114,7 +117,7 @@ HISTORIES: dict[str, list[Moment]] = {
         *others(1, "dune", first=0.4),
         *others(3, "late", first=2.0),
         (0, arrived(), []),
-        (1.2, TimerFired(), [sent(waited=1.2)]),
+        (1.2, TimerFired(), [sent(waited=1.2, costs=COSTS)]),
         (1.52, FirstToken(ID, 1), []),
         (3.41, attempt_over(usage=USED), [over(waited=1.2)]),
     ],

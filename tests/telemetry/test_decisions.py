@@ -27,9 +27,11 @@ from headgate.telemetry.decisions import (
 from headgate.telemetry.explanation import explained, unknown
 from tests.telemetry.histories import (
     CALLER_LEFT,
+    COSTS,
     HELD,
     HISTORIES,
     ID,
+    LEAST,
     Moment,
     arrived,
     at,
@@ -86,6 +88,18 @@ def test_machines_get_the_verdict_and_the_facts() -> None:
     ]
     facts = ("endpoint", "pool", "attempt", "level", "hedge", "caps")
     assert [data["steps"][2][fact] for fact in facts] == ["main/2", "main", 1, 0, False, []]
+    assert data["steps"][2]["costs_ms"] == {"pending_prefill": 1.5, "own_prefill": 30.404, "prefix_hit": -20.0}
+
+
+def test_explanation_names_the_share_of_each_cost_term() -> None:
+    seconds = (("maintenance_window", 2 * SECOND), ("distance", 5_000_000))
+    first, second, plain = (
+        told((0, arrived(), [sent(costs=costs)]))["steps"][1]["why"] for costs in (COSTS, seconds, ())
+    )
+
+    assert first == f"{LEAST}; score 11.90 ms: pending prefill 1.50 ms, own prefill 30.40 ms, prefix hit -20.00 ms"
+    assert second == f"{LEAST}; score 2.00 s: maintenance window 2.00 s, distance 5.00 ms"
+    assert plain == LEAST
 
 
 @pytest.mark.parametrize("name", HISTORIES)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from headgate.core.alarms import Agenda, Alarms
+from headgate.core.commands import Abort, Command
 from headgate.core.cost import cost_ns
 from headgate.core.engine_time import answer_ps, prompt_ps
 from headgate.core.events import AttemptEnded, AttemptEnding, AttemptReported, Counted, Progressed
@@ -17,8 +18,9 @@ from headgate.core.prediction import Predictions
 from headgate.core.queues import fair
 from headgate.core.queues.bands import Backlog
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
-from headgate.core.routing.fleet import Fleet, Heard
+from headgate.core.routing.fleet import Fleet
 from headgate.core.routing.least_seconds import promise
+from headgate.core.routing.occupancy import Heard
 from headgate.core.rules import Rules
 from headgate.core.state import TRUE_UP_TOKENS, Attempt, Request
 from headgate.model.units import Instant, RequestId, after
@@ -31,11 +33,12 @@ _SHORT_SHARE: Final = 16
 class Attempts:
     """Every place taken at an endpoint."""
 
-    __slots__ = ("_backlog", "_fleet", "_predictions", "_rules", "_whole", "by_number", "prefills")
+    __slots__ = ("_backlog", "_fleet", "_occupancy", "_predictions", "_rules", "_whole", "by_number", "prefills")
 
     def __init__(self, rules: Rules, fleet: Fleet, backlog: Backlog, predictions: Predictions, agenda: Agenda) -> None:
         self._rules = rules
         self._fleet = fleet
+        self._occupancy = fleet.occupancy
         self._backlog = backlog
         self._predictions = predictions
         self.by_number: dict[tuple[RequestId, int], Attempt] = {}
@@ -53,11 +56,10 @@ class Attempts:
     def get(self, request_id: RequestId, number: int) -> Attempt | None:
         return self.by_number.get((request_id, number))
 
-    def open(self, request: Request, endpoint: EndpointRecord, now: Instant) -> Attempt:
+    def open(self, request: Request, endpoint: EndpointRecord, promised: Reservation, now: Instant) -> Attempt:
         """Takes a place for the request, and charges its tenant."""
         ticket = request.ticket
         request.attempt += 1
-        promised = promise(request, endpoint, self._fleet)
         attempt = Attempt(endpoint, number=request.attempt, stream=ticket.stream, reservation=promised, now=now)
         attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
         attempt.account, attempt.answers = request.account, request.answers
@@ -66,7 +68,7 @@ class Attempts:
         self.by_number[ticket.request_id, request.attempt] = attempt
         adds_ps = prompt_ps(endpoint.terms.speed, promised.prompt_tokens, promised.cached_tokens)
         attempt.stay = endpoint.time.begin(adds_ps, now)
-        self._fleet.occupy(endpoint, promised, request.hashes)
+        self._occupancy.occupy(endpoint, promised, request.hashes)
         if not ticket.stream:
             self._watch_prefill(attempt, now)
         return attempt
@@ -99,7 +101,7 @@ class Attempts:
             attempt.charged = self._price(attempt, promised.prompt_tokens, attempt.tokens_charged, cached)
         self.by_number[ticket.request_id, told.attempt] = attempt
         # Who is leaving takes no more work, so what it holds of a prompt is of no use to anybody.
-        self._fleet.occupy(endpoint, promised, () if endpoint.leaving else request.hashes)
+        self._occupancy.occupy(endpoint, promised, () if endpoint.leaving else request.hashes)
         adds_ps = prompt_ps(endpoint.terms.speed, promised.prompt_tokens, promised.cached_tokens)
         attempt.stay = endpoint.time.begin(adds_ps, now)
         self._go_on(attempt, told, sent=sent, now=now)
@@ -109,7 +111,7 @@ class Attempts:
         """Notes how far it is already."""
         attempt.began, computed_at = told.first_token, _computed_at(attempt, sent)
         attempt.computed = attempt.began or (not attempt.stream and computed_at <= now)
-        self._fleet.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
+        self._occupancy.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
         self._reckon_age(attempt, told, now)
         if attempt.began:
             attempt.heard_at = now
@@ -141,7 +143,7 @@ class Attempts:
             self._computed(attempt, now)
         if attempt.stream and not attempt.streaming:
             attempt.streaming = True
-            self._fleet.began_stream(attempt.endpoint, now)
+            self._occupancy.began_stream(attempt.endpoint, now)
 
     def prefilled(self, now: Instant) -> None:
         """Takes the prompts for computed whose answers come whole: their first byte comes with the last."""
@@ -153,7 +155,7 @@ class Attempts:
         if not attempt.computed:
             attempt.computed = True
             attempt.endpoint.time.compute(attempt.stay, _answer_ps(attempt), now)
-            self._fleet.began(attempt.endpoint, attempt.reservation)
+            self._occupancy.began(attempt.endpoint, attempt.reservation)
 
     def progressed(self, event: Progressed, now: Instant) -> None:
         heard: dict[EndpointRecord, Heard] = {}
@@ -171,7 +173,7 @@ class Attempts:
                 promised = attempt.reservation
                 self._charge(attempt, promised.prompt_tokens, attempt.tokens, promised.cached_tokens)
         for endpoint, of_endpoint in heard.items():
-            self._fleet.progressed(endpoint, of_endpoint, now)
+            self._occupancy.progressed(endpoint, of_endpoint, now)
 
     # The end
 
@@ -185,7 +187,7 @@ class Attempts:
         if self._whole.get(request_id) is attempt:
             del self._whole[request_id]
             self.prefills.clear(request_id)
-        self._fleet.vacate(
+        self._occupancy.vacate(
             attempt.endpoint,
             attempt.reservation,
             tokens=attempt.tokens,
@@ -231,6 +233,11 @@ class Attempts:
         """What its tenant is to be charged for so much at its endpoint. What the engine held already is free."""
         cost = cost_ns(attempt.endpoint.terms.speed, prompt_tokens, output_tokens, cached=cached_tokens)
         return fair.charge(cost, self._rules.weight(attempt.account))
+
+
+def abort(request: Request, attempt: Attempt, reason: str, out: list[Command]) -> None:
+    """Tells the host to stop an attempt, whose end is still to be reported."""
+    out.append(Abort(request.ticket.request_id, attempt.number, attempt.endpoint.id, reason))
 
 
 def _number(attempt: Attempt) -> int:

@@ -4,6 +4,8 @@ The closed union of its answers. Each carries its reason, so that whoever observ
 explain every decision without asking the core.
 """
 
+from dataclasses import field
+
 from headgate.model.caps import Caps
 from headgate.model.limits import LimitsLeft
 from headgate.model.message import message
@@ -39,6 +41,9 @@ class Dispatch:
     """The model that serves it, where that is another than the one it asked for."""
     held_ns: Duration = Duration(0)
     """Of the time in our queue, what it was held for an endpoint to start."""
+    costs: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+    """The routing score of the endpoint: the name of each cost term that is not zero, and its nanoseconds. It explains
+    the order and is no part of it: two that differ in nothing else are equal."""
 
 
 @message

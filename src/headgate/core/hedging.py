@@ -15,11 +15,6 @@ from typing import Final
 
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.counters import FirstTokensCounter
-from headgate.core.overload import Overload
-from headgate.core.retry_budget import RetryBudget
-from headgate.core.routing.endpoints import EndpointRecord
-from headgate.core.routing.fleet import Fleet
-from headgate.core.routing.least_seconds import choose
 from headgate.core.state import Attempt, Request
 from headgate.model.policy import Policy
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, Instant, PoolName, RequestId, after
@@ -143,20 +138,6 @@ class Hedging:
         for each in counters:
             known = self._first_tokens[each.service_class, each.pool] = FirstTokens()
             known.restore(each.buckets, each.wait_ns)
-
-
-def second_endpoint(
-    request: Request, *, overload: Overload, fleet: Fleet, budget: RetryBudget, now: Instant
-) -> EndpointRecord | None:
-    """Another endpoint with room than the one that is silent, if nothing is given up there and the budgets agree."""
-    silent = request.running
-    if silent is None or not overload.allows_hedging(request.pools):
-        return None
-    request.avoid = silent.endpoint
-    endpoint = choose(request, request.pools, fleet)
-    if endpoint is None or endpoint is silent.endpoint:
-        return None
-    return endpoint if budget.take(request.ticket.tenant, endpoint.pool, now, after_silence=False) else None
 
 
 def _concerns(request: Request) -> bool:

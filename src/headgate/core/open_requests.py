@@ -11,11 +11,13 @@ from headgate.model.units import RequestId, TenantId
 
 
 class OpenRequests:
-    __slots__ = ("_keys", "by_id", "deadlines")
+    __slots__ = ("_keys", "by_id", "deadlines", "sequence")
 
     def __init__(self, agenda: Agenda) -> None:
         self.by_id: dict[RequestId, Request] = {}
         self.deadlines: Alarms[RequestId] = Alarms(agenda)
+        self.sequence = 0
+        """The number of the last request that was let in, refused for want of room, or taken over."""
         self._keys: dict[tuple[TenantId, str], RequestId] = {}
 
     def add(self, request: Request) -> None:

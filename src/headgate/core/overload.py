@@ -283,9 +283,12 @@ class Overload:
     def _is_shed(self, request: Request, route: _Route, now: Instant, *, over_share: bool) -> bool:
         plan = self._rules.tenants[request.ticket.tenant].plan
         chance = self._chances.of(request.account, now)
-        return route.shedder.arrived(
-            rank(band=request.service_class.band, over_share=over_share, plan=plan, chance=chance)
-        )
+        request.shed_rank = rank(band=request.service_class.band, over_share=over_share, plan=plan, chance=chance)
+        return route.shedder.refuses(request.shed_rank)
+
+    def note_arrival(self, request: Request, shed_rank: int) -> None:
+        """Remembers the rank of a request that was judged: the next ones are compared with it."""
+        self._routes[request.pools].shedder.note(shed_rank)
 
     def _floor_waits(self, request: Request, backlog: Backlog, fleet: Fleet) -> bool:
         """Whether its band has a floor, and less waits in it than the floor serves in time."""

@@ -50,33 +50,36 @@ class RetryBudget:
         self._window(pool).count_first(now)
         self._all.count_first(now)
 
-    def take_for_tenant(self, tenant: TenantId) -> bool:
+    # Checks, which spend nothing
+
+    def allows_for_tenant(self, tenant: TenantId, *, after_silence: bool = False) -> bool:
         """For a retry that the caller makes: only its own budget is asked."""
-        return self._spend(tenant, self._rules.cost)
+        return self._credit.get(tenant, self._rules.credit_burst) >= self._cost(after_silence=after_silence)
 
-    def take(self, tenant: TenantId, pool: PoolName, now: Instant, *, after_silence: bool) -> bool:
-        """For a retry that we make: tenant and pool are asked, and all pools together."""
-        windows = (self._window(pool), self._all)
-        cost = self._rules.cost_after_silence if after_silence else self._rules.cost
-        if not all(each.allows_extra(now, self._rules) for each in windows) or not self._spend(tenant, cost):
-            return False
-        for window in windows:
-            window.count_extra(now)
-        return True
-
-    def take_again(self, attempt: Attempt, pools: tuple[PoolName, ...], now: Instant, *, after_silence: bool) -> bool:
-        """For another attempt, at these pools. One at the pools of another model counts there."""
-        pool = attempt.endpoint.pool if attempt.endpoint.pool in pools else pools[0]
-        return self.take(attempt.ticket.tenant, pool, now, after_silence=after_silence)
-
-    def take_for_pool(self, pool: PoolName, now: Instant) -> bool:
+    def allows_for_pool(self, pool: PoolName, now: Instant) -> bool:
         """For what goes to this pool although it was meant for another: the pool is asked, and all pools together."""
-        windows = (self._window(pool), self._all)
-        if not all(each.allows_extra(now, self._rules) for each in windows):
-            return False
-        for window in windows:
+        return all(each.allows_extra(now, self._rules) for each in (self._window(pool), self._all))
+
+    def allows(self, tenant: TenantId, pool: PoolName, now: Instant, *, after_silence: bool) -> bool:
+        """For a retry that we make: tenant and pool are asked, and all pools together."""
+        return self.allows_for_pool(pool, now) and self.allows_for_tenant(tenant, after_silence=after_silence)
+
+    # What was allowed is spent
+
+    def spend_for_tenant(self, tenant: TenantId, *, after_silence: bool = False) -> None:
+        credit = self._credit.get(tenant, self._rules.credit_burst)
+        self._credit[tenant] = credit - self._cost(after_silence=after_silence)
+
+    def spend_for_pool(self, pool: PoolName, now: Instant) -> None:
+        for window in (self._window(pool), self._all):
             window.count_extra(now)
-        return True
+
+    def spend(self, tenant: TenantId, pool: PoolName, now: Instant, *, after_silence: bool) -> None:
+        self.spend_for_tenant(tenant, after_silence=after_silence)
+        self.spend_for_pool(pool, now)
+
+    def _cost(self, *, after_silence: bool) -> int:
+        return self._rules.cost_after_silence if after_silence else self._rules.cost
 
     def pace(self, pools: tuple[PoolName, ...], now: Instant) -> tuple[int, Duration]:
         """How quickly these pools have been taking work: first attempts, and in how long."""
@@ -110,17 +113,15 @@ class RetryBudget:
         credit = self._credit.get(tenant, self._rules.credit_burst)
         self._credit[tenant] = max(0, credit - self._rules.cost)
 
-    def _spend(self, tenant: TenantId, cost: int) -> bool:
-        credit = self._credit.get(tenant, self._rules.credit_burst)
-        if credit < cost:
-            return False
-        self._credit[tenant] = credit - cost
-        return True
-
     def _window(self, pool: PoolName) -> "_Window":
         if (window := self._pools.get(pool)) is None:
             window = self._pools[pool] = _Window(self._rules.pool_window_ns)
         return window
+
+
+def pool_of_retry(attempt: Attempt, pools: tuple[PoolName, ...]) -> PoolName:
+    """The pool whose budget another attempt at these pools is asked of: its last one, or the first of another model."""
+    return attempt.endpoint.pool if attempt.endpoint.pool in pools else pools[0]
 
 
 class _Window:

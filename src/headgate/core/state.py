@@ -115,6 +115,7 @@ class Request:
         "deadline",
         "deadline_of_whole",
         "due",
+        "excluded",
         "fell_back",
         "first_token",
         "hashes",
@@ -135,6 +136,7 @@ class Request:
         "running",
         "sequence",
         "service_class",
+        "shed_rank",
         "soonest_ns",
         "spent",
         "standing",
@@ -173,6 +175,8 @@ class Request:
         """Those of its attempts that have ended."""
         self.avoid: EndpointRecord | None = None
         """Where its last attempt failed."""
+        self.excluded: EndpointRecord | None = None
+        """The same as routing last took it: None if no other endpoint takes work."""
         self.deadline: Deadline | None
         """The caller's deadline that counts at the moment."""
         self.deadline_of_whole: Deadline | None
@@ -213,6 +217,8 @@ class Request:
         """How long its first token takes at a busy endpoint of its pool that has headroom, if it has a target."""
         self.level = 0
         """The ladder's level by which something was taken from it."""
+        self.shed_rank: int | None = None
+        """Its rank among those that arrive; None while load shedding has not compared it."""
         self.standing = 0
         """By plan and share; the higher, the sooner the ladder refuses."""
         self.pressing = 0

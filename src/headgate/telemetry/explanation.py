@@ -163,13 +163,14 @@ class _Telling:
             at,
             "dispatched",
             what if dispatch.attempt == 1 else f"{what}, attempt {dispatch.attempt}",
-            _joined(dispatch.reason, allowed),
+            _joined(dispatch.reason, _score(dispatch), allowed),
             endpoint=endpoint,
             pool=dispatch.pool,
             attempt=dispatch.attempt,
             level=dispatch.level,
             hedge=dispatch.hedge,
             caps=at_most,
+            costs_ms={name: round(cost_ns / MILLISECOND, 3) for name, cost_ns in dispatch.costs},
         )
 
     def _first_token(self, event: FirstToken, at: Instant) -> None:
@@ -312,6 +313,18 @@ def _verdict(end: End, length: Duration, why: str) -> str:
 def _last_class(steps: tuple[tuple[Instant, object], ...]) -> str | None:
     named = [step.service_class for _, step in steps if isinstance(step, Dispatch | Hold | End)]
     return named[-1] if named else None
+
+
+def _score(dispatch: Dispatch) -> str:
+    """The routing score of the endpoint, and the share of each cost term; empty if none was recorded."""
+    if not dispatch.costs:
+        return ""
+    shares = ", ".join(f"{name.replace('_', ' ')} {_cost(cost_ns)}" for name, cost_ns in dispatch.costs)
+    return f"score {_cost(sum(cost_ns for _, cost_ns in dispatch.costs))}: {shares}"
+
+
+def _cost(cost_ns: int) -> str:
+    return f"{cost_ns / SECOND:.2f} s" if abs(cost_ns) >= SECOND else f"{cost_ns / MILLISECOND:.2f} ms"
 
 
 def _joined(*parts: str) -> str:

@@ -16,7 +16,7 @@ from headgate.core.queues.bands import Backlog
 from headgate.core.queues.holds import Holds
 from headgate.core.retry_budget import RetryBudget
 from headgate.core.routing.fleet import Fleet
-from headgate.core.routing.least_seconds import choose
+from headgate.core.routing.least_seconds import LeastSeconds
 from headgate.core.routing.rungs import Asker, chosen, rung_names, usable
 from headgate.core.rules import Rules
 from headgate.core.state import Request
@@ -168,12 +168,14 @@ def over_budget(request: Request, budgets: Budgets, now: Instant) -> Refusal | N
     return None if short is None else Refusal(short.outcome, short.reason, request.service_class, short.wait_ns)
 
 
-def no_place(request: Request, fleet: Fleet, backlog: Backlog, budget: RetryBudget, now: Instant) -> Refusal | None:
+def no_place(
+    request: Request, fleet: Fleet, backlog: Backlog, budget: RetryBudget, now: Instant, *, router: LeastSeconds
+) -> Refusal | None:
     """Whether its queue is full. The bounds of the queue hold for those who would have to wait in it."""
     service_class, tenant = request.service_class, request.ticket.tenant
     held, held_max = backlog.in_class(service_class.name), service_class.queue_length_max
     own, own_max = backlog.of_tenant(service_class.name, tenant), service_class.queue_length_per_tenant_max
-    if (held < held_max and own < own_max) or choose(request, request.pools, fleet) is not None:
+    if (held < held_max and own < own_max) or router.choose(request, request.pools, fleet) is not None:
         return None
     wait = drain(request, backlog, budget, now)
     if own >= own_max:
@@ -187,7 +189,7 @@ def no_place(request: Request, fleet: Fleet, backlog: Backlog, budget: RetryBudg
 def no_retry(request: Request, backlog: Backlog, budget: RetryBudget, now: Instant) -> Refusal | None:
     """Whether it is a retry that the caller makes and its tenant's retry budget, which ours need too, is empty."""
     ticket = request.ticket
-    if not ticket.client_retries or budget.take_for_tenant(ticket.tenant):
+    if not ticket.client_retries or budget.allows_for_tenant(ticket.tenant):
         return None
     reason = f'tenant "{ticket.tenant}" has used up its retry budget; it grows with requests that are not retries'
     return Refusal(Outcome.RETRY_REFUSED, reason, request.service_class, drain(request, backlog, budget, now))

@@ -66,10 +66,13 @@ class Shedder:
         if not rules.enabled:
             self.fraction, self._threshold = 0, None
 
-    def arrived(self, rank: int) -> bool:
-        """Remembers an arrival, and says whether it is refused."""
-        self._ranks.append(rank)
+    def refuses(self, rank: int) -> bool:
+        """Whether an arrival of this rank is refused."""
         return self._threshold is not None and rank > self._threshold
+
+    def note(self, rank: int) -> None:
+        """Remembers an arrival, refused or not."""
+        self._ranks.append(rank)
 
     def steer(self, pressure: int) -> None:
         """A period is over, at this pressure."""

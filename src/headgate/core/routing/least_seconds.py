@@ -1,9 +1,8 @@
 """Which endpoint takes this request?
 
-The one with the least predicted seconds: what the prompts before it take there, what its own takes without the
-beginning that the engine probably holds, by how much a step is longer for those who are there, and the distance. Looked
-at are the least loaded endpoint with headroom that it fits into, and those that hold more of its prompt than that one;
-of all others hardly any could be better.
+The candidate with the least predicted seconds, which are the sum of `terms.COST_TERMS`. Candidates are the least loaded
+endpoint with headroom that passes all of `filters.FILTERS`, and those that hold more of its prompt than that one and
+pass them too; of all others hardly any could be better.
 
 Who holds much of a prompt need not have headroom for one more. It is enough that waiting for the prompts before it is
 shorter than computing all of it elsewhere. Otherwise a prompt that is nearly all there would be computed anew at
@@ -15,58 +14,99 @@ that one full at the moment.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Reservation
+from headgate.core.routing.filters import FILTERS, RoutingFilter
 from headgate.core.routing.fleet import Fleet
 from headgate.core.routing.prefix_index import slots
+from headgate.core.routing.terms import COST_TERMS, CostTerm
 from headgate.core.state import Request
 from headgate.model.prefix import DISTANCES
 from headgate.model.units import BYTES_PER_TOKEN, PoolName
 
+Candidate = tuple[EndpointRecord, int]
+"""An endpoint, and how many tokens of the prompt it probably holds."""
 _LOOKED_AT_MAX: Final = 8
 """Of a pool, in the order of load; and as many of those that hold the prompt's beginning."""
-_PS_PER_NS: Final = 1_000
 
 
-def choose(request: Request, among: tuple[PoolName, ...], fleet: Fleet) -> EndpointRecord | None:
-    """The endpoint among these pools to send it to, or None if there is no room for it."""
-    avoid = request.avoid
-    if avoid is not None and fleet.live(request.pools) <= avoid.live:
-        avoid = None
-    best: EndpointRecord | None = None
-    least_ns = 0
-    for name in among:
-        pool = fleet.pools.get(name)
-        found = None if pool is None else _best(request, pool, avoid)
-        if found is not None and (best is None or found[0] < least_ns):
-            least_ns, best = found
-    return best
+@dataclass(frozen=True, slots=True)
+class LeastSeconds:
+    """The routing policy: filters that an endpoint must pass, and cost terms whose sum is to be least."""
+
+    filters: tuple[RoutingFilter, ...] = FILTERS
+    terms: tuple[CostTerm, ...] = COST_TERMS
+
+    def choose(self, request: Request, among: tuple[PoolName, ...], fleet: Fleet) -> Candidate | None:
+        """The endpoint among these pools to send it to, or None if there is no room for it."""
+        avoid = request.avoid
+        request.excluded = None if avoid is not None and fleet.live(request.pools) <= avoid.live else avoid
+        promised = reservation(request)
+        best: Candidate | None = None
+        for name in among:
+            pool = fleet.pools.get(name)
+            found = None if pool is None else self._best(request, promised, pool)
+            if found is not None and (best is None or self._score_ns(request, *found) < self._score_ns(request, *best)):
+                best = found
+        return best
+
+    def shares(self, request: Request, endpoint: EndpointRecord, cached_tokens: int) -> tuple[tuple[str, int], ...]:
+        """The name and the cost of each term that is not zero, before the endpoint has taken the request."""
+        return tuple(
+            [(each.__name__, cost_ns) for each in self.terms if (cost_ns := each(endpoint, request, cached_tokens))]
+        )
+
+    def _best(self, request: Request, promised: Reservation, pool: PoolRecord) -> Candidate | None:
+        """The best of a pool. Where there is only one candidate, as is usual, nothing needs to be added up."""
+        lane_full = request.long and pool.long >= pool.lane
+        best: Candidate | None = None
+        known, least_ns = 0, None
+        if not lane_full:
+            endpoint = self._least_loaded(request, promised, pool)
+            if endpoint is None:
+                return None
+            known = pool.prefixes.depth(endpoint.slot, request.hashes)
+            best = endpoint, _tokens(request, known)
+        for holder in islice(_holders(request, pool, known, lane_full=lane_full), _LOOKED_AT_MAX):
+            if holder[0].open and self._passes(holder[0], request, promised):
+                score_ns = self._score_ns(request, *holder)
+                if best is not None and least_ns is None:
+                    least_ns = self._score_ns(request, *best)
+                if least_ns is None or score_ns < least_ns:
+                    best, least_ns = holder, score_ns
+        return best
+
+    def _least_loaded(self, request: Request, promised: Reservation, pool: PoolRecord) -> EndpointRecord | None:
+        """Nearly always the first one will do."""
+        zone = request.ticket.zone
+        first = pool.least_loaded(zone)
+        if first is None or self._passes(first, request, promised):
+            return first
+        for number, endpoint in enumerate(pool.by_load(zone)):
+            if self._passes(endpoint, request, promised):
+                return endpoint
+            if number >= _LOOKED_AT_MAX:
+                break
+        return None
+
+    def _passes(self, endpoint: EndpointRecord, request: Request, promised: Reservation) -> bool:
+        for passes in self.filters:  # noqa: SIM110 - `all` would make a generator for every candidate.
+            if not passes(endpoint, request, promised):
+                return False
+        return True
+
+    def _score_ns(self, request: Request, endpoint: EndpointRecord, cached_tokens: int) -> int:
+        """The predicted seconds, but for what is the same everywhere."""
+        score_ns = 0
+        for term in self.terms:
+            score_ns += term(endpoint, request, cached_tokens)
+        return score_ns
 
 
-def _best(request: Request, pool: PoolRecord, avoid: EndpointRecord | None) -> tuple[int, EndpointRecord] | None:
-    """The best of a pool, with its score."""
-    promised, lane_full = _reservation(request), request.long and pool.long >= pool.lane
-    best: EndpointRecord | None = None
-    least_ns = known = 0
-    if not lane_full:
-        best = _least_loaded(promised, pool, request.ticket.zone, avoid)
-        if best is None:
-            return None
-        known = pool.prefixes.depth(best.slot, request.hashes)
-        least_ns = _score_ns(best, request, _tokens(request, known))
-    for endpoint, cached_tokens in islice(_holders(request, pool, known, lane_full=lane_full), _LOOKED_AT_MAX):
-        if endpoint is not avoid and endpoint.open and endpoint.fits(promised):
-            score_ns = _score_ns(endpoint, request, cached_tokens)
-            if best is None or score_ns < least_ns:
-                best, least_ns = endpoint, score_ns
-    return None if best is None else (least_ns, best)
-
-
-def _holders(
-    request: Request, pool: PoolRecord, known: int, *, lane_full: bool
-) -> Iterator[tuple[EndpointRecord, int]]:
+def _holders(request: Request, pool: PoolRecord, known: int, *, lane_full: bool) -> Iterator[Candidate]:
     """Those that hold more of its prompt than is known of the least loaded one, with how much; the most first."""
     for depth, found in pool.prefixes.holders(request.hashes, beyond=known):
         cached_tokens = _tokens(request, depth)
@@ -76,35 +116,13 @@ def _holders(
             yield pool.at(slot), cached_tokens
 
 
-def _least_loaded(
-    promised: Reservation, pool: PoolRecord, zone: str, avoid: EndpointRecord | None
-) -> EndpointRecord | None:
-    """Nearly always the first one will do."""
-    first = pool.least_loaded(zone)
-    if first is None or (first is not avoid and first.fits(promised)):
-        return first
-    for number, endpoint in enumerate(pool.by_load(zone)):
-        if endpoint is not avoid and endpoint.fits(promised):
-            return endpoint
-        if number >= _LOOKED_AT_MAX:
-            break
-    return None
-
-
-def _score_ns(endpoint: EndpointRecord, request: Request, cached_tokens: int) -> int:
-    """The predicted seconds, but for what is the same everywhere."""
-    prefill_ps = endpoint.terms.speed.prefill_ps(request.prompt_tokens, cached=cached_tokens)
-    prefill_ns = endpoint.learned.prefill_percent * prefill_ps // (100 * _PS_PER_NS)
-    return endpoint.load_ns + endpoint.distance_ns(request.ticket.zone) + prefill_ns
-
-
 # What is held already
 
 
 def promise(request: Request, endpoint: EndpointRecord, fleet: Fleet) -> Reservation:
     """What the endpoint is promised with this request."""
     depth = fleet.pools[endpoint.pool].prefixes.depth(endpoint.slot, request.hashes)
-    return _reservation(request, _tokens(request, depth))
+    return reservation(request, _tokens(request, depth))
 
 
 def cached_tokens_most(request: Request, fleet: Fleet) -> int:
@@ -122,7 +140,8 @@ def _tokens(request: Request, depth: int) -> int:
     return measured if measured < prompt_tokens else prompt_tokens - 1
 
 
-def _reservation(request: Request, cached_tokens: int = 0) -> Reservation:
+def reservation(request: Request, cached_tokens: int = 0) -> Reservation:
+    """What an endpoint is promised that holds so many tokens of the prompt."""
     kv_tokens = request.prompt_tokens + request.output_tokens_most
     return Reservation(request.prompt_tokens, kv_tokens, request.service_class.name, cached_tokens)
 

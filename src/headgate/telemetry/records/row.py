@@ -73,6 +73,7 @@ class _Sent(Struct, array_like=True, frozen=True, tag="d"):
     level: int
     hedge: bool
     caps: Caps | None
+    costs: tuple[tuple[str, int], ...] = ()
 
 
 class _Held(Struct, array_like=True, frozen=True, tag="h"):
@@ -263,7 +264,7 @@ def _kept(step: Step, at: Instant) -> KeptStep:
         case Dispatch():
             caps = None if step.caps == _NO_CAPS else step.caps
             place = step.endpoint_id, step.pool, step.service_class
-            why = step.reason[:REASON_CHARS_MAX], step.level, step.hedge, caps
+            why = step.reason[:REASON_CHARS_MAX], step.level, step.hedge, caps, step.costs
             return _Sent(at, step.attempt, *place, step.waited_ns, step.held_ns, *why)
         case Hold():
             return _Held(at, step.pool, step.service_class, step.reason)
@@ -355,6 +356,7 @@ def _dispatch(kept: _Sent, request_id: RequestId) -> Dispatch:
         level=kept.level,
         hedge=kept.hedge,
         held_ns=Duration(kept.held_ns),
+        costs=kept.costs,
     )
 
 

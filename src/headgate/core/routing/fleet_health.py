@@ -1,0 +1,209 @@
+"""Which endpoints are ejected, on trial, growing or silent, and when is each looked at again?
+
+The rules themselves are in `core/health` and `routing/talk`. Here they are applied to the endpoints of a fleet, with
+the alarms that they need.
+"""
+
+from typing import assert_never
+
+from headgate.core import health
+from headgate.core.alarms import Agenda, Alarms
+from headgate.core.commands import Eject, Readmit
+from headgate.core.events import AttemptEnded, AttemptEnding, EndpointMeasured
+from headgate.core.routing import talk
+from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
+from headgate.core.routing.placement import Placement
+from headgate.core.rules import Rules
+from headgate.model.endpoint import EndpointState
+from headgate.model.policy import HealthRules
+from headgate.model.units import Duration, EndpointId, Instant, after, seconds
+
+
+class FleetHealth:
+    __slots__ = ("_growths", "_placement", "_returns", "_rules", "_silences", "_stalls", "agenda")
+
+    def __init__(self, rules: Rules, placement: Placement) -> None:
+        self._rules = rules
+        self._placement = placement
+        self.agenda = agenda = Agenda()
+        """When endpoints must be looked at again."""
+        self._returns: Alarms[EndpointId] = Alarms(agenda)
+        self._growths: Alarms[EndpointId] = Alarms(agenda)
+        self._stalls: Alarms[EndpointId] = Alarms(agenda)
+        self._silences: Alarms[EndpointId] = Alarms(agenda)
+
+    @property
+    def rules(self) -> HealthRules:
+        return self._rules.policy.health
+
+    def change_rules(self, rules: Rules) -> None:
+        self._rules = rules
+        for endpoint in self._placement.endpoints.values():
+            if endpoint.streams:
+                self._stalls.set(endpoint.id, after(endpoint.last_heard, self.rules.stall_ns_max))
+
+    # Readiness, as its engine says
+
+    def readied(self, endpoint: EndpointRecord, now: Instant) -> Readmit | None:
+        """Its engine says that it can serve."""
+        trusted = health.readied(endpoint)
+        endpoint.ready_at = now
+        endpoint.time.turn_ready(now)
+        endpoint.grown_percent = 0 if self._starts_slowly(endpoint, now) else 100
+        self._grow(endpoint, now)
+        return Readmit(endpoint.id, "the engine says it is ready") if trusted else None
+
+    def unreadied(self, endpoint: EndpointRecord, now: Instant) -> None:
+        """Its engine says that it cannot serve, or says nothing any more."""
+        endpoint.time.turn_unready(now)
+        endpoint.state = EndpointState.WARMING
+        self._placement.forget_prefixes(endpoint)
+        self._returns.clear(endpoint.id)
+        self._growths.clear(endpoint.id)
+        self._silences.clear(endpoint.id)
+        endpoint.grown_percent = 100
+        talk.forget(endpoint)
+        self.judge_silence(endpoint)
+        self._placement.place(endpoint)
+
+    def measured(self, endpoint: EndpointRecord, said: EndpointMeasured, now: Instant) -> None:
+        """Its engine has told of itself."""
+        self._silences.set(endpoint.id, after(now, self._rules.policy.routing.stale_ns))
+        before = (endpoint.foreign, endpoint.kv_foreign)
+        if talk.hear(endpoint, said):
+            self.judge_silence(endpoint)
+        if before != (endpoint.foreign, endpoint.kv_foreign):
+            self._placement.place(endpoint)
+
+    def forget(self, endpoint: EndpointRecord) -> None:
+        """It is gone: nothing of it is looked at again."""
+        for alarms in (self._returns, self._growths, self._stalls, self._silences):
+            alarms.clear(endpoint.id)
+
+    # What its attempts say of it
+
+    def watch_streams(self, endpoint: EndpointRecord, now: Instant) -> None:
+        """It has begun to stream: silence now means something."""
+        self._stalls.set(endpoint.id, after(now, self.rules.stall_ns_max))
+
+    def unwatch_streams(self, endpoint: EndpointRecord) -> None:
+        self._stalls.clear(endpoint.id)
+
+    def succeeded(self, endpoint: EndpointRecord, now: Instant) -> Readmit | None:
+        endpoint.last_heard = now
+        if endpoint.state is not EndpointState.TRIAL:
+            endpoint.failures = 0
+            return None
+        health.passed_trial(endpoint)
+        self._placement.place(endpoint)
+        return Readmit(endpoint.id, "its trial request succeeded")
+
+    def failed(self, endpoint: EndpointRecord, detail: str, now: Instant) -> list[Eject]:
+        return self._eject(endpoint, detail, now) if health.failed(endpoint, self.rules) else []
+
+    def attempt_ended(self, endpoint: EndpointRecord, event: AttemptEnded, now: Instant) -> list[Eject] | list[Readmit]:
+        """What the end of an attempt says of its endpoint."""
+        match event.ending:
+            case AttemptEnding.COMPLETED | AttemptEnding.REFUSED:
+                readmitted = self.succeeded(endpoint, now)
+                return [] if readmitted is None else [readmitted]
+            case AttemptEnding.FAILED | AttemptEnding.SILENT:
+                return self.failed(endpoint, event.detail, now)
+            case AttemptEnding.ABORTED:
+                return []
+            case _:
+                assert_never(event.ending)
+
+    def return_due(self, now: Instant) -> None:
+        """Puts on trial those whose ejection is over, lets those grow that have just come, and notes who is silent."""
+        for endpoint_id in self._growths.take():
+            self._grow(self._placement.endpoints[endpoint_id], now)
+        for endpoint_id in self._silences.take():
+            self._placement.endpoints[endpoint_id].silent = True
+            self.judge_silence(self._placement.endpoints[endpoint_id])
+        for endpoint_id in self._returns.take():
+            endpoint = self._placement.endpoints[endpoint_id]
+            endpoint.state = EndpointState.TRIAL
+            endpoint.time.turn_ready(now)
+            self._placement.place(endpoint)
+
+    def _starts_slowly(self, endpoint: EndpointRecord, now: Instant) -> bool:
+        return health.starts_slowly(endpoint, self._placement.siblings(endpoint), now, self.rules)
+
+    def _grow(self, endpoint: EndpointRecord, now: Instant) -> None:
+        next_in_ns = health.grow(endpoint, self.rules)
+        if next_in_ns is not None:
+            self._growths.set(endpoint.id, after(now, next_in_ns))
+        self._placement.place(endpoint)
+
+    def judge_silence(self, endpoint: EndpointRecord) -> None:
+        for each in talk.judge(self._placement.siblings(endpoint)):
+            self._placement.place(each)
+
+    def stalled(self, now: Instant) -> dict[EndpointId, EndpointRecord]:
+        """Those that hold streams and have given no sign of life for too long."""
+        stalled: dict[EndpointId, EndpointRecord] = {}
+        for endpoint_id in self._stalls.take():
+            endpoint = self._placement.endpoints[endpoint_id]
+            silent = now - endpoint.last_heard
+            if silent >= self.rules.stall_ns_max:
+                stalled[endpoint_id] = endpoint
+                silent = 0
+            self._stalls.set(endpoint_id, after(now, Duration(self.rules.stall_ns_max - silent)))
+        return stalled
+
+    def eject_stalled(self, endpoint: EndpointRecord, now: Instant) -> list[Eject]:
+        if not endpoint.serving:
+            return []
+        silence = seconds(Duration(now - endpoint.last_heard))
+        return self._eject(endpoint, f"no sign of life for {silence}; streams in flight: {endpoint.streams}", now)
+
+    def _eject(self, endpoint: EndpointRecord, reason: str, now: Instant) -> list[Eject]:
+        """The endpoint, and with it the rest of a zone that goes down."""
+        is_news = endpoint.state is EndpointState.READY
+        ejections = [self._eject_one(endpoint, reason, now)]
+        if not endpoint.zone or not is_news:
+            return ejections
+        zone = [each for each in self._placement.endpoints.values() if each.zone == endpoint.zone and not each.leaving]
+        if health.zone_is_down(zone, self.rules):
+            reason = f'most endpoints of zone "{endpoint.zone}" have been ejected'
+            # Whose pool nobody serves from elsewhere goes on trying.
+            rest = [each for each in zone if each.live and self._is_served_elsewhere(each)]
+            ejections += [self._eject_one(each, reason, now) for each in rest]
+        return ejections
+
+    def _is_served_elsewhere(self, endpoint: EndpointRecord) -> bool:
+        pool = self._placement.siblings(endpoint)
+        # One that is on trial takes a single request, and has yet to show that it can.
+        return any(each.live and each.state is EndpointState.READY and each.zone != endpoint.zone for each in pool)
+
+    def _eject_one(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
+        health.eject(endpoint, now, self.rules)
+        endpoint.time.turn_unready(now)
+        self._placement.forget_prefixes(endpoint)
+        self._returns.set(endpoint.id, endpoint.returns_at)
+        self._placement.place(endpoint)
+        self.call_back(now)
+        return Eject(endpoint.id, endpoint.returns_at, reason)
+
+    def call_back(self, now: Instant) -> None:
+        """Lets the ejected return soon where nobody is left who takes work, and who starts slowly take all."""
+        while self._placement.lost:
+            name, _ = self._placement.lost.popitem()
+            if (pool := self._placement.pools.get(name)) is not None:
+                if not pool.live:
+                    self._return_soon(pool, now)
+                elif not any(health.carries(each) for each in pool.endpoints.values()):
+                    self._grow_at_once(pool)
+
+    def _return_soon(self, pool: PoolRecord, now: Instant) -> None:
+        for endpoint in pool.endpoints.values():
+            if health.shorten(endpoint, now, self.rules):
+                self._returns.set(endpoint.id, endpoint.returns_at)
+
+    def _grow_at_once(self, pool: PoolRecord) -> None:
+        for endpoint in pool.endpoints.values():
+            endpoint.grown_percent = 100
+            endpoint.bound()
+            self._growths.clear(endpoint.id)
+            self._placement.place(endpoint)
