@@ -162,16 +162,17 @@ async def test_what_is_not_http_is_unreached() -> None:
         assert (await ran(a_plan(server.url, retries_most=0))).line["code"] == "not_http"
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("behaviour", [Behaviour(hang_before_head=True), Behaviour(hang_after=0)])
 async def test_a_client_out_of_patience_leaves_and_the_server_sees_it(behaviour: Behaviour) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = behaviour
-        line = (await ran(a_plan(engine.url, patience_s=0.05))).line
+        line = (await ran(a_plan(engine.url, patience_s=0.2))).line
         async with asyncio.timeout(30):
             await engine.requests[0].client_left.wait()
 
     assert (line["ending"], line["retries"], line["code"]) == ("abandoned", 0, None)
-    assert 0.04 <= line["end_s"] < 5
+    assert line["end_s"] >= 0.19
 
 
 @pytest.mark.timing

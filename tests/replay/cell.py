@@ -116,7 +116,7 @@ async def tell(log: Log) -> list[list[Command]]:
                 cell.ring()
             case Progressed():
                 # It would go with the next thing that is said, or the next beat.
-                cell.gateway._node.member._urgent = True
+                cell.gateway._node.member._conversation.urgent = True
                 cell.gateway.tell(event)
             case PolicyChanged() | BudgetsTold():
                 cell.scheduler.tell(event)

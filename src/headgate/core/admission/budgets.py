@@ -30,7 +30,7 @@ from headgate.core.admission.business_units import BusinessUnit, BusinessUnits, 
 from headgate.core.admission.limits import Shortage
 from headgate.core.admission.reckoning import cheapest, cost_at, cost_most, cost_of, output_within
 from headgate.core.admission.retry_after import LONGEST_COUNTED
-from headgate.core.admission.tallies import Tallies, Tally
+from headgate.core.admission.tallies import BudgetTally, Tallies
 from headgate.core.commands import BudgetCrossed
 from headgate.core.counters import BudgetCounter
 from headgate.core.events import AttemptReported, BudgetsTold, RequestSettled
@@ -57,7 +57,7 @@ class _Claim:
         self.service_class = service_class
         self.amount = amount
         self.unit = unit
-        self.tallies: tuple[Tally, ...] = ()
+        self.tallies: tuple[BudgetTally, ...] = ()
 
 
 class Budgets:
@@ -155,7 +155,7 @@ class Budgets:
         # No wait would help a prompt that is too dear by itself; of those who ask when to come back all are told when.
         return Shortage(Outcome.OVER_BUDGET, f"{reason}; shorten the prompt or use another class", wait)
 
-    def _spent(self, tally: Tally, budget: Budget, amount: NanoUsd, now: Instant) -> Shortage:
+    def _spent(self, tally: BudgetTally, budget: Budget, amount: NanoUsd, now: Instant) -> Shortage:
         wait, kind = self._tallies.reset_ns(tally.period, now), tally.scope.partition(":")
         reason = (
             f'of the {dollars(budget.limit)} that {kind[0]} "{kind[2]}" may spend in a {tally.period} '

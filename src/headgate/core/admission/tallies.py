@@ -1,6 +1,6 @@
 """How much of each budget is spent and reserved in the present period?
 
-A scope is a level of a tenant's path or a class; its budgets of one kind of period share a `Tally`. Periods are told
+A scope is a level of a tenant's path or a class; its budgets of one kind of period share a `BudgetTally`. Periods are told
 (`BudgetsTold`), since there is no calendar here, together with what the ledger has. `budgets` describes the rules.
 """
 
@@ -23,7 +23,7 @@ _SAME_PERIOD: Final = 12 * _HOUR
 _NOTHING: Final = NanoUsd(0)
 
 
-class Tally:
+class BudgetTally:
     """What is spent and reserved of one scope in one kind of period."""
 
     __slots__ = ("base", "budgets", "crossed", "known", "period", "reserved", "scope", "spent", "told")
@@ -102,7 +102,7 @@ class Tally:
         return BudgetLeft(self.scope, self.period, budget.hard, budget.limit, self.spent, self.reserved, reset_ns)
 
 
-_Scope = tuple[tuple[Budget, ...], tuple[Tally, ...]]
+_Scope = tuple[tuple[Budget, ...], tuple[BudgetTally, ...]]
 """The budgets of a scope as they were declared, and how they are counted."""
 
 
@@ -122,12 +122,12 @@ class Tallies:
     )
 
     def __init__(self) -> None:
-        self._by_name: dict[tuple[str, Period], Tally] = {}
+        self._by_name: dict[tuple[str, Period], BudgetTally] = {}
         self._scopes: dict[str, _Scope] = {}
         """The same by their scopes."""
-        self._of_tenant: dict[TenantId, tuple[Tally, ...]] = {}
+        self._of_tenant: dict[TenantId, tuple[BudgetTally, ...]] = {}
         """Of those who have asked: the tallies of their paths."""
-        self._of_class: dict[ClassName, tuple[Tally, ...]] = {}
+        self._of_class: dict[ClassName, tuple[BudgetTally, ...]] = {}
         self.soft = False
         """Whether any budget is."""
         self._periods: dict[Period, tuple[Instant, Instant | None]] = {}
@@ -161,11 +161,11 @@ class Tallies:
         """How a scope is counted that has these budgets: as it was if they are the same."""
         if known is not None and known[0] == budgets:
             return known
-        tallies: list[Tally] = []
+        tallies: list[BudgetTally] = []
         for period in Period:
             if not (own := tuple(each for each in budgets if each.period is period)):
                 continue
-            tally = self._by_name.get((scope, period)) or Tally(scope, period)
+            tally = self._by_name.get((scope, period)) or BudgetTally(scope, period)
             tally.change(own)
             if (spent := self._heard_by_scope().get((scope, period))) is not None:
                 tally.hear(spent)
@@ -179,11 +179,11 @@ class Tallies:
             self._heard_of = {(each.scope, each.period): each.spent for each in self._heard}
         return self._heard_of
 
-    def _named(self, scope: str) -> tuple[Tally, ...]:
+    def _named(self, scope: str) -> tuple[BudgetTally, ...]:
         known = self._scopes.get(scope)
         return () if known is None else known[1]
 
-    def touched(self, tenant: TenantId, service_class: ClassName) -> tuple[Tally, ...]:
+    def touched(self, tenant: TenantId, service_class: ClassName) -> tuple[BudgetTally, ...]:
         if not self._by_name:
             return ()
         if (path := self._of_tenant.get(tenant)) is None:
@@ -194,17 +194,17 @@ class Tallies:
 
     # Spending
 
-    def spend(self, tallies: Iterable[Tally], cost: NanoUsd) -> None:
+    def spend(self, tallies: Iterable[BudgetTally], cost: NanoUsd) -> None:
         if cost:
             for tally in tallies:
                 tally.spent = NanoUsd(tally.spent + cost)
                 self._tell_crossed(tally)
 
-    def _tell_crossed(self, tally: Tally) -> None:
+    def _tell_crossed(self, tally: BudgetTally) -> None:
         for budget, percent in tally.news():
             self.news.append(BudgetCrossed(tally.left(budget, None), percent))
 
-    def _tell_highest(self, tally: Tally) -> None:
+    def _tell_highest(self, tally: BudgetTally) -> None:
         """What others have spent may have passed several marks at once, of which the last says all."""
         for budget, percent in dict(tally.news()).items():
             self.news.append(BudgetCrossed(tally.left(budget, None), percent))
