@@ -20,6 +20,7 @@ from headgate.config.problems import ConfigErrors
 from headgate.config.scenarios.load import load
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import MINUTE, Duration
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Scenario
@@ -52,7 +53,7 @@ def timed(day: Scenario) -> tuple[int, float]:
     report = Report(day)
     started = process_time()
     VirtualHost(day, report, samples=24).run(lambda now, over: tell(f"{now / MINUTE / 60:4.1f} h, {over} requests"))
-    return report.figures()["total"]["arrivals"], process_time() - started
+    return figures_of(report)["total"]["arrivals"], process_time() - started
 
 
 def shares_by_room(day: Scenario) -> dict[str, float]:

@@ -28,6 +28,7 @@ from headgate.model.units import MILLISECOND, Duration
 from headgate.simulation.baselines.no_queue import LeastOutstanding, RoundRobin
 from headgate.simulation.baselines.saturation_gate import SaturationGate
 from headgate.simulation.baselines.static_cap import StaticCap
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Decider
@@ -108,7 +109,7 @@ def performed(run: Run) -> Result:
     started = time.perf_counter()
     VirtualHost(scenario, report).run()
     took = time.perf_counter() - started
-    figures: dict[str, Any] = report.figures()
+    figures: dict[str, Any] = figures_of(report)
     classes = figures["classes"]
     return Result(
         cap=run.cap if contender.tuned else None,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from fuzz.cuts import cut
 from fuzz.pipes import Pipe
 from headgate.edge.client import BodyTooLarge, Client, ClientLeft
-from headgate.edge.connection import Bounds
 from headgate.edge.connections import Connections
+from headgate.edge.options import EdgeLimits
 
-BOUNDS = Bounds(head_bytes_max=2048, headers_max=16, body_bytes_max=512)
+LIMITS = EdgeLimits(head_bytes_max=2048, headers_max=16, body_bytes_max=512)
 
 _FINAL_ANSWER = re.compile(rb"HTTP/1\.1 [2-5]\d\d ")
 _loop = asyncio.new_event_loop()
@@ -39,15 +39,15 @@ class _App:
         self.open += 1
         assert self.open == 1, "one request at a time"
         try:
-            body: bytes | None = await client.body(BOUNDS.body_bytes_max)
+            body: bytes | None = await client.body(LIMITS.body_bytes_max)
         except BodyTooLarge:
             body = None
         except ClientLeft:
             return
         finally:
             self.open -= 1
-        assert body is None or len(body) <= BOUNDS.body_bytes_max
-        assert len(client.headers) <= BOUNDS.headers_max
+        assert body is None or len(body) <= LIMITS.body_bytes_max
+        assert len(client.headers) <= LIMITS.headers_max
         # An offer of another protocol is passed over, under whichever name.
         headers = {name: value for name, value in client.headers.items() if b"upgrade" not in name}
         self.requests.append((client.method, client.path, headers, body))
@@ -56,7 +56,7 @@ class _App:
 
 async def _seen(pieces: list[bytes]) -> _App:
     app = _App()
-    connections = Connections(app, BOUNDS, lambda _id, _refused: None)
+    connections = Connections(app, LIMITS, lambda _id, _refused: None)
     connection, pipe = connections(), Pipe()
     connection.connection_made(pipe)  # type: ignore[arg-type]
     for piece in pieces:

@@ -1,6 +1,8 @@
-"""Does the source keep the shape that no linter we know can check?
+"""Check the shape of the source that no linter we know can check.
 
-- Each file under src opens with the question it answers; no function there is over 70 lines.
+- Each file under src opens with a docstring and has at most 500 lines; no function there is over 70 lines, and no class
+  over 300 lines or 30 methods.
+- The configuration imports only the options modules of the parts that it configures.
 - No file is named for nothing in particular (utils, helpers, common, manager).
 - The pure rooms, core and model, import only from a short list and use nothing that touches the world, differs
   between runs or is rounded differently by machines.
@@ -16,8 +18,13 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+FILE_LINES_MAX = 500
+CLASS_LINES_MAX = 300
+CLASS_METHODS_MAX = 30
 FUNCTION_LINES_MAX = 70
 NAMES_OF_NOTHING = frozenset({"utils", "helpers", "common", "manager"})
+CONFIGURATION = "src/headgate/config/"
+BELOW_ALL_PARTS = frozenset({"config", "ports", "wire", "core", "model"})
 PURE_ROOMS = ("src/headgate/core/", "src/headgate/model/")
 
 # A list of what is allowed, because a list of what is forbidden is never complete.
@@ -56,8 +63,10 @@ def complaints(root: Path, names: Iterable[str]) -> Iterator[str]:
         yield from address_complaints(name, text)
         if name.startswith("src/") and name.endswith(".py") and not name.endswith("_pb2.py"):  # Not generated.
             tree = ast.parse(text, filename=name)
-            yield from question_complaints(name, tree)
-            yield from length_complaints(name, tree)
+            yield from docstring_complaints(name, tree)
+            yield from length_complaints(name, text, tree)
+            if name.startswith(CONFIGURATION):
+                yield from options_complaints(name, tree)
             if name.startswith(PURE_ROOMS):
                 yield from purity_complaints(name, tree)
 
@@ -86,22 +95,39 @@ def address_complaints(name: str, text: str) -> Iterator[str]:
             yield f"{name}:{number}: names a path of one machine or a package registry's host: {found[0]!r}"
 
 
-def question_complaints(name: str, tree: ast.Module) -> Iterator[str]:
+def docstring_complaints(name: str, tree: ast.Module) -> Iterator[str]:
     if Path(name).name == "__init__.py" and not tree.body:
         return
-    docstring = ast.get_docstring(tree)
-    if docstring is None:
-        yield f"{name}:1: open the file with a docstring that says which question it answers"
-    elif Path(name).name != "__init__.py" and "?" not in docstring.split("\n\n")[0]:
-        yield f"{name}:1: the docstring's first paragraph asks no question; which one does the file answer?"
+    if ast.get_docstring(tree) is None:
+        yield f"{name}:1: open the file with a docstring that says what it is or does"
 
 
-def length_complaints(name: str, tree: ast.Module) -> Iterator[str]:
+def length_complaints(name: str, text: str, tree: ast.Module) -> Iterator[str]:
+    if (lines := len(text.splitlines())) > FILE_LINES_MAX:
+        yield f"{name}:1: the file has {lines} lines, more than {FILE_LINES_MAX}"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            lines = (node.end_lineno or node.lineno) - node.lineno + 1
-            if lines > FUNCTION_LINES_MAX:
-                yield f"{name}:{node.lineno}: {node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
+            yield from too_long(name, node, FUNCTION_LINES_MAX)
+        elif isinstance(node, ast.ClassDef):
+            yield from too_long(name, node, CLASS_LINES_MAX)
+            methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
+            if methods > CLASS_METHODS_MAX:
+                yield f"{name}:{node.lineno}: {node.name} has {methods} methods, more than {CLASS_METHODS_MAX}"
+
+
+def too_long(name: str, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef, lines_max: int) -> Iterator[str]:
+    lines = (node.end_lineno or node.lineno) - node.lineno + 1
+    if lines > lines_max:
+        yield f"{name}:{node.lineno}: {node.name} has {lines} lines, more than {lines_max}"
+
+
+def options_complaints(name: str, tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.ImportFrom) or node.module is None or not node.module.startswith("headgate."):
+            continue
+        room, last = node.module.split(".")[1], node.module.split(".")[-1]
+        if room not in BELOW_ALL_PARTS and last != "options":
+            yield f"{name}:{node.lineno}: the configuration may import only options of a part, not {node.module}"
 
 
 def purity_complaints(name: str, tree: ast.Module) -> Iterator[str]:

@@ -14,12 +14,12 @@ from headgate.model.tenant import Tenant
 from headgate.ports.engine import Telemetry
 from headgate.ports.fleet import Phase
 from headgate.telemetry.cell import CellFigures
-from headgate.telemetry.counts import Promised
 from headgate.telemetry.directory import DirectoryFigures
 from headgate.telemetry.engines import EngineSignals
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.ledger import LedgerFigures
 from headgate.telemetry.meters import Meters
+from headgate.telemetry.options import Objectives
 from headgate.telemetry.page import Family
 from headgate.telemetry.process import ProcessFigures
 from headgate.telemetry.prometheus import Beside, render
@@ -83,7 +83,7 @@ def told() -> dict[str, tuple[str, set[str]]]:
 
 def _meters() -> Meters:
     meters = Meters()
-    meters.promise({"chat": Promised(990_000, 1, 990_000, 999_000, 1_000_000)})
+    meters.promise({"chat": Objectives(990_000, 1, 990_000, 999_000, 1_000_000)})
     patient, empty = ServiceClass("chat", 0, start_wait_ns=1, ttft_ns=1), Pool("small", hold_max=1)
     policy = Policy(classes=(patient,), pools=(empty,), tenants=(Tenant("acme"),))
     meters.saw(PolicyChanged(policy, "h"), [], now=0)

@@ -12,6 +12,7 @@ from bench.policy.overload import told
 from bench.policy.variations import WITHOUT, Variation
 from bench.sim_overload_workload import FLEETS, Overload
 from headgate.simulation.report.fate import Fate
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.report import Report
 from headgate.simulation.report.spread import Spread, nanoseconds
 from headgate.simulation.report.tally import Tally
@@ -61,7 +62,7 @@ def outcome(overload: Overload, name: str, variation: Variation) -> dict[str, An
     VirtualHost(scene, report).run()
     refused = Spread.of(report.until_refused_ns)
     fairness = report.classes[next(iter(report.classes))].fairness
-    return told(report.figures()) | {
+    return told(figures_of(report)) | {
         "until_refused_s": None if refused is None else round(refused.mean / 1e9, 3),
         "worst_tenant": None if fairness.worst is None else fairness.worst[1].attainment,
     }

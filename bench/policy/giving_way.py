@@ -15,6 +15,7 @@ from bench.policy.overload import told
 from bench.sim_overload_workload import FLEETS, Overload
 from headgate.model.caps import Caps
 from headgate.model.policy import Policy, Variant
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.spread import Spread
 from headgate.simulation.virtual.host import VirtualHost
 
@@ -64,7 +65,7 @@ def _outcome(overload: Overload, what: str) -> dict[str, Any]:
     report = AnsweredReport(scene)
     VirtualHost(scene, report).run()
     refused = Spread.of(report.until_refused_ns)
-    return told(report.figures()) | {"until_refused_s": None if refused is None else round(refused.mean / 1e9, 3)}
+    return told(figures_of(report)) | {"until_refused_s": None if refused is None else round(refused.mean / 1e9, 3)}
 
 
 def bars(figures: Figures) -> list[Bar]:

@@ -17,6 +17,7 @@ from headgate.model.policy import HeadroomRules, Model, Policy, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, SECOND, ClassName, Duration, ModelName, TenantId
 from headgate.simulation.baselines.no_queue import LeastOutstanding
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
 from headgate.simulation.workload.arrival import Arrival
 from headgate.simulation.workload.traffic import (
@@ -57,7 +58,7 @@ def compared(requests: Sequence[Arrival], seed: int, profile: EngineProfile, *, 
 
     def outcome(name: str, wanted: Sequence[Arrival], decider: Callable[[], Decider] = ours, **rules: Any) -> Any:
         tell(f"  seed {seed}: {name}, {len(wanted)} requests")
-        classes = played(scenario(wanted, seed, profile, decider, **rules)).figures()["classes"]
+        classes = figures_of(played(scenario(wanted, seed, profile, decider, **rules)))["classes"]
         return {
             each: {key: of["ttft_s"][key] for key in ("p50", "p99")} | {"attainment": of["attainment"]}
             for each, of in classes.items()

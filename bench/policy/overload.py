@@ -15,6 +15,7 @@ from bench.sim_overload_workload import FLEETS, Overload
 from headgate.simulation.baselines.no_queue import LeastOutstanding, RoundRobin
 from headgate.simulation.baselines.saturation_gate import SaturationGate
 from headgate.simulation.baselines.static_cap import StaticCap
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.virtual.scenario import Decider
 
 BEST_CAPS = {"rtxpro6000": 108, "h200": 164}
@@ -63,7 +64,7 @@ def outcome(overload: Overload, policy: str) -> dict[str, float]:
     tell(f"  seed {overload.seed}: {policy} on {overload.fleet.name} at {overload.load or overload.fleet.load:g}")
     cap = BEST_CAPS[overload.fleet.name]
     report = played(overload.scenario(lambda: POLICIES[policy](cap), limits=policy == OURS))
-    return told(report.figures())
+    return told(figures_of(report))
 
 
 def told(figures: Mapping[str, Any]) -> dict[str, float]:

@@ -28,6 +28,7 @@ from headgate.model.policy import HeadroomRules, Model, Policy, RoutingRules, Se
 from headgate.model.prefix import DISTANCES, HASHES_MAX
 from headgate.model.tenant import Tenant
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, Instant, ModelName, TenantId
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Callers, Decider, Scenario
@@ -127,7 +128,7 @@ def outcome(scene: Scenario, decider: "Callable[[], Informed]") -> dict[str, Any
     host = VirtualHost(report.scenario, report)
     made[0].host = host
     host.run()
-    figures: dict[str, Any] = report.figures()
+    figures: dict[str, Any] = figures_of(report)
     total, accounts = figures["total"], [account for account, _ in report.engines]
     found = sum(each.prefix_hit_tokens for each in accounts)
     asked = sum(each.prefix_queried_tokens for each in accounts)
@@ -162,7 +163,7 @@ class Informed(Scheduler):
 class Exact(Informed):
     def index(self, of: PoolRecord) -> PrefixIndex:
         # What no gateway can see is nobody's to ask for but an oracle's.
-        return ExactIndex(lambda slot: self.host._endpoints[of.at(slot).id].engine._kv.pool._names)  # noqa: SLF001
+        return ExactIndex(lambda slot: self.host._endpoints[of.at(slot).id].engine._sequences.kv.pool._names)  # noqa: SLF001
 
 
 class Stale(Informed):

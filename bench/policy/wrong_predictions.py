@@ -13,6 +13,7 @@ from bench.policy.experiment import Bar, Experiment, Figures, data, percent, pla
 from bench.policy.overload import told
 from bench.policy.variations import Variation, all_times, output_times, prefill_times, together
 from bench.sim_overload_workload import FLEETS, Overload
+from headgate.simulation.report.figures import figures_of
 
 RIGHT = "right"
 CASES: Mapping[str, Variation] = {
@@ -44,7 +45,7 @@ def run(seed: int, *, quick: bool) -> Figures:
 def outcome(overload: Overload, case: str) -> dict[str, float]:
     tell(f"  seed {overload.seed}: {overload.fleet.name}, {case}")
     scene = overload.scenario(CASES[case].scheduler, limits=True)
-    return told(played(replace(scene, policy=CASES[case].policy(scene.policy))).figures())
+    return told(figures_of(played(replace(scene, policy=CASES[case].policy(scene.policy)))))
 
 
 def bars(figures: Figures) -> list[Bar]:

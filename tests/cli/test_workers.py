@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.cli.workers import as_worker, reserve_alone
+from headgate.compose.workers import as_worker
+from headgate.control.workers.supervisor import reserve_alone
 from headgate.edge.server import bind
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, events_of

@@ -7,7 +7,7 @@ import pytest
 from headgate.config.cell import member_name
 from headgate.config.explain import as_data, explain
 from headgate.config.problems import ConfigErrors
-from headgate.config.settings import CellSettings
+from headgate.hosts.cell.options import CellOptions
 from tests.config.builders import SMALL, problems_of, settings_of, small_with, warnings_of
 
 CANARY = "canary-5f1d"
@@ -19,7 +19,7 @@ def with_cell(cell: str) -> str:
     return small_with(f"cell: {{{cell}}}")
 
 
-def cell_of(cell: str, **environ: str) -> CellSettings:
+def cell_of(cell: str, **environ: str) -> CellOptions:
     found = settings_of(with_cell(cell), environ).cell
     assert found is not None
     return found
@@ -38,7 +38,7 @@ def test_left_out_a_gateway_is_alone() -> None:
 
 
 def test_only_the_store_must_be_named() -> None:
-    assert cell_of(f"store: '{STORE}'") == CellSettings(
+    assert cell_of(f"store: '{STORE}'") == CellOptions(
         store=STORE, store_shown=STORE, name="headgate", member=None, members=1, gateways_schedule=True
     )
 

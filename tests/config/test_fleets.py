@@ -2,7 +2,10 @@
 
 import pytest
 
-from headgate.config.settings import Address, DnsSettings, ProcessSettings, RaySettings
+from headgate.config.settings import Address
+from headgate.fleets.dns.options import DnsOptions
+from headgate.fleets.processes.options import ProcessOptions
+from headgate.fleets.ray.options import RayOptions
 from headgate.model.scaling import KnownEvent, ScalingRules
 from headgate.model.units import MINUTE, SECOND
 from tests.config.builders import problems_of, settings_of, warnings_of
@@ -39,7 +42,7 @@ def test_a_pool_with_a_list_has_no_other_fleet() -> None:
 
 
 def test_processes_have_usual_settings() -> None:
-    assert fleet_of(PROCESSES % "") == ProcessSettings(
+    assert fleet_of(PROCESSES % "") == ProcessOptions(
         command=("serve", "--port", "{port}", "--model", "{model}"),
         environment={},
         folder=None,
@@ -58,7 +61,7 @@ def test_a_command_may_be_a_list_whose_words_stay_as_they_are() -> None:
     listed = 'fleet: {kind: processes, command: [serve, "a b", "{\\"x\\": 1}", "{port}"], endpoints: 3}'
     fleet = fleet_of(listed)
 
-    assert isinstance(fleet, ProcessSettings)
+    assert isinstance(fleet, ProcessOptions)
     assert (fleet.command, fleet.endpoints) == (("serve", "a b", '{"x": 1}', "{port}"), 3)
 
 
@@ -72,7 +75,7 @@ def test_variables_are_not_shown_and_change_the_hash() -> None:
 
 
 def test_a_name_has_usual_settings() -> None:
-    assert fleet_of(DNS % "name: engines.default.svc, port: 8000") == DnsSettings(
+    assert fleet_of(DNS % "name: engines.default.svc, port: 8000") == DnsOptions(
         name="engines.default.svc",
         port=8000,
         nameserver=None,
@@ -86,7 +89,7 @@ def test_a_name_has_usual_settings() -> None:
 def test_a_service_and_a_name_server_may_be_named() -> None:
     fleet = fleet_of(DNS % 'name: _http._tcp.engines.svc, nameserver: "127.0.0.1:5353", zone: east')
 
-    assert isinstance(fleet, DnsSettings)
+    assert isinstance(fleet, DnsOptions)
     assert (fleet.port, fleet.nameserver, fleet.zone) == (None, Address("127.0.0.1", 5353), "east")
 
 
@@ -125,7 +128,7 @@ def test_scaling_is_read_in_the_units_of_the_core() -> None:
 def test_a_scaled_fleet_begins_within_its_bounds(fleet: str, scaling: str, begins: int) -> None:
     found = fleet_of(PROCESSES % fleet + ", scaling: {" + scaling + "}")
 
-    assert isinstance(found, ProcessSettings)
+    assert isinstance(found, ProcessOptions)
     assert found.endpoints == begins
 
 
@@ -310,8 +313,8 @@ def test_a_fleet_in_a_ray_cluster_needs_an_interpreter_and_little_else() -> None
         'fleet: {kind: ray, python: /ray/bin/python, command: "serve --host {host} --port {port}", gpus: 1}'
     )
 
-    assert isinstance(fleet, ProcessSettings)
-    assert fleet.ray == RaySettings("/ray/bin/python", "auto", cpus=1.0, gpus=1.0, resources={})
+    assert isinstance(fleet, ProcessOptions)
+    assert fleet.ray == RayOptions(python="/ray/bin/python", address="auto", cpus=1.0, gpus=1.0, resources={})
 
 
 def test_no_slow_start_is_a_setting_too() -> None:

@@ -8,17 +8,12 @@ import pytest
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import key_secret, load
 from headgate.config.problems import ConfigErrors
-from headgate.config.settings import (
-    Address,
-    CellSettings,
-    DatabaseSettings,
-    EndpointSettings,
-    LedgerSettings,
-    Limits,
-    NoticeSettings,
-    PoolSettings,
-    Settings,
-)
+from headgate.config.settings import Address, PoolSettings, Settings
+from headgate.control.options import NotificationOptions
+from headgate.edge.options import EdgeLimits
+from headgate.fleets.options import EndpointOptions
+from headgate.hosts.cell.options import CellOptions
+from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 from headgate.model.engine_profile import PROFILES
 from headgate.model.limits import Limits as TenantLimits
@@ -205,7 +200,7 @@ def test_every_setting_of_a_file_arrives() -> None:
         admin_listen=Address("::1", 9000),
         scaler_listen=Address("127.0.0.1", 9001),
         drain_grace_ns=60 * SECOND,
-        limits=Limits(
+        limits=EdgeLimits(
             body_bytes_max=1024 * 1024,
             bodies_bytes_max=4 * 1024 * 1024,
             requests_open_max=10,
@@ -228,8 +223,8 @@ def test_every_setting_of_a_file_arrives() -> None:
                 engine="vllm",
                 served_model="org/big",
                 endpoints=(
-                    EndpointSettings("large/gpu-1:8000", "http://gpu-1:8000", 64),
-                    EndpointSettings("large/gpu-2", "https://gpu-2", 8, device="d-1", zone="b"),
+                    EndpointOptions("large/gpu-1:8000", "http://gpu-1:8000", 64),
+                    EndpointOptions("large/gpu-2", "https://gpu-2", 8, device="d-1", zone="b"),
                 ),
                 api_key="e" * 20,
                 passes_priority=True,
@@ -239,7 +234,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                 name="spare",
                 engine="openai_compatible",
                 served_model="big",
-                endpoints=(EndpointSettings("spare/[fd00::1]:80", "http://[fd00::1]:80", 1),),
+                endpoints=(EndpointOptions("spare/[fd00::1]:80", "http://[fd00::1]:80", 1),),
             ),
         ),
         policy=Policy(
@@ -409,7 +404,7 @@ def test_every_setting_of_a_file_arrives() -> None:
             unit="conversation",
         ),
         zone="a",
-        cell=CellSettings(
+        cell=CellOptions(
             store="redis://cache:6379/0",
             store_shown="redis://cache:6379/0",
             name="east",
@@ -417,9 +412,9 @@ def test_every_setting_of_a_file_arrives() -> None:
             members=4,
             gateways_schedule=False,
         ),
-        database=DatabaseSettings("postgresql://db/headgate", "postgresql://db/headgate", 5 * SECOND),
-        ledger=LedgerSettings("/var/spool/headgate", 2 * 2**30, 30, ("conversation", "feature"), shares_idle=True),
-        notices=NoticeSettings("https://hooks.example.com/T0/secret", "https://hooks.example.com/***"),
+        database=DatabaseOptions("postgresql://db/headgate", "postgresql://db/headgate", 5 * SECOND),
+        ledger=LedgerOptions("/var/spool/headgate", 2 * 2**30, 30, ("conversation", "feature"), shares_idle=True),
+        notices=NotificationOptions("https://hooks.example.com/T0/secret", "https://hooks.example.com/***"),
         hash=settings.hash,
         warnings=settings.warnings,
     )
@@ -436,7 +431,7 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
     )
     assert settings.zone == ""
     assert settings.cell is None
-    assert settings.limits == Limits(
+    assert settings.limits == EdgeLimits(
         body_bytes_max=32 * 1024 * 1024,
         bodies_bytes_max=1024 * 1024 * 1024,
         requests_open_max=20_000,

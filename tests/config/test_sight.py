@@ -3,16 +3,18 @@
 import pytest
 
 from headgate.config.explain import as_data, explain
-from headgate.config.settings import Objectives, RecordsSettings, TracingSettings
 from headgate.model.money import NanoUsd
 from headgate.model.stage import Stage
 from headgate.model.units import MILLISECOND, SECOND, Duration
+from headgate.telemetry.options import Objectives
+from headgate.telemetry.records.options import RecordsOptions
+from headgate.telemetry.traces.options import TracingOptions
 from tests.config.builders import problems_of, settings_of, small_with, small_with_classes, warnings_of
 
 CELL = "cell: {store: 'redis://cache', members: 2}"
 
 
-def tracing_of(text: str) -> TracingSettings:
+def tracing_of(text: str) -> TracingOptions:
     found = settings_of(small_with(f"tracing: {text}"), {"KEY": "geheim"}).tracing
     assert found is not None
     return found
@@ -25,7 +27,7 @@ def test_what_is_left_out_is_not_done() -> None:
 
 
 def test_tracing_is_read_with_its_defaults() -> None:
-    assert tracing_of("{endpoint: 'http://collector:4318'}") == TracingSettings(
+    assert tracing_of("{endpoint: 'http://collector:4318'}") == TracingOptions(
         endpoint="http://collector:4318/v1/traces",
         headers={},
         sample_ppm=100_000,
@@ -89,7 +91,7 @@ def test_headers_of_a_collector_are_secrets() -> None:
 def test_records_are_read_with_their_defaults() -> None:
     settings = settings_of(small_with("records: {folder: /var/lib/headgate/records}"))
 
-    assert settings.records == RecordsSettings("/var/lib/headgate/records", Duration(24 * 3_600 * SECOND), 1 << 30)
+    assert settings.records == RecordsOptions("/var/lib/headgate/records", Duration(24 * 3_600 * SECOND), 1 << 30)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import yaml
 
 from headgate import __version__
 from headgate.config.load import parse
-from headgate.config.settings import DnsSettings, Settings
+from headgate.config.settings import Settings
 from headgate.engines.dialects import DIALECTS
+from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.keda.tolerance import TOLERANCE_PERCENT
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND
@@ -228,7 +229,7 @@ def test_the_fleet_is_the_headless_service_of_the_engines() -> None:
     service = the("Service", "engines")
     engines = the("Deployment", "engines")
 
-    assert isinstance(pool.fleet, DnsSettings)
+    assert isinstance(pool.fleet, DnsOptions)
     assert pool.fleet.name == f"{service.name}.{service.tree['metadata']['namespace']}.svc.cluster.local"
     assert pool.fleet.port == engines.port("http")
     assert service.spec["clusterIP"] == "None"

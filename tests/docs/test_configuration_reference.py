@@ -5,7 +5,7 @@ import re
 import pytest
 from msgspec import NODEFAULT, inspect
 
-from headgate.config import fleets, quantities
+from headgate.config import quantities
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.fleets import KINDS
 from headgate.config.load import parse
@@ -49,6 +49,9 @@ from headgate.config.schema import (
     VariantSection,
 )
 from headgate.engines.dialects import DIALECTS
+from headgate.fleets.dns.options import DnsOptions
+from headgate.fleets.processes.options import ProcessOptions
+from headgate.fleets.ray.options import RayOptions
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import Promise, ServiceClass
@@ -260,17 +263,19 @@ def test_what_a_fleet_leaves_out_is_told_as_it_is() -> None:
         if (found := re.findall(r"Left out: ([0-9a-z:]+)\.$", cells[1]))
     }
 
+    dns = DnsOptions(name="", in_flight_max=1)
+    processes, ray = ProcessOptions(command=(), in_flight_max=1), RayOptions(python="")
     assert told == {
-        "every": quantities.duration_text(fleets.EVERY),
-        "misses_max": str(fleets.MISSES_MAX),
-        "empty_after": quantities.duration_text(fleets.EMPTY_AFTER),
-        "ports": "{}:{}".format(*fleets.PORTS),
-        "start_max": quantities.duration_text(fleets.START_MAX),
-        "stop_max": quantities.duration_text(fleets.STOP_MAX),
-        "restart": quantities.duration_text(fleets.RESTART),
-        "restart_max": quantities.duration_text(fleets.RESTART_MAX),
-        "cpus": f"{fleets.CPUS:g}",
-        "gpus": f"{fleets.GPUS:g}",
+        "every": quantities.duration_text(dns.every_ns),
+        "misses_max": str(dns.misses_max),
+        "empty_after": quantities.duration_text(dns.empty_ns_max),
+        "ports": "{}:{}".format(*processes.ports),
+        "start_max": quantities.duration_text(processes.start_ns_max),
+        "stop_max": quantities.duration_text(processes.stop_ns_max),
+        "restart": quantities.duration_text(processes.restart_ns),
+        "restart_max": quantities.duration_text(processes.restart_ns_max),
+        "cpus": f"{ray.cpus:g}",
+        "gpus": f"{ray.gpus:g}",
     }
 
 

@@ -5,8 +5,9 @@ import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
-from headgate.telemetry.catalogue import METRICS, Kind
+from headgate.telemetry.catalogue import METRICS
 from headgate.telemetry.counts import LARGE_TOKENS, MEDIUM_TOKENS
+from headgate.telemetry.described import Kind
 from headgate.telemetry.meters import TENANTS_MAX
 from testing.everything_told import told
 from tests.house.small_tree import PROJECT, script

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from headgate.edge.client import Client
-from headgate.edge.connection import Bounds
+from headgate.edge.options import EdgeLimits
 from headgate.edge.server import Listener, bind
+from headgate.model.units import SECOND
 from headgate.telemetry.meters import NO_CLASS
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
@@ -218,9 +219,9 @@ async def answer_early(client: Client) -> None:
 
 
 @asynccontextmanager
-async def an_unread_answer(bounds: Bounds) -> AsyncIterator[tuple[Listener, Wire]]:
+async def an_unread_answer(limits: EdgeLimits) -> AsyncIterator[tuple[Listener, Wire]]:
     """A request of which half has come, answered with more than fits on the way to its caller."""
-    listener = Listener(answer_early, bind("127.0.0.1", 0), bounds)
+    listener = Listener(answer_early, bind("127.0.0.1", 0), limits)
     await listener.start()
     sweeping = asyncio.create_task(listener.sweep_for_ever())
     reader, writer = await asyncio.open_connection(*listener.address)
@@ -237,7 +238,7 @@ async def an_unread_answer(bounds: Bounds) -> AsyncIterator[tuple[Listener, Wire
 
 
 async def test_a_request_that_stood_behind_an_unread_answer_is_answered_once_that_is_read() -> None:
-    async with an_unread_answer(Bounds()) as (listener, (reader, writer)):
+    async with an_unread_answer(EdgeLimits()) as (listener, (reader, writer)):
         writer.write(b"cd" + b"POST /next HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n\r\n")
         while not listener.connections.tasks:
             await asyncio.sleep(0.01)
@@ -247,6 +248,6 @@ async def test_a_request_that_stood_behind_an_unread_answer_is_answered_once_tha
 
 
 async def test_a_request_that_stays_unfinished_after_its_answer_was_read_ends_the_connection() -> None:
-    async with an_unread_answer(Bounds(receive_s_max=1.0)) as (_, (reader, _)):
+    async with an_unread_answer(EdgeLimits(receive_ns_max=SECOND)) as (_, (reader, _)):
         assert await an_answer(reader) == (200, LARGE)
         assert await reader.read() == b""

@@ -5,18 +5,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from headgate.edge.client import Client
-from headgate.edge.connection import Bounds
+from headgate.edge.options import EdgeLimits
 from headgate.edge.server import Listener, bind
+from headgate.model.units import SECOND, Duration
 from testing.ports import free_port
 
-BOUNDS = Bounds(
+LIMITS = EdgeLimits(
     head_bytes_max=65_536,
     headers_max=100,
     body_bytes_max=65_536,
-    head_s_max=10.0,
-    receive_s_max=10.0,
-    idle_s_max=10.0,
-    stall_s_max=10.0,
+    head_ns_max=Duration(10 * SECOND),
+    receive_ns_max=Duration(10 * SECOND),
+    idle_ns_max=Duration(10 * SECOND),
+    client_stall_ns_max=Duration(10 * SECOND),
     connections_open_max=100,
 )
 ASK = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -29,7 +30,7 @@ async def answer(client: Client) -> None:
 @asynccontextmanager
 async def two_on_one_port() -> AsyncIterator[tuple[Listener, Listener, int]]:
     port = free_port()
-    both = [Listener(answer, bind("127.0.0.1", port, shared=True), BOUNDS) for _ in range(2)]
+    both = [Listener(answer, bind("127.0.0.1", port, shared=True), LIMITS) for _ in range(2)]
     await asyncio.gather(*(each.start() for each in both))
     try:
         yield both[0], both[1], port

@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 
 from headgate.core.summary import EndpointSummary
 from headgate.fleets.processes.fleet import ProcessFleet
+from headgate.fleets.processes.options import ProcessOptions
 from headgate.fleets.processes.terms import ProcessTerms
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import Duration, EndpointId, PoolName
+from headgate.model.units import MILLISECOND, Duration, EndpointId, PoolName
 from headgate.ports.engine import ProbeState
 from headgate.ports.fleet import Fleet, Phase, Seen
 
@@ -119,16 +120,14 @@ class Running:
 
 def terms(place: Path, *arguments: str, **settings: Any) -> ProcessTerms:
     usual = {
-        "pool": PoolName("p"),
-        "model": "m",
         "in_flight_max": 4,
         "command": (*STUB, *arguments),
-        "logs": place / "logs",
         "ports": PORTS,
-        "restart_s": 0.05,
-        "restart_s_max": 0.4,
+        "restart_ns": Duration(50 * MILLISECOND),
+        "restart_ns_max": Duration(400 * MILLISECOND),
     }
-    return ProcessTerms(**(usual | settings))
+    options = ProcessOptions(**(usual | settings))
+    return ProcessTerms(pool=PoolName("p"), model="m", logs=place / "logs", options=options)
 
 
 @asynccontextmanager

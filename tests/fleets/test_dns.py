@@ -8,15 +8,17 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
-from headgate.fleets.dns.fleet import DnsFleet, DnsTerms, Membership
+from headgate.fleets.dns.fleet import ENDPOINTS_MAX, DnsFleet, Membership
 from headgate.fleets.dns.name_server import by_server
+from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
-from headgate.model.units import PoolName
+from headgate.model.units import MILLISECOND, MINUTE, Duration, PoolName
 from tests.fleets.builders import Notes
 from tests.fleets.name_server import AAAA, SRV, A, NameServer
 
 NAME = "engines.test"
 TRY_S_MAX = 0.5
+EVERY = Duration(20 * MILLISECOND)
 ONE, TWO, THREE = ("10.0.0.1", 8000), ("10.0.0.2", 8000), ("10.0.0.3", 8000)
 
 
@@ -196,10 +198,12 @@ async def test_the_system_is_asked_where_no_server_is_named() -> None:
 
 
 @asynccontextmanager
-async def a_fleet(server: NameServer, **settings: float) -> AsyncIterator[tuple[DnsFleet, Notes, asyncio.Event]]:
+async def a_fleet(
+    server: NameServer, *, empty_ns_max: int = MINUTE, endpoints_max: int = ENDPOINTS_MAX
+) -> AsyncIterator[tuple[DnsFleet, Notes, asyncio.Event]]:
     notes, changed = Notes(), asyncio.Event()
-    terms = DnsTerms(pool=PoolName("p"), name=NAME, in_flight_max=4, every_s=0.02, **settings)  # type: ignore[arg-type]
-    fleet = DnsFleet(terms, resolver(server), notes)
+    options = DnsOptions(name=NAME, in_flight_max=4, every_ns=EVERY, empty_ns_max=Duration(empty_ns_max))
+    fleet = DnsFleet(PoolName("p"), options, resolver(server), notes, endpoints_max=endpoints_max)
     await fleet.start(changed.set)
     try:
         async with asyncio.timeout(10):
@@ -233,7 +237,10 @@ async def test_the_fleet_follows_the_name() -> None:
 
 
 async def test_an_outage_of_the_name_server_is_told_once_and_empties_nothing() -> None:
-    async with a_server(a=["10.0.0.1"]) as server, a_fleet(server, empty_s_max=0.05) as (fleet, notes, changed):
+    async with (
+        a_server(a=["10.0.0.1"]) as server,
+        a_fleet(server, empty_ns_max=50 * MILLISECOND) as (fleet, notes, changed),
+    ):
         await changed.wait()
         server.error = 2
         await until(lambda: notes.troubles)
@@ -249,7 +256,10 @@ async def test_an_outage_of_the_name_server_is_told_once_and_empties_nothing() -
 
 
 async def test_a_name_that_stands_for_nobody_any_more_empties_the_fleet_in_the_end() -> None:
-    async with a_server(a=["10.0.0.1"]) as server, a_fleet(server, empty_s_max=0.2) as (fleet, _, changed):
+    async with (
+        a_server(a=["10.0.0.1"]) as server,
+        a_fleet(server, empty_ns_max=200 * MILLISECOND) as (fleet, _, changed),
+    ):
         await changed.wait()
         server.records.clear()
         await asyncio.sleep(0.1)
@@ -265,7 +275,7 @@ async def test_other_terms_keep_who_is_known() -> None:
         async def resolve() -> list[Found]:
             return found
 
-        fleet.change(DnsTerms(pool=PoolName("p"), name=NAME, in_flight_max=9, every_s=0.02, misses_max=2), resolve)
+        fleet.change(DnsOptions(name=NAME, in_flight_max=9, every_ns=EVERY, misses_max=2), resolve)
         assert [(each.url, each.in_flight_max) for each in fleet.endpoints()] == [("http://10.0.0.1:8000", 9)]
         await until(lambda: urls(fleet) == ["http://10.0.0.1:9000"])
 

@@ -4,12 +4,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from headgate.model.endpoint import EndpointState
+from headgate.model.units import MILLISECOND
 from headgate.ports.fleet import Phase
 from tests.fleets.builders import Running, a_fleet, is_alive, look, terms, until_dead, warm_up
 
@@ -40,10 +40,11 @@ async def test_endpoints_are_coming_at_once_and_started_when_they_have_answered(
 
 async def test_each_process_has_a_port_a_log_and_variables_of_its_own(tmp_path: Path) -> None:
     made = terms(tmp_path)
-    told = ("/bin/sh", "-c", 'echo "$WHO in $PWD"; exec "$@"', "sh", *made.command)
+    told = ("/bin/sh", "-c", 'echo "$WHO in $PWD"; exec "$@"', "sh", *made.options.command)
     folder = tmp_path / "here"
     folder.mkdir()
-    made = replace(made, command=told, environment={"WHO": "{model} {slot}"}, folder=folder, device="gpu-{slot}")
+    environment = {"WHO": "{model} {slot}"}
+    made = terms(tmp_path, command=told, environment=environment, folder=str(folder), device="gpu-{slot}")
     async with a_fleet(made, endpoints=2) as running:
         await running.until_ready(2)
         first, second = running.fleet.endpoints()
@@ -157,7 +158,7 @@ async def test_whoever_is_wanted_beyond_the_maximum_waits_until_one_has_drained(
 
 
 async def test_a_process_that_is_killed_is_replaced_on_another_port(tmp_path: Path) -> None:
-    async with a_fleet(terms(tmp_path, restart_s=0.3)) as running:
+    async with a_fleet(terms(tmp_path, restart_ns=300 * MILLISECOND)) as running:
         await running.until_started(1)
         [before] = running.fleet.endpoints()
         os.kill(running.fleet.pids()["p/0"], signal.SIGKILL)
@@ -196,7 +197,8 @@ async def test_what_was_a_loop_of_crashes_is_told_to_be_over(tmp_path: Path) -> 
     crash = tmp_path / "crash"
     crash.touch()
     made = terms(tmp_path)
-    made = replace(made, command=("/bin/sh", "-c", f'test ! -e {crash} && exec "$@"', "sh", *made.command))
+    command = ("/bin/sh", "-c", f'test ! -e {crash} && exec "$@"', "sh", *made.options.command)
+    made = terms(tmp_path, command=command)
     async with a_fleet(made) as running:
         await running.until(lambda: len(running.notes.troubles) == 2)
         crash.unlink()
@@ -212,14 +214,14 @@ async def test_a_command_that_does_not_exist_is_told_with_what_the_shell_says(tm
 
 
 async def test_a_folder_that_does_not_exist_is_told_too(tmp_path: Path) -> None:
-    async with a_fleet(terms(tmp_path, folder=tmp_path / "nowhere")) as running:
+    async with a_fleet(terms(tmp_path, folder=str(tmp_path / "nowhere"))) as running:
         await running.until(lambda: running.notes.troubles)
     assert "could not be started" in running.notes.troubles[0][1]
     assert "nowhere" in running.notes.troubles[0][1]
 
 
 async def test_an_engine_that_never_serves_counts_as_crashed(tmp_path: Path) -> None:
-    async with a_fleet(terms(tmp_path, "--loads", "60", start_s_max=0.8)) as running:
+    async with a_fleet(terms(tmp_path, "--loads", "60", start_ns_max=800 * MILLISECOND)) as running:
         await running.until(lambda: running.notes.troubles)
         pids = running.fleet.pids()
     problem = running.notes.troubles[0][1]
@@ -246,7 +248,7 @@ async def test_an_endpoint_that_is_still_starting_is_given_up_first_and_at_once(
 
 
 async def test_stopping_leaves_no_process_behind_not_even_a_deaf_one_with_children(tmp_path: Path) -> None:
-    made = terms(tmp_path, "--spawns", str(tmp_path / "child"), "--ignores-sigterm", stop_s_max=0.3)
+    made = terms(tmp_path, "--spawns", str(tmp_path / "child"), "--ignores-sigterm", stop_ns_max=300 * MILLISECOND)
     async with a_fleet(made) as running:
         await running.until_ready(1)
         pids = [running.fleet.pids()["p/0"], int((tmp_path / "child").read_text())]

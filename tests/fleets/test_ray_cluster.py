@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.fleets.ray.cluster import GONE, LEAVE_S_MAX, RayCluster, RayTerms
+from headgate.fleets.ray.cluster import GONE, LEAVE_S_MAX, RayCluster
+from headgate.fleets.ray.options import RayOptions
 
 pytestmark = pytest.mark.process
 
@@ -28,8 +29,8 @@ async def a_cluster(folder: Path, *says: str, leave_s_max: float = LEAVE_S_MAX) 
     script = folder / "python"
     script.write_text("\n".join(["#!/bin/sh", f"cd {folder}", *says]) + "\n")
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
-    terms = RayTerms(python=str(script), address="10.0.0.1:6379", gpus=1)
-    cluster = RayCluster(terms, log=folder / "ray.log", leave_s_max=leave_s_max)
+    options = RayOptions(python=str(script), address="10.0.0.1:6379", gpus=1)
+    cluster = RayCluster(options, log=folder / "ray.log", leave_s_max=leave_s_max)
     try:
         yield cluster
     finally:
@@ -137,7 +138,7 @@ async def test_an_interpreter_without_ray_is_said_with_the_end_of_its_log(tmp_pa
 
 
 async def test_an_interpreter_that_is_not_there_is_said_too(tmp_path: Path) -> None:
-    cluster = RayCluster(RayTerms(python=str(tmp_path / "none")), log=tmp_path / "ray.log")
+    cluster = RayCluster(RayOptions(python=str(tmp_path / "none")), log=tmp_path / "ray.log")
 
     with pytest.raises(OSError, match="none"):
         await cluster.run(["x"], {})

@@ -15,9 +15,11 @@ import aiohttp
 import pytest
 
 from headgate.core.summary import EndpointSummary
+from headgate.fleets.processes.options import ProcessOptions
 from headgate.fleets.processes.terms import ProcessTerms
-from headgate.fleets.ray.cluster import RayTerms
 from headgate.fleets.ray.fleet import NOWHERE, RayFleet
+from headgate.fleets.ray.options import RayOptions
+from headgate.model.units import MILLISECOND, SECOND
 from headgate.ports.engine import ProbeState
 from headgate.ports.fleet import Phase, ScalableFleet, Seen
 from testing.gateway import Config, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
@@ -70,17 +72,19 @@ class Running:
         terms = ProcessTerms(
             pool="small",
             model="fake",
-            in_flight_max=8,
-            command=ENGINE,
-            environment={"PYTHONPATH": str(PROJECT / "src"), "WHERE": "http://{host}:{port}"},
             logs=folder / "logs",
-            restart_s=0.2,
-            restart_s_max=2.0,
+            options=ProcessOptions(
+                in_flight_max=8,
+                command=ENGINE,
+                environment={"PYTHONPATH": str(PROJECT / "src"), "WHERE": "http://{host}:{port}"},
+                restart_ns=200 * MILLISECOND,
+                restart_ns_max=2 * SECOND,
+            ),
         )
         ray = {"cpus": 1.0} | options
         self.fleet = RayFleet(
             terms,
-            RayTerms(python=node.python, address=node.address, **ray),
+            RayOptions(python=node.python, address=node.address, **ray),
             endpoints=1,
             endpoints_min=0,
             endpoints_max=3,

@@ -1,4 +1,4 @@
-"""Does scripts/check_shape.py see what it should?"""
+"""Tests of scripts/check_shape.py."""
 
 import pytest
 
@@ -11,16 +11,59 @@ def test_the_small_tree_has_the_shape(tree: SmallTree) -> None:
     assert verdict.passed, verdict.said
 
 
-def test_a_file_without_a_docstring_is_asked_for_its_question(tree: SmallTree) -> None:
+def test_a_file_without_a_docstring_is_refused(tree: SmallTree) -> None:
     (tree.root / "src/headgate/edge/mute.py").write_text("X = 1\n")
 
     assert_refused(tree, "src/headgate/edge/mute.py:1: open the file with a docstring")
 
 
-def test_a_docstring_that_asks_nothing_is_refused(tree: SmallTree) -> None:
-    (tree.root / "src/headgate/edge/vague.py").write_text('"""Various things.\n\nWhy not?\n"""\n')
+def test_a_docstring_may_state_what_the_module_does(tree: SmallTree) -> None:
+    (tree.root / "src/headgate/edge/plain.py").write_text('"""Accept connections."""\n')
 
-    assert_refused(tree, "src/headgate/edge/vague.py:1: the docstring's first paragraph asks no question")
+    assert tree.shape().passed
+
+
+@pytest.mark.parametrize(("lines", "passes"), [(500, True), (501, False)])
+def test_a_file_has_at_most_five_hundred_lines(tree: SmallTree, lines: int, passes: bool) -> None:
+    (tree.root / "src/headgate/edge/long.py").write_text('"""Long."""\n' + "X = 1\n" * (lines - 1))
+
+    verdict = tree.shape()
+
+    assert verdict.passed is passes
+    assert (f"the file has {lines} lines" in verdict.said) is not passes
+
+
+@pytest.mark.parametrize(("lines", "passes"), [(300, True), (301, False)])
+def test_a_class_has_at_most_three_hundred_lines(tree: SmallTree, lines: int, passes: bool) -> None:
+    tree.write("src/headgate/edge/long.py", "class Long:", *["    pass"] * (lines - 1))
+
+    verdict = tree.shape()
+
+    assert verdict.passed is passes
+    assert (f"Long has {lines} lines" in verdict.said) is not passes
+
+
+@pytest.mark.parametrize(("methods", "passes"), [(30, True), (31, False)])
+def test_a_class_has_at_most_thirty_methods(tree: SmallTree, methods: int, passes: bool) -> None:
+    tree.write("src/headgate/edge/wide.py", "class Wide:", *[f"    def m{n}(self): ..." for n in range(methods)])
+
+    verdict = tree.shape()
+
+    assert verdict.passed is passes
+    assert (f"Wide has {methods} methods" in verdict.said) is not passes
+
+
+@pytest.mark.parametrize(
+    ("module", "passes"),
+    [("headgate.edge.options", True), ("headgate.model.units", True), ("headgate.edge.door", False)],
+)
+def test_the_configuration_imports_only_options_of_a_part(tree: SmallTree, module: str, passes: bool) -> None:
+    tree.write("src/headgate/config/reader.py", f"from {module} import Thing")
+
+    verdict = tree.shape()
+
+    assert verdict.passed is passes
+    assert ("may import only options of a part" in verdict.said) is not passes
 
 
 def test_an_init_file_may_be_empty(tree: SmallTree) -> None:

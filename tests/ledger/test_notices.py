@@ -14,6 +14,7 @@ from aiohttp import web
 from headgate.control import notifications as module
 from headgate.control.budget_sync import calendar_at
 from headgate.control.notifications import NoticeLimits, Notices
+from headgate.control.options import NotificationOptions
 from headgate.core.commands import BudgetCrossed
 from headgate.core.events import TimerFired
 from headgate.model.money import BudgetLeft, NanoUsd, Period
@@ -67,9 +68,8 @@ async def listening(receiver: Receiver) -> AsyncIterator[str]:
 @asynccontextmanager
 async def sending(receiver: Receiver, url: str | None, senders: int = 1, **limits: Any) -> AsyncIterator[list[Notices]]:
     async with listening(receiver) as hook, aiohttp.ClientSession() as session:
-        all_of_them = [
-            Notices(hook, "shown", session, url, NoticeLimits(**({"again_s": 0.01} | limits))) for _ in range(senders)
-        ]
+        quick = NoticeLimits(**({"again_s": 0.01} | limits))
+        all_of_them = [Notices(NotificationOptions(hook, "shown"), session, url, quick) for _ in range(senders)]
         running = [asyncio.create_task(each.run()) for each in all_of_them]
         try:
             yield all_of_them

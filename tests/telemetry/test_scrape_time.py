@@ -16,10 +16,10 @@ from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
 from headgate.ports.engine import Telemetry
 from headgate.ports.fleet import Phase
-from headgate.telemetry.counts import Promised
 from headgate.telemetry.engines import EngineSignals
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.meters import Meters
+from headgate.telemetry.options import Objectives
 from headgate.telemetry.prometheus import Beside, render
 from headgate.telemetry.scaling import PoolScaling
 from headgate.telemetry.stages.budget import ClassBudget
@@ -40,7 +40,7 @@ def names_of(classes: int) -> list[str]:
 
 def large_meters(classes_named: list[str]) -> Meters:
     meters = Meters()
-    meters.promise(dict.fromkeys(classes_named, Promised(990_000, 1, 990_000, 999_000, 1)))
+    meters.promise(dict.fromkeys(classes_named, Objectives(990_000, 1, 990_000, 999_000, 1)))
     classes = tuple(ServiceClass(name, 0, ttft_ns=1, start_wait_ns=1) for name in classes_named)
     policy = Policy(classes=classes, pools=tuple(Pool(name, hold_max=1) for name in POOLS))
     tenants = tuple(Tenant(name) for name in TENANTS)

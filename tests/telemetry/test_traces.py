@@ -18,13 +18,12 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import ScopeSpans
 
 from headgate.compose.traces import LEAVING_MAX
-from headgate.config.settings import TRACE_NAMES
 from headgate.model.stage import Stage
 from headgate.model.units import MILLISECOND, SECOND, Duration
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.stages.budget import ClassBudget
 from headgate.telemetry.traces.known import Known
-from headgate.telemetry.traces.names import Names
+from headgate.telemetry.traces.options import Names, TracingOptions
 from headgate.telemetry.traces.posting import POST_S_MAX, Collector, Posted
 from headgate.telemetry.traces.spans import trace
 from headgate.telemetry.traces.tracer import Tracer, TracerLimits
@@ -142,7 +141,6 @@ async def test_without_names_that_may_still_change_ours_say_the_same(tmp_path: P
 
 
 def test_names_follow_the_version_that_is_asked_for() -> None:
-    assert {each.value for each in Names} == set(TRACE_NAMES)
     record = a_record(an_attempt(), trace_id=b"\x01" * 16, span=1)
     for names, told in ((Names.GEN_AI, "gen_ai.provider.name"), (Names.GEN_AI_1_36, "gen_ai.system")):
         root, attempt = spans_of(record, Known(names, engines={"small": "vllm"}))[0:2]
@@ -469,7 +467,8 @@ async def a_silent_collector(*, says: bytes = b"", every_s: float = 0.05) -> Asy
 def a_tracer(url: str, **limits: float) -> Tracer:
     quick = TracerLimits(**({"look_every_s": 0.01, "post_every_s": 0.02} | limits))  # type: ignore[arg-type]
     rates = {"slowest_ppm": 0, "kept_per_second_max": 1_000_000}
-    return Tracer(url, headers={"x-key": "s3cret"}, known=Known(), version="1", instance="i", limits=quick, **rates)  # type: ignore[arg-type]
+    options = TracingOptions(url, headers={"x-key": "s3cret"}, **rates)
+    return Tracer(options, known=Known(), version="1", instance="i", limits=quick)  # type: ignore[arg-type]
 
 
 def numbered(number: int) -> Any:

@@ -18,9 +18,10 @@ from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND
 from headgate.model.usage import Usage, UsageSource
 from headgate.telemetry.costs import Costs
-from headgate.telemetry.counts import NOT_SERVED, Promised, Size, size_of
+from headgate.telemetry.counts import NOT_SERVED, Size, size_of
 from headgate.telemetry.histogram import LATENCY_BOUNDS_S, Histogram
 from headgate.telemetry.meters import TENANTS_MAX, Meters
+from headgate.telemetry.options import Objectives
 from headgate.telemetry.prometheus import render
 
 CHAT = ServiceClass("chat", 0, ttft_ns=SECOND, tpot_ns=100 * MILLISECOND)
@@ -34,7 +35,7 @@ NOTHING = Summary(policy_hash="", queued={}, requests=0, endpoints=())
 class Told:
     """Meters that are told what happens, at moments in milliseconds."""
 
-    def __init__(self, policy: Policy = POLICY, promised: dict[str, Promised] | None = None, **limits: int) -> None:
+    def __init__(self, policy: Policy = POLICY, promised: dict[str, Objectives] | None = None, **limits: int) -> None:
         self.meters = Meters()
         self.costs = Costs(self.meters, **limits)
         self.meters.promise(promised or {})
@@ -267,7 +268,7 @@ def test_whose_a_request_is_is_remembered_only_up_to_a_bound() -> None:
 
 # Promises
 
-PROMISED = {"chat": Promised(990_000, 2 * SECOND, 950_000, 999_000, 20_000_000)}
+PROMISED = {"chat": Objectives(990_000, 2 * SECOND, 950_000, 999_000, 20_000_000)}
 
 
 def kept(told: Told) -> dict[str, tuple[float, float]]:

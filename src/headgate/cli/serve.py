@@ -44,16 +44,37 @@ def run(args: argparse.Namespace) -> int:
     """SIGTERM and SIGINT drain and leave; SIGHUP reads the configuration again."""
     if args.workers is None:
         return run_gateway(args)
-    from headgate.cli.workers import as_worker, supervise
+    from headgate.compose.workers import as_worker
 
     if args.worker is None:
         log_to_stderr(args.log_level, args.log_format)
-        return supervise(args)
+        return _run_workers(args)
 
     def adapt(settings: "Settings") -> "Settings":
         return as_worker(settings, worker=args.worker, workers=args.workers, port=args.port)
 
     return run_gateway(args, adapt=adapt, worker=args.worker)
+
+
+def _run_workers(args: argparse.Namespace) -> int:
+    """The exit code is the worst of theirs."""
+    from headgate.compose.workers import run_workers, unfit
+
+    def read() -> "Settings":
+        return read_settings(args.file)
+
+    settings = first_settings(args.file, read)
+    if settings is None:
+        return 1
+    if wrong := unfit(settings, args.file, args.workers):
+        print(f"headgate: {wrong}", file=sys.stderr)
+        return 1
+    arguments = [str(args.file), f"--log-level={args.log_level}", f"--log-format={args.log_format}"]
+    try:
+        return run_workers(settings, read, file=args.file, workers=args.workers, arguments=arguments)
+    except OSError as error:
+        say_what_is_taken(error, args.file)
+        return 1
 
 
 def run_gateway(

@@ -153,11 +153,12 @@ def _tell(report: "Report", *, json: bool) -> None:
     import json as encoding
     import shutil
 
+    from headgate.simulation.report.figures import figures_of
     from headgate.simulation.report.table import text
 
     width = shutil.get_terminal_size(fallback=(100, 24)).columns
     try:
-        print(encoding.dumps(report.figures(), indent=2) if json else text(report, width), flush=True)
+        print(encoding.dumps(figures_of(report), indent=2) if json else text(report, width), flush=True)
     except OSError as error:
         # Python would complain once more when it leaves.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

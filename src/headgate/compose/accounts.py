@@ -18,6 +18,7 @@ from headgate.core.events import BudgetsTold
 from headgate.edge.admin.api import AdminApi, Operator
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
+from headgate.edge.admin.override_targets import override_targets
 from headgate.edge.auth import KeyRing
 from headgate.edge.door import Access
 from headgate.edge.key_usage import Salts, budget_rows, usage_of
@@ -34,8 +35,8 @@ from headgate.telemetry.log import tell
 if TYPE_CHECKING:
     import aiohttp
 
-    from headgate.compose.ledger import LiveLedger
     from headgate.control.directory_sync import LiveDirectory
+    from headgate.control.ledger_sync import LiveLedger
     from headgate.ledger.reports.reports import PostgresReports
 
 _FIRST_LOOK_S_MAX: Final = 3.0
@@ -79,8 +80,7 @@ class Accounts:
     def open_notices(self, session: "aiohttp.ClientSession") -> None:
         if self._settings.notices is not None:
             url = None if self._settings.database is None else self._settings.database.url
-            where = self._settings.notices
-            self._notices = Notices(where.webhook, where.webhook_shown, session, url)
+            self._notices = Notices(self._settings.notices, session, url)
 
     # Its life
 
@@ -142,7 +142,7 @@ class Accounts:
     def change_to(self, settings: Settings) -> None:
         before, self._settings = self._settings, settings
         if self._notices is not None and settings.notices is not None:
-            self._notices.change_to(settings.notices.webhook, settings.notices.webhook_shown)
+            self._notices.change_to(settings.notices)
         elif before.notices != settings.notices:
             tell(logging.WARNING, "notices to nobody, or to somebody for the first time, need a restart")
         if before.database != settings.database:
@@ -241,25 +241,9 @@ class Accounts:
         others = dict(budget_routes(directory.writer, lambda name: self._budgets_left(budgets_left, name)[0]))
         if self._reports is not None:
             others |= cost_routes(self._reports)
-        names = partial(self._names, settings.policy, endpoints)
+        names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
         secret = settings.key_secret or b""
         return AdminApi(directory.writer, secret, operators, self._taken_over, names, others=others)
-
-    def _names(
-        self, policy: Policy, endpoints: Callable[[], Collection[EndpointId]], verb: str
-    ) -> Collection[str] | None:
-        """What an order of each verb may be about; None where it cannot be told here."""
-        match verb:
-            case "hold":
-                return [each.name for each in policy.classes]
-            case "pin":
-                return [each.name for each in policy.pools]
-            case "drain":
-                return endpoints()
-            case "throttle":
-                return _levels(self._in_force)
-            case _:
-                return None
 
     # What the admin listener shows
 
@@ -289,15 +273,6 @@ class Accounts:
         }
 
 
-def _levels(policy: Policy) -> Collection[str]:
-    """Every tenant by name, and every level above one."""
-    names: dict[str, None] = {}
-    for tenant in policy.tenants:
-        steps = tenant.id.split("/")
-        names.update(("/".join(steps[:depth]), None) for depth in range(1, len(steps) + 1))
-    return names
-
-
 def _open_directory(settings: Settings, on_change: Callable[[], None]) -> "LiveDirectory | None":
     if settings.database is None:
         return None
@@ -312,7 +287,7 @@ def _open_ledger(settings: Settings) -> "LiveLedger | None":
     if settings.database is None or settings.ledger is None:
         return None
     try:
-        from headgate.compose.ledger import LiveLedger
+        from headgate.control.ledger_sync import LiveLedger
     except ImportError as error:
         raise OSError(0, f"ledger: {error}; install headgate[ledger]") from error
     return LiveLedger(settings.database, settings.ledger)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from headgate.config.cell import member_name
-from headgate.config.settings import CellSettings, Settings
+from headgate.config.settings import Settings
 from headgate.hosts.cell.host import CellHost, LeaderWatch
 from headgate.hosts.cell.node import Node
+from headgate.hosts.cell.options import CellOptions
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.views import Standing
 from headgate.model.units import SECOND
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 def open_cell(
     settings: Settings,
-    cell: CellSettings,
+    cell: CellOptions,
     clock: Clock,
     observers: Sequence[Observer],
     on_fault: Callable[[BaseException], None],
@@ -61,14 +62,14 @@ def open_cell(
     )
 
 
-def open_registry(host: CellHost, cell: CellSettings, admin: Callable[[], tuple[str, int]]) -> "Registry":
+def open_registry(host: CellHost, cell: CellOptions, admin: Callable[[], tuple[str, int]]) -> "Registry":
     """Where the members of the cell tell each other where they are asked; `admin` is where this one is."""
     from headgate.hosts.cell.redis.registry import Registry
 
     return Registry(cell.store, cell=cell.name, member=host.name, admin=admin, leads=lambda: host.leads)
 
 
-def cell_status(host: CellHost, cell: CellSettings, staged: str | None) -> Mapping[str, object]:
+def cell_status(host: CellHost, cell: CellOptions, staged: str | None) -> Mapping[str, object]:
     view, store = host.view(), host.store
     return {
         "name": cell.name,

@@ -9,20 +9,22 @@ from pathlib import Path
 
 import aiohttp
 
-from headgate.config.settings import DnsSettings, PoolSettings, ProcessSettings
+from headgate.config.settings import PoolSettings
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Probe, Verdict
 from headgate.engines.warm_up import warm_up
 from headgate.engines.watch import TIMEOUT_S
-from headgate.fleets.dns.fleet import DnsFleet, DnsTerms
+from headgate.fleets.dns.fleet import DnsFleet
+from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
 from headgate.fleets.processes.fleet import ProcessFleet
+from headgate.fleets.processes.options import ProcessOptions
 from headgate.fleets.processes.terms import ProcessTerms
-from headgate.fleets.ray.cluster import RayTerms
 from headgate.fleets.ray.fleet import RayFleet
+from headgate.fleets.ray.options import RayOptions
 from headgate.fleets.static import StaticFleet
-from headgate.model.units import SECOND, Duration, EndpointId, PoolName, seconds
+from headgate.model.units import Duration, EndpointId, PoolName, seconds
 from headgate.ports.engine import ProbeState
 from headgate.ports.fleet import Fleet, FleetEndpoint, FleetObserver, Look, Lookup, Phase, ScalableFleet, Seen, WarmUp
 from headgate.telemetry.log import tell
@@ -112,22 +114,18 @@ class Fleets:
 
     def _made(self, pool: PoolSettings) -> Fleet:
         match pool.fleet:
-            case DnsSettings():
-                return DnsFleet(_dns_terms(pool, pool.fleet), self._resolve(pool, pool.fleet), self._observer(pool))
-            case ProcessSettings():
+            case DnsOptions():
+                return DnsFleet(pool.name, pool.fleet, self._resolve(pool, pool.fleet), self._observer(pool))
+            case ProcessOptions():
                 return self._made_of_processes(pool, pool.fleet)
             case None:
-                return StaticFleet(
-                    FleetEndpoint(each.id, each.url, each.in_flight_max, device=each.device, zone=each.zone)
-                    for each in pool.endpoints
-                )
+                return StaticFleet(pool.endpoints)
 
-    def _made_of_processes(self, pool: PoolSettings, fleet: ProcessSettings) -> ProcessFleet:
+    def _made_of_processes(self, pool: PoolSettings, fleet: ProcessOptions) -> ProcessFleet:
         least, most = _bounds(pool, fleet)
-        terms, ray = self._process_terms(pool, fleet), _ray_terms(fleet)
-        make = ProcessFleet if ray is None else partial(RayFleet, ray=ray)
+        make = ProcessFleet if fleet.ray is None else partial(RayFleet, ray=fleet.ray)
         return make(
-            terms,
+            self._process_terms(pool, fleet),
             endpoints=fleet.endpoints,
             endpoints_min=least,
             endpoints_max=most,
@@ -146,15 +144,15 @@ class Fleets:
     def _change(self, fleet: Fleet, pool: PoolSettings) -> bool:
         """Whether the fleet that is there could take on the new settings."""
         match fleet, pool.fleet:
-            case DnsFleet(), DnsSettings() as settings:
-                fleet.change(_dns_terms(pool, settings), self._resolve(pool, settings))
-            case ProcessFleet(), ProcessSettings() as settings if _runs_in(fleet) == _ray_terms(settings):
-                least, most = _bounds(pool, settings)
+            case DnsFleet(), DnsOptions() as options:
+                fleet.change(options, self._resolve(pool, options))
+            case ProcessFleet(), ProcessOptions() as options if _runs_in(fleet) == options.ray:
+                least, most = _bounds(pool, options)
                 fleet.change(
-                    self._process_terms(pool, settings),
+                    self._process_terms(pool, options),
                     look=self._look(pool),
                     warm_up=self._warm_up(pool),
-                    endpoints=settings.endpoints if pool.scaling is None else None,
+                    endpoints=options.endpoints if pool.scaling is None else None,
                     endpoints_min=least,
                     endpoints_max=most,
                 )
@@ -162,7 +160,7 @@ class Fleets:
                 return False
         return True
 
-    def _resolve(self, pool: PoolSettings, fleet: DnsSettings) -> Resolve:
+    def _resolve(self, pool: PoolSettings, fleet: DnsOptions) -> Resolve:
         if fleet.port is not None and fleet.nameserver is None:
             return by_system(fleet.name, fleet.port)
         try:
@@ -180,23 +178,9 @@ class Fleets:
         self._retiring[task] = fleet
         task.add_done_callback(self._retiring.pop)
 
-    def _process_terms(self, pool: PoolSettings, fleet: ProcessSettings) -> ProcessTerms:
-        return ProcessTerms(
-            pool=pool.name,
-            model=pool.served_model,
-            in_flight_max=fleet.in_flight_max,
-            command=fleet.command,
-            environment=fleet.environment,
-            folder=None if fleet.folder is None else Path(fleet.folder),
-            logs=self._own_logs() if fleet.logs is None else Path(fleet.logs),
-            ports=fleet.ports,
-            device=fleet.device,
-            zone=fleet.zone,
-            start_s_max=fleet.start_ns_max / SECOND,
-            stop_s_max=fleet.stop_ns_max / SECOND,
-            restart_s=fleet.restart_ns / SECOND,
-            restart_s_max=fleet.restart_ns_max / SECOND,
-        )
+    def _process_terms(self, pool: PoolSettings, fleet: ProcessOptions) -> ProcessTerms:
+        logs = self._own_logs() if fleet.logs is None else Path(fleet.logs)
+        return ProcessTerms(pool=pool.name, model=pool.served_model, logs=logs, options=fleet)
 
     def _own_logs(self) -> Path:
         """A folder for logs that the configuration gives no place."""
@@ -257,27 +241,8 @@ class _Told:
         tell(logging.INFO, "fleet has recovered", pool=self._pool, what=what)
 
 
-def _runs_in(fleet: ProcessFleet) -> RayTerms | None:
+def _runs_in(fleet: ProcessFleet) -> RayOptions | None:
     return fleet.ray if isinstance(fleet, RayFleet) else None
-
-
-def _ray_terms(fleet: ProcessSettings) -> RayTerms | None:
-    ray = fleet.ray
-    if ray is None:
-        return None
-    return RayTerms(python=ray.python, address=ray.address, cpus=ray.cpus, gpus=ray.gpus, resources=ray.resources)
-
-
-def _dns_terms(pool: PoolSettings, fleet: DnsSettings) -> DnsTerms:
-    return DnsTerms(
-        pool=pool.name,
-        name=fleet.name,
-        in_flight_max=fleet.in_flight_max,
-        zone=fleet.zone,
-        every_s=fleet.every_ns / SECOND,
-        misses_max=fleet.misses_max,
-        empty_s_max=fleet.empty_ns_max / SECOND,
-    )
 
 
 def _failing(problem: str) -> Resolve:
@@ -287,7 +252,7 @@ def _failing(problem: str) -> Resolve:
     return resolve
 
 
-def _bounds(pool: PoolSettings, fleet: ProcessSettings) -> tuple[int, int]:
+def _bounds(pool: PoolSettings, fleet: ProcessOptions) -> tuple[int, int]:
     """How many endpoints there may be, at least and at most."""
     if pool.scaling is None:
         return fleet.endpoints, fleet.endpoints

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Mapping
 
-from headgate.config.settings import DatabaseSettings, LedgerSettings
 from headgate.core.queues.fair import WEIGHT
 from headgate.ledger.database import Database
+from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.ledger.reports.accounts import path_of
 from headgate.ledger.reports.reports import QUERY_S_MAX, PostgresReports, Terms
 from headgate.model.money import Period
@@ -13,13 +13,13 @@ from headgate.model.units import TenantId
 
 
 def open_reports(
-    database: DatabaseSettings, ledger: Callable[[], LedgerSettings | None], policy: Callable[[], Policy]
+    database: DatabaseOptions, ledger: Callable[[], LedgerOptions | None], policy: Callable[[], Policy]
 ) -> PostgresReports:
     """With connections of their own, so that a long question keeps nobody waiting."""
     return PostgresReports(Database(database.url, query_s_max=QUERY_S_MAX), lambda: terms_of(policy(), ledger()))
 
 
-def terms_of(policy: Policy, ledger: LedgerSettings | None) -> Terms:
+def terms_of(policy: Policy, ledger: LedgerOptions | None) -> Terms:
     shares_idle = ledger is not None and ledger.shares_idle
     return Terms(
         unit=policy.unit or "",

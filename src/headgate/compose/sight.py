@@ -26,7 +26,6 @@ from headgate.ports.observer import Observer
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.cell import CellFigures
 from headgate.telemetry.costs import Costs
-from headgate.telemetry.counts import Promised
 from headgate.telemetry.decisions import Decisions
 from headgate.telemetry.directory import DirectoryFigures
 from headgate.telemetry.engines import EngineSignals
@@ -79,7 +78,7 @@ class Sight:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.meters = Meters()
-        self.meters.promise(_promised(settings))
+        self.meters.promise({str(name): each for name, each in settings.objectives.items()})
         self._costs = Costs(self.meters)
         self.decisions = Decisions()
         self.kept = KeptRecords(settings, self.decisions)
@@ -170,7 +169,7 @@ class Sight:
 
     def change_to(self, settings: Settings) -> None:
         self._settings = settings
-        self.meters.promise(_promised(settings))
+        self.meters.promise({str(name): each for name, each in settings.objectives.items()})
         self._live.change_to(settings)
         self.kept.change_to(settings)
         self._traces.change_to(settings)
@@ -236,16 +235,3 @@ def _host(sources: Sources) -> HostSources:
         store=store,
         database_up=database_up,
     )
-
-
-def _promised(settings: Settings) -> dict[str, Promised]:
-    return {
-        name: Promised(
-            ttft_ppm=each.ttft_ppm,
-            duration_ns=each.duration_ns,
-            duration_ppm=each.duration_ppm,
-            served_ppm=each.served_ppm,
-            nano_usd_per_1k_tokens=each.cost_per_1k_tokens,
-        )
-        for name, each in settings.objectives.items()
-    }

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from headgate import __version__
 from headgate.compose.records import class_budgets
-from headgate.config.settings import Settings, TracingSettings
+from headgate.config.settings import Settings
 from headgate.ports.records import RequestRecord
 from headgate.telemetry.log import tell
 from headgate.telemetry.traces.figures import TraceFigures, together
 from headgate.telemetry.traces.known import Known
-from headgate.telemetry.traces.names import Names
+from headgate.telemetry.traces.options import Names, TracingOptions
 
 if TYPE_CHECKING:
     from headgate.telemetry.traces.tracer import Tracer
@@ -30,7 +30,7 @@ class LiveTraces:
     """A keeper of records. Made and run inside an event loop. Raises `OSError` where a part of it is missing."""
 
     def __init__(self, settings: Settings) -> None:
-        self._tracing: TracingSettings | None = settings.tracing
+        self._tracing: TracingOptions | None = settings.tracing
         self._tracer = None if settings.tracing is None else _tracer(settings, settings.tracing)
         self._leaving: list[Tracer] = []
         self._gone = together(())
@@ -80,16 +80,13 @@ class LiveTraces:
         return together((self._gone, *(each.figures() for each in self._leaving), self._tracer.figures()))
 
 
-def _tracer(settings: Settings, tracing: TracingSettings) -> "Tracer":
+def _tracer(settings: Settings, tracing: TracingOptions) -> "Tracer":
     try:
         from headgate.telemetry.traces.tracer import Tracer
     except ImportError as error:
         raise OSError(0, f"tracing: {error}; install headgate[tracing]") from error
     return Tracer(
-        tracing.endpoint,
-        headers=tracing.headers,
-        slowest_ppm=tracing.slowest_ppm,
-        kept_per_second_max=tracing.kept_per_second_max,
+        tracing,
         known=_known(settings, Names(tracing.names)),
         version=__version__,
         instance=f"{socket.gethostname()}:{os.getpid()}",

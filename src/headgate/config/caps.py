@@ -6,7 +6,8 @@ Each cap that a class leaves out is that of the class it starts from. `unlimited
 from typing import TypeVar
 
 from headgate.config.problems import Place, Report
-from headgate.config.schema import UNLIMITED, CapsSection
+from headgate.config.schema import CapsSection
+from headgate.config.setting_types import UNLIMITED
 from headgate.config.shape import suggestion
 from headgate.model.caps import Caps, ImageDetail, ReasoningEffort
 

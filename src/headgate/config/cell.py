@@ -13,11 +13,13 @@ from typing import Final
 from urllib.parse import parse_qsl, quote
 
 from headgate.config import quantities
+from headgate.config.fill import fill, given
 from headgate.config.fleets import PROCESSES, RAY
 from headgate.config.problems import Report
 from headgate.config.references import A_NAME, is_name
 from headgate.config.schema import CellSection, File
-from headgate.config.settings import Address, CellSettings, Settings
+from headgate.config.settings import Address, Settings
+from headgate.hosts.cell.options import CellOptions
 
 SCHEMES: Final = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 PORT: Final = 6379
@@ -33,7 +35,7 @@ _CREDENTIALS: Final = re.compile(r"[^\s/?#@:\[\]]*:[^\s/?#@:\[\]]+")
 _STORE: Final = ("cell", "store")
 
 
-def cell_settings(file: File, report: Report) -> CellSettings | None:
+def cell_options(file: File, report: Report) -> CellOptions | None:
     cell = file.cell
     if cell is None:
         return None
@@ -46,14 +48,8 @@ def cell_settings(file: File, report: Report) -> CellSettings | None:
     if cell.members == 1:
         warning = "is 1, so each gateway that starts while the store is away takes everything there is for itself"
         report.warn(("cell", "members"), f"{warning}; say how many gateways the cell has")
-    return CellSettings(
-        store="" if store is None else store.url,
-        store_shown="" if store is None else store.shown,
-        name=cell.name,
-        member=cell.member,
-        members=cell.members,
-        gateways_schedule=cell.gateways_schedule,
-    )
+    addresses = {"store": "" if store is None else store.url, "store_shown": "" if store is None else store.shown}
+    return fill(CellOptions, given(cell) | addresses)
 
 
 def member_name(settings: Settings, host: str, *, worker: int | None = None, serves: bool = True) -> str:

@@ -9,12 +9,13 @@ for whoever connects, and without the password, for everybody else.
 from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
+from headgate.config.fill import fill, given
 from headgate.config.problems import Report
 from headgate.config.references import A_NAME, is_name
 from headgate.config.schema import File
-from headgate.config.settings import AdminKey, DatabaseSettings
+from headgate.config.settings import AdminKey
 from headgate.config.shape import suggestion
-from headgate.model.units import Duration
+from headgate.ledger.options import DatabaseOptions
 from headgate.wire.keys import parse_digest
 
 SCHEMES: Final = ("postgresql", "postgres")
@@ -26,11 +27,11 @@ _OPTIONS: Final = ("sslmode", "sslrootcert", "sslcert", "sslkey")
 _MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
 
 
-def database_settings(file: File, report: Report) -> DatabaseSettings | None:
+def database_options(file: File, report: Report) -> DatabaseOptions | None:
     if file.database is None:
         return None
     shown = _shown(file.database.url, report)
-    return DatabaseSettings(file.database.url, shown, Duration(file.database.poll))
+    return fill(DatabaseOptions, given(file.database) | {"url_shown": shown})
 
 
 def admin_keys(file: File, report: Report) -> tuple[AdminKey, ...]:

@@ -5,18 +5,12 @@ from dataclasses import asdict
 from decimal import Decimal
 
 from headgate.config.quantities import address_text, day_text, duration_text, fine_text, size_text, usd_text
-from headgate.config.schema import UNLIMITED
-from headgate.config.settings import (
-    CellSettings,
-    DnsSettings,
-    LedgerSettings,
-    Objectives,
-    PoolSettings,
-    ProcessSettings,
-    RecordsSettings,
-    Settings,
-    TracingSettings,
-)
+from headgate.config.setting_types import UNLIMITED
+from headgate.config.settings import PoolSettings, Settings
+from headgate.fleets.dns.options import DnsOptions
+from headgate.fleets.processes.options import ProcessOptions
+from headgate.hosts.cell.options import CellOptions
+from headgate.ledger.options import LedgerOptions
 from headgate.model.caps import Caps
 from headgate.model.limits import Limits
 from headgate.model.money import Budget, Price
@@ -24,6 +18,9 @@ from headgate.model.policy import Model, Pool, Promise, ServiceClass
 from headgate.model.speed import EngineSpeed
 from headgate.model.stage import Stage
 from headgate.model.units import Duration
+from headgate.telemetry.options import Objectives
+from headgate.telemetry.records.options import RecordsOptions
+from headgate.telemetry.traces.options import TracingOptions
 
 _RULES = ("retry", "health", "headroom", "admission", "routing", "shedding", "ladder")
 """The parts of the policy that hold for all alike."""
@@ -117,37 +114,37 @@ def as_data(settings: Settings) -> dict[str, object]:
     }
 
 
-def _cell(cell: CellSettings) -> str:
+def _cell(cell: CellOptions) -> str:
     who = f"{cell.members:,} gateway{'' if cell.members == 1 else 's'}"
     named = f"as {cell.member}" if cell.member else "called after its host and port"
     by = "one of them schedules" if cell.gateways_schedule else "`headgate scheduler` schedules, so keep one running"
     return f"cell {cell.name}: {who} share one queue through {cell.store_shown}, this one {named}; {by}"
 
 
-def _cell_data(cell: CellSettings) -> dict[str, object]:
+def _cell_data(cell: CellOptions) -> dict[str, object]:
     """The address of the store only as everybody may see it."""
     told = asdict(cell)
     told["store"] = told.pop("store_shown")
     return told
 
 
-def _tracing(tracing: TracingSettings) -> str:
+def _tracing(tracing: TracingOptions) -> str:
     kept = f"{_percent(tracing.sample_ppm)} of all, {_percent(tracing.slowest_ppm)} slowest of each class"
     bound = f"{tracing.kept_per_second_max:,} a second at most"
     return f"traces go to {_host(tracing)}: refusals, errors, {kept}, {bound}, named by {tracing.names}"
 
 
-def _tracing_data(tracing: TracingSettings) -> dict[str, object]:
+def _tracing_data(tracing: TracingOptions) -> dict[str, object]:
     """Headers by name; they and what stands after the host may be secrets."""
     return {**asdict(tracing), "endpoint": _host(tracing), "headers": sorted(tracing.headers)}
 
 
-def _host(tracing: TracingSettings) -> str:
+def _host(tracing: TracingOptions) -> str:
     scheme, _, rest = tracing.endpoint.partition("://")
     return f"{scheme}://{rest.partition('/')[0]}"
 
 
-def _records(records: RecordsSettings) -> str:
+def _records(records: RecordsOptions) -> str:
     kept = f"{duration_text(records.retention_ns)} or {size_text(records.bytes_max)}"
     return f"what became of requests is kept in {records.folder} for {kept}, whichever is less"
 
@@ -177,9 +174,9 @@ def _percent(ppm: int) -> str:
 def _fleet(pool: PoolSettings) -> dict[str, object]:
     """Where the endpoints come from. Variables of engines are named; their values may be secrets."""
     match pool.fleet:
-        case DnsSettings():
+        case DnsOptions():
             return {"kind": "dns", **asdict(pool.fleet)}
-        case ProcessSettings():
+        case ProcessOptions():
             kind = "processes" if pool.fleet.ray is None else "ray"
             return {"kind": kind, **asdict(pool.fleet), "environment": sorted(pool.fleet.environment)}
         case None:
@@ -196,10 +193,10 @@ def _pool(pool: PoolSettings) -> str:
 
 def _endpoints(pool: PoolSettings) -> str:
     match pool.fleet:
-        case DnsSettings(name, port):
+        case DnsOptions(name=name, port=port):
             what = f"services of {name}" if port is None else f"addresses of {name} at port {port}"
             return f"the {what} as endpoints of {pool.engine}, {pool.fleet.in_flight_max} in flight on each at most"
-        case ProcessSettings():
+        case ProcessOptions():
             each = f"{pool.fleet.in_flight_max} in flight on each at most"
             number = f"{pool.fleet.endpoints:,} process{'' if pool.fleet.endpoints == 1 else 'es'}"
             where = "here" if pool.fleet.ray is None else f"in the Ray cluster at {pool.fleet.ray.address}"
@@ -292,7 +289,7 @@ def _price(each: Price) -> str:
     return f"${usd_text(each.hour)} an hour of each endpoint ({each.kind}){since}"
 
 
-def _ledger(ledger: LedgerSettings, unit: str | None) -> str:
+def _ledger(ledger: LedgerOptions, unit: str | None) -> str:
     kept = f", with metadata {_names(ledger.metadata)}" if ledger.metadata else ""
     units = f", units by {unit}" if unit else ""
     idle = "shared among its tenants" if ledger.shares_idle else "the platform's"

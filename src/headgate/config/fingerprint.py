@@ -16,16 +16,13 @@ from dataclasses import replace
 
 import msgspec
 
-from headgate.config.settings import (
-    CellSettings,
-    DatabaseSettings,
-    DnsSettings,
-    NoticeSettings,
-    PoolSettings,
-    ProcessSettings,
-    Settings,
-    TracingSettings,
-)
+from headgate.config.settings import PoolSettings, Settings
+from headgate.control.options import NotificationOptions
+from headgate.fleets.dns.options import DnsOptions
+from headgate.fleets.processes.options import ProcessOptions
+from headgate.hosts.cell.options import CellOptions
+from headgate.ledger.options import DatabaseOptions
+from headgate.telemetry.traces.options import TracingOptions
 from headgate.wire.keys import format_digest
 
 _STRETCH = 100_000
@@ -63,26 +60,26 @@ def _key(settings: Settings) -> bytes:
 
 def _variables(pool: PoolSettings) -> Mapping[str, str]:
     """What its engines get in their environment, which may hold keys."""
-    return pool.fleet.environment if isinstance(pool.fleet, ProcessSettings) else {}
+    return pool.fleet.environment if isinstance(pool.fleet, ProcessOptions) else {}
 
 
-def _without_variables(pool: PoolSettings) -> DnsSettings | ProcessSettings | None:
-    return replace(pool.fleet, environment={}) if isinstance(pool.fleet, ProcessSettings) else pool.fleet
+def _without_variables(pool: PoolSettings) -> DnsOptions | ProcessOptions | None:
+    return replace(pool.fleet, environment={}) if isinstance(pool.fleet, ProcessOptions) else pool.fleet
 
 
-def _store_with_secret(cell: CellSettings | None) -> str | None:
+def _store_with_secret(cell: CellOptions | None) -> str | None:
     return None if cell is None or cell.store == cell.store_shown else cell.store
 
 
-def _database_with_secret(database: DatabaseSettings | None) -> str | None:
+def _database_with_secret(database: DatabaseOptions | None) -> str | None:
     return None if database is None or database.url == database.url_shown else database.url
 
 
-def _webhook_with_secret(notices: NoticeSettings | None) -> str | None:
+def _webhook_with_secret(notices: NotificationOptions | None) -> str | None:
     return None if notices is None or notices.webhook == notices.webhook_shown else notices.webhook
 
 
-def _collector_with_secret(tracing: TracingSettings | None) -> tuple[str, Mapping[str, str]] | None:
+def _collector_with_secret(tracing: TracingOptions | None) -> tuple[str, Mapping[str, str]] | None:
     """Where spans go, with what goes along: the headers, and what stands after the host, may be secrets."""
     return None if tracing is None else (tracing.endpoint, tracing.headers)
 

@@ -8,21 +8,25 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import Final
 
+from headgate.config.fill import fill, given
 from headgate.config.problems import Place, Report
 from headgate.config.schema import FleetSection, PoolSection, ScalingSection
-from headgate.config.settings import Address, DnsSettings, ProcessSettings, RaySettings
 from headgate.config.shape import suggestion
+from headgate.fleets.dns.options import DnsOptions
+from headgate.fleets.processes.options import ProcessOptions
+from headgate.fleets.ray.options import RayOptions
 from headgate.model.policy import ServiceClass
 from headgate.model.scaling import KnownEvent, ScalingRules
-from headgate.model.units import MINUTE, SECOND, Duration, Instant, seconds
+from headgate.model.units import Duration, Instant, seconds
 from headgate.ports.fleet import PLACEHOLDERS
 
 STATIC: Final = "static"
 DNS: Final = "dns"
 PROCESSES: Final = "processes"
 RAY: Final = "ray"
+_CLUSTER: Final = frozenset({"python", "address", "cpus", "gpus", "resources"})
 KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         STATIC: frozenset(),
@@ -33,24 +37,11 @@ KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
         ),
         RAY: frozenset(
             {"command", "environment", "logs", "endpoints", "start_max", "stop_max", "restart", "restart_max", "zone"}
-            | {"python", "address", "cpus", "gpus", "resources"}
+            | _CLUSTER
         ),
     }
 )
 """Which settings belong to which kind."""
-
-# What is left out.
-EVERY: Final = Duration(5 * SECOND)
-MISSES_MAX: Final = 3
-EMPTY_AFTER: Final = Duration(1 * MINUTE)
-PORTS: Final = (20_000, 29_999)
-START_MAX: Final = Duration(10 * MINUTE)
-STOP_MAX: Final = Duration(10 * SECOND)
-RESTART: Final = Duration(1 * SECOND)
-RESTART_MAX: Final = Duration(1 * MINUTE)
-ADDRESS: Final = "auto"
-CPUS: Final = 1.0
-GPUS: Final = 0.0
 
 _MICRODOLLARS: Final = 1_000_000
 _DNS_NAME: Final = re.compile(
@@ -60,10 +51,8 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WORD_IN_BRACES: Final = re.compile(r"\{([a-z_]+)\}")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
-_T = TypeVar("_T")
 
-
-def fleet_settings(pool: str, section: PoolSection, report: Report) -> DnsSettings | ProcessSettings | None:
+def fleet_options(pool: str, section: PoolSection, report: Report) -> DnsOptions | ProcessOptions | None:
     """None for a fleet that is listed, and where the kind is not known."""
     fleet, place = section.fleet, ("pools", pool, "fleet")
     if fleet.kind not in KINDS:
@@ -98,7 +87,7 @@ def _check_belongs(fleet: FleetSection, place: Place, report: Report) -> None:
         report.problem((*place, setting), f"belongs to kind {kinds}, and the kind here is {fleet.kind}; remove it")
 
 
-def _dns(fleet: FleetSection, in_flight_max: int, place: Place, report: Report) -> DnsSettings:
+def _dns(fleet: FleetSection, in_flight_max: int, place: Place, report: Report) -> DnsOptions:
     if fleet.name is None:
         report.problem(
             (*place, "name"), "missing; write the name to resolve, such as engines.default.svc.cluster.local"
@@ -110,59 +99,44 @@ def _dns(fleet: FleetSection, in_flight_max: int, place: Place, report: Report) 
         report.problem((*place, "port"), wrong)
     elif fleet.port is not None and fleet.name.startswith("_"):
         report.problem((*place, "port"), "a service brings its ports; remove this, or name the host alone")
-    return DnsSettings(
-        name=fleet.name or "",
-        port=fleet.port,
-        nameserver=None if fleet.nameserver is None else Address(*fleet.nameserver),
-        in_flight_max=in_flight_max,
-        every_ns=Duration(_or(fleet.every, EVERY)),
-        misses_max=_or(fleet.misses_max, MISSES_MAX),
-        empty_ns_max=Duration(_or(fleet.empty_after, EMPTY_AFTER)),
-        zone=fleet.zone or "",
-    )
+    settings = _of_kind(fleet) | {"name": fleet.name or "", "in_flight_max": in_flight_max}
+    if (empty_after := settings.pop("empty_after", None)) is not None:
+        settings["empty_max"] = empty_after
+    return fill(DnsOptions, settings)
 
 
 def _processes(
     fleet: FleetSection, scaling: ScalingSection | None, in_flight_max: int, place: Place, report: Report
-) -> ProcessSettings:
+) -> ProcessOptions:
     environment = fleet.environment or {}
     for name in environment:
         if not _VARIABLE.fullmatch(name):
             report.problem((*place, "environment", name), "is no name of a variable; use letters, digits and _")
-    restart, restart_max = _or(fleet.restart, RESTART), _or(fleet.restart_max, RESTART_MAX)
-    if restart_max < restart:
+    settings = {name: value for name, value in _of_kind(fleet).items() if name not in _CLUSTER}
+    settings |= {
+        "command": _command(fleet, environment, place, report),
+        "in_flight_max": in_flight_max,
+        "endpoints": _endpoints(fleet, scaling, place, report),
+        "ray": _ray(fleet, place, report) if fleet.kind == RAY else None,
+    }
+    options = fill(ProcessOptions, settings)
+    if options.restart_ns_max < options.restart_ns:
         report.problem((*place, "restart_max"), "is less than restart, from which the pauses grow; raise it")
-    ports = _or(fleet.ports, PORTS)
-    if not 1_024 <= ports[0] <= ports[1] <= 65_535:
+    if not 1_024 <= options.ports[0] <= options.ports[1] <= 65_535:
         report.problem((*place, "ports"), "are no ports that a program may take; stay between 1024 and 65535")
-    return ProcessSettings(
-        command=_command(fleet, environment, place, report),
-        environment=environment,
-        folder=fleet.folder,
-        logs=fleet.logs,
-        ports=ports,
-        in_flight_max=in_flight_max,
-        endpoints=_endpoints(fleet, scaling, place, report),
-        start_ns_max=Duration(_or(fleet.start_max, START_MAX)),
-        stop_ns_max=Duration(_or(fleet.stop_max, STOP_MAX)),
-        restart_ns=Duration(restart),
-        restart_ns_max=Duration(restart_max),
-        device=fleet.device or "",
-        zone=fleet.zone or "",
-        ray=_ray(fleet, place, report) if fleet.kind == RAY else None,
-    )
+    return options
 
 
-def _ray(fleet: FleetSection, place: Place, report: Report) -> RaySettings:
+def _ray(fleet: FleetSection, place: Place, report: Report) -> RayOptions:
     if fleet.python is None:
         report.problem((*place, "python"), "missing; name an interpreter that has the cluster's version of Ray")
-    return RaySettings(
-        python=fleet.python or "",
-        address=_or(fleet.address, ADDRESS),
-        cpus=_or(fleet.cpus, CPUS),
-        gpus=_or(fleet.gpus, GPUS),
-        resources=fleet.resources or {},
-    )
+    cluster = {name: value for name, value in _of_kind(fleet).items() if name in _CLUSTER}
+    return fill(RayOptions, cluster | {"python": fleet.python or ""})
+
+
+def _of_kind(fleet: FleetSection) -> dict[str, object]:
+    """The settings that were given and belong to the fleet's kind."""
+    return {name: value for name, value in given(fleet).items() if name in KINDS[fleet.kind]}
 
 
 def _command(fleet: FleetSection, environment: Mapping[str, str], place: Place, report: Report) -> tuple[str, ...]:
@@ -192,7 +166,7 @@ def _endpoints(fleet: FleetSection, scaling: ScalingSection | None, place: Place
     if scaling is None:
         if fleet.endpoints == 0:
             report.problem((*place, "endpoints"), "must be at least 1 where no scaling starts others; raise it")
-        return _or(fleet.endpoints, 1)
+        return 1 if fleet.endpoints is None else fleet.endpoints
     least, most = scaling.endpoints_min, scaling.endpoints_max
     if fleet.endpoints is None:
         return min(max(least, scaling.warm_min), most)
@@ -302,7 +276,3 @@ def _calendar(scaling: ScalingSection, place: Place, report: Report) -> tuple[Kn
 
 def _microdollars(dollars: float) -> int:
     return round(dollars * _MICRODOLLARS)
-
-
-def _or(given: _T | None, usual: _T) -> _T:
-    return usual if given is None else given

@@ -14,8 +14,9 @@ from urllib.parse import urlsplit
 
 from headgate.config.problems import Report
 from headgate.config.schema import File, LedgerSection
-from headgate.config.settings import LedgerSettings, NoticeSettings
 from headgate.config.shape import suggestion
+from headgate.control.options import NotificationOptions
+from headgate.ledger.options import LedgerOptions
 
 METADATA_MAX: Final = 16
 """So many keys a request may have."""
@@ -25,7 +26,7 @@ _IDLE: Final = ("platform", "shared")
 _WEBHOOK: Final = ("notices", "webhook")
 
 
-def ledger_settings(file: File, report: Report) -> LedgerSettings | None:
+def ledger_options(file: File, report: Report) -> LedgerOptions | None:
     ledger = file.ledger
     if ledger is None:
         return None
@@ -38,7 +39,7 @@ def ledger_settings(file: File, report: Report) -> LedgerSettings | None:
         hint = suggestion(ledger.idle, _IDLE, quiet=f"; there is {', '.join(_IDLE)}")
         report.problem(("ledger", "idle"), f'nobody is called "{ledger.idle}" here{hint}')
     _check_metadata(ledger, report)
-    return LedgerSettings(
+    return LedgerOptions(
         spool=ledger.spool,
         spool_bytes_max=ledger.spool_max,
         retention_days=ledger.retention,
@@ -65,12 +66,12 @@ def _check_metadata(ledger: LedgerSection, report: Report) -> None:
         report.problem(("ledger", "unit"), f'"{ledger.unit}" is not among the metadata that is kept{hint}')
 
 
-def notice_settings(file: File, report: Report) -> NoticeSettings | None:
+def notification_options(file: File, report: Report) -> NotificationOptions | None:
     if file.notices is None:
         return None
     if file.database is None and not _has_budgets(file):
         report.warn(("notices",), "nothing is ever told, since there is no budget; add budgets to tenants or classes")
-    return NoticeSettings(file.notices.webhook, _shown(file.notices.webhook, report))
+    return NotificationOptions(file.notices.webhook, _shown(file.notices.webhook, report))
 
 
 def _has_budgets(file: File) -> bool:

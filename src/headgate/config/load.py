@@ -12,13 +12,13 @@ from pathlib import Path
 
 from headgate.config import document, shape
 from headgate.config.accounts import tenants
-from headgate.config.cell import cell_settings
+from headgate.config.cell import cell_options
 from headgate.config.classes import service_classes
-from headgate.config.database import admin_keys, database_settings
+from headgate.config.database import admin_keys, database_options
 from headgate.config.error_docs import error_docs
 from headgate.config.fingerprint import fingerprint
 from headgate.config.fleets import check_starts
-from headgate.config.ledger import ledger_settings, notice_settings, unit
+from headgate.config.ledger import ledger_options, notification_options, unit
 from headgate.config.limits import limits
 from headgate.config.models import check_models, models
 from headgate.config.money import check_money
@@ -36,7 +36,7 @@ from headgate.config.rules import (
 )
 from headgate.config.schema import File
 from headgate.config.settings import Address, Settings
-from headgate.config.sight import objectives, records_settings, stage_budgets, tracing_settings
+from headgate.config.sight import objectives, records_options, stage_budgets, tracing_options
 from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import callers
 from headgate.model.policy import Policy, ServiceClass
@@ -133,13 +133,13 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
         error_docs=error_docs(file, report),
         quote_engine_errors=file.quote_engine_errors,
         zone=file.zone or "",
-        cell=cell_settings(file, report),
-        database=database_settings(file, report),
+        cell=cell_options(file, report),
+        database=database_options(file, report),
         admin_keys=admin_keys(file, report),
-        ledger=ledger_settings(file, report),
-        notices=notice_settings(file, report),
-        tracing=tracing_settings(file, report),
-        records=records_settings(file, report),
+        ledger=ledger_options(file, report),
+        notices=notification_options(file, report),
+        tracing=tracing_options(file, report),
+        records=records_options(file, report),
         stage_budgets=stage_budgets(file, classes, report),
         objectives=objectives(file, classes, report),
         hash="",

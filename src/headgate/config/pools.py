@@ -7,13 +7,14 @@ from typing import Protocol
 from urllib.parse import SplitResult, urlsplit
 
 from headgate.config.batching import batch_rules
-from headgate.config.fleets import STATIC, cold_start_ns, fleet_settings, hold_max, scaling_rules
+from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, hold_max, scaling_rules
 from headgate.config.money import prices
 from headgate.config.problems import Place, Report
 from headgate.config.schema import EndpointSection, File, PoolSection
-from headgate.config.settings import EndpointSettings, PoolSettings
+from headgate.config.settings import PoolSettings
 from headgate.config.shape import suggestion
 from headgate.config.speeds import SpeedFigures, engine_speed
+from headgate.fleets.options import EndpointOptions
 from headgate.model.policy import Pool
 from headgate.model.units import Duration, EndpointId, PoolName
 
@@ -96,7 +97,7 @@ class _Pools:
             api_key=section.api_key,
             passes_priority=section.passes_priority,
             gpu_metrics_port=section.gpu_metrics_port,
-            fleet=fleet_settings(name, section, self.report),
+            fleet=fleet_options(name, section, self.report),
             scaling=scaling_rules(name, section, self.report),
             batching=batch_rules(name, section, self.report),
         )
@@ -112,12 +113,12 @@ class _Pools:
             self.report.problem(("pools", name, "served_model"), problem)
         return section.served_model or (models[0] if models else name)
 
-    def _endpoints(self, pool: str, section: PoolSection) -> tuple[EndpointSettings, ...]:
+    def _endpoints(self, pool: str, section: PoolSection) -> tuple[EndpointOptions, ...]:
         place = ("pools", pool, "endpoints")
         if not section.endpoints and section.fleet.kind == STATIC:
             wrong = "names no endpoint; list the address of at least one engine, or say in fleet where they come from"
             self.report.problem(place, wrong)
-        found: dict[EndpointId, EndpointSettings] = {}
+        found: dict[EndpointId, EndpointOptions] = {}
         for number, each in enumerate(section.endpoints):
             endpoint = self._endpoint(pool, section, each, (*place, number))
             if endpoint is None:
@@ -130,7 +131,7 @@ class _Pools:
 
     def _endpoint(
         self, pool: str, section: PoolSection, endpoint: EndpointSection, place: Place
-    ) -> EndpointSettings | None:
+    ) -> EndpointOptions | None:
         if self.report.is_wrong((*place, "url")):
             return None
         try:
@@ -146,7 +147,7 @@ class _Pools:
         identity = EndpointId(f"{pool}/{endpoint.name or _host_and_port(url)}")
         if not self._take(url, identity, place):
             return None
-        return EndpointSettings(
+        return EndpointOptions(
             identity,
             f"{url.scheme}://{url.netloc}",
             self._in_flight_max(pool, section, endpoint),

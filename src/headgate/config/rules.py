@@ -5,7 +5,6 @@ Sections of the file that hold for all classes, tenants and pools alike, each as
 
 from headgate.config.problems import Report
 from headgate.config.schema import (
-    THOUSANDTHS,
     AdmissionSection,
     HeadroomSection,
     HealthSection,
@@ -14,6 +13,7 @@ from headgate.config.schema import (
     RoutingSection,
     SheddingSection,
 )
+from headgate.config.setting_types import THOUSANDTHS
 from headgate.model.policy import (
     AdmissionRules,
     HeadroomRules,

@@ -12,90 +12,62 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from headgate.config.setting_types import (
+    LEVELS,
+    THOUSANDTHS,
+    UNLIMITED,
+    AddressText,
+    AdminKey,
+    BudgetUsd,
+    Bytes,
+    Collector,
+    Count,
+    CountCap,
+    DatabaseUrl,
+    Day,
+    Days,
+    Dollars,
+    EngineName,
+    Fine,
+    FineStep,
+    Lasting,
+    LastingOrNone,
+    Moment,
+    Objective,
+    Part,
+    Percent,
+    Permissions,
+    PortRange,
+    Positive,
+    PositiveCap,
+    RecordsFolder,
+    Remembered,
+    Secret,
+    Spool,
+    SpoolBytes,
+    StoreUrl,
+    Url,
+    Usd,
+    Webhook,
+)
+from headgate.edge.options import EdgeLimits
+from headgate.hosts.cell.options import CellOptions
+from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.policy import AdmissionRules, BatchRules, HeadroomRules, LadderRules, RoutingRules, SheddingRules
 from headgate.model.scaling import ScalingRules
-from headgate.model.units import MILLISECOND, MINUTE, SECOND
+from headgate.model.units import MINUTE, SECOND
+from headgate.telemetry.records.options import RecordsOptions
+from headgate.telemetry.traces.options import TracingOptions
 
-KIB = 1024
-MIB = 1024 * KIB
-LEVELS = 6
-"""How many levels the ladder has above the one at which nothing is given up."""
-UNLIMITED = "unlimited"
-"""How the file lifts a cap. An empty value means one that is left out, and `none` is a reasoning effort."""
-THOUSANDTHS = 10
-"""To the percent; the core has pressure in them."""
-
+# Their defaults are the defaults of the settings.
 _HEADROOM, _ROUTING, _SHEDDING, _LADDER = HeadroomRules(), RoutingRules(), SheddingRules(), LadderRules()
 _SCALING = ScalingRules()
 _BATCHING = BatchRules()
-
-AddressText = Annotated[tuple[str, int], Meta(extra={"reads": "address"})]
-Lasting = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
-LastingOrNone = Annotated[int, Meta(ge=0, extra={"reads": "duration"})]
-Fine = Annotated[int, Meta(ge=0, extra={"reads": "fine"})]
-FineStep = Annotated[int, Meta(ge=1_000_000, extra={"reads": "fine"})]
-Bytes = Annotated[int, Meta(ge=1024, extra={"reads": "size"})]
-SpoolBytes = Annotated[int, Meta(ge=16 * MIB, extra={"reads": "size"})]
-"""A few files of the spool, of which the oldest goes when it is full."""
-Positive = Annotated[int, Meta(ge=1)]
-Count = Annotated[int, Meta(ge=0)]
-Percent = Annotated[int, Meta(ge=0, le=100)]
-Objective = Annotated[float, Meta(ge=50.0, le=99.999)]
-"""How many of a hundred must keep a target."""
-Part = Annotated[int, Meta(ge=1, le=1_000)]
-"""In percent, where more than the whole may be meant."""
-Remembered = Annotated[int, Meta(ge=10, le=100_000)]
-PositiveCap = Positive | Literal["unlimited"]
-CountCap = Count | Literal["unlimited"]
-Secret = Annotated[str, Meta(extra={"secret": True})]
-"""Never shown, not even in a message about it."""
-PortRange = Annotated[tuple[int, int], Meta(extra={"reads": "range"})]
-Dollars = Annotated[float, Meta(ge=0.0)]
-Usd = Annotated[int, Meta(ge=0, le=10**18, extra={"reads": "usd"})]
-"""Written in dollars; billionths of one here."""
-Days = Annotated[int, Meta(ge=1, le=36_500, extra={"reads": "days"})]
-Day = Annotated[int, Meta(ge=0, extra={"reads": "day"})]
-Moment = Annotated[int, Meta(extra={"reads": "moment", "next": "write a moment such as 2026-11-27T08:00:00+01:00"})]
-
-# What must be there says in `next` what to write where it is missing.
-EngineName = Annotated[str, Meta(extra={"next": "name the engine that its endpoints run, such as vllm or llamacpp"})]
-Url = Annotated[str, Meta(extra={"next": "write where the engine listens, such as http://127.0.0.1:8081"})]
-StoreUrl = Annotated[
-    str, Meta(extra={"secret": True, "next": "write where the cell's Redis or Valkey is, such as redis://cache:6379"})
-]
-DatabaseUrl = Annotated[
-    str, Meta(extra={"secret": True, "next": "write where the database is, such as postgresql://headgate@db/headgate"})
-]
-Webhook = Annotated[
-    str,
-    Meta(extra={"secret": True, "next": "write where notices are posted, such as https://hooks.example.com/budgets"}),
-]
-Spool = Annotated[
-    str,
-    Meta(
-        extra={
-            "next": "name a folder that outlives the process, such as /var/lib/headgate/spool; "
-            "rows wait there while the database is away"
-        }
-    ),
-]
-Collector = Annotated[
-    str,
-    Meta(extra={"next": "write where an OpenTelemetry collector takes traces by HTTP, such as http://collector:4318"}),
-]
-RecordsFolder = Annotated[
-    str, Meta(extra={"next": "name a folder that outlives the process, such as /var/lib/headgate/records"})
-]
-BudgetUsd = Annotated[
-    int,
-    Meta(
-        ge=1, le=10**18, extra={"reads": "usd", "next": "say how many dollars may be spent in the period, such as 100"}
-    ),
-]
-AdminKey = Annotated[
-    str, Meta(extra={"secret": True, "next": "write what `headgate keys hash` makes of the operator's key"})
-]
-Permissions = Annotated[list[str], Meta(extra={"next": "list what its holder may do: read, keys, operate"})]
+_EDGE = EdgeLimits()
+_CELL, _DATABASE, _LEDGER = CellOptions("", ""), DatabaseOptions("", ""), LedgerOptions("")
+_TRACING, _RECORDS = TracingOptions(""), RecordsOptions("")
+_PPM = 10_000
+"""Parts per million in a percent."""
 
 
 class Section(Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,16 +75,16 @@ class Section(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LimitsSection(Section, frozen=True):
-    body_bytes_max: Bytes = 32 * MIB
-    bodies_bytes_max: Bytes = 1024 * MIB
-    requests_open_max: Positive = 20_000
-    connections_open_max: Positive = 25_000
-    head_bytes_max: Bytes = 64 * KIB
-    headers_max: Positive = 100
-    head_max: Lasting = 10 * SECOND
-    receive_max: Lasting = 60 * SECOND
-    idle_max: Lasting = 75 * SECOND
-    client_stall_max: Lasting = 30 * SECOND
+    body_bytes_max: Bytes = _EDGE.body_bytes_max
+    bodies_bytes_max: Bytes = _EDGE.bodies_bytes_max
+    requests_open_max: Positive = _EDGE.requests_open_max
+    connections_open_max: Positive = _EDGE.connections_open_max
+    head_bytes_max: Bytes = _EDGE.head_bytes_max
+    headers_max: Positive = _EDGE.headers_max
+    head_max: Lasting = _EDGE.head_ns_max
+    receive_max: Lasting = _EDGE.receive_ns_max
+    idle_max: Lasting = _EDGE.idle_ns_max
+    client_stall_max: Lasting = _EDGE.client_stall_ns_max
 
 
 class EndpointSection(Section, frozen=True):
@@ -420,25 +392,25 @@ class LadderSection(Section, frozen=True):
 
 class CellSection(Section, frozen=True):
     store: StoreUrl
-    name: str = "headgate"
-    member: str | None = None
-    members: Positive = 1
-    gateways_schedule: bool = True
+    name: str = _CELL.name
+    member: str | None = _CELL.member
+    members: Positive = _CELL.members
+    gateways_schedule: bool = _CELL.gateways_schedule
 
 
 class DatabaseSection(Section, frozen=True):
     SHORT: ClassVar[str | None] = "url"
 
     url: DatabaseUrl
-    poll: Lasting = 5 * SECOND
+    poll: Lasting = _DATABASE.poll_ns
 
 
 class LedgerSection(Section, frozen=True):
     SHORT: ClassVar[str | None] = "spool"
 
     spool: Spool
-    spool_max: SpoolBytes = 1024 * MIB
-    retention: Days = 90
+    spool_max: SpoolBytes = _LEDGER.spool_bytes_max
+    retention: Days = _LEDGER.retention_days
     metadata: list[str] = []
     unit: str | None = None
     idle: str = "platform"
@@ -458,16 +430,16 @@ class AdminKeySection(Section, frozen=True):
 class TracingSection(Section, frozen=True):
     endpoint: Collector
     headers: dict[str, Secret] = {}
-    sample_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = 10.0
-    slowest_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = 1.0
-    kept_per_second_max: Positive = 200
-    names: str = "gen_ai"
+    sample_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = _TRACING.sample_ppm / _PPM
+    slowest_percent: Annotated[float, Meta(ge=0.0, le=100.0)] = _TRACING.slowest_ppm / _PPM
+    kept_per_second_max: Positive = _TRACING.kept_per_second_max
+    names: str = _TRACING.names
 
 
 class RecordsSection(Section, frozen=True):
     folder: RecordsFolder
-    retention: Lasting = 24 * 60 * MINUTE
-    bytes_max: SpoolBytes = 1024 * MIB
+    retention: Lasting = _RECORDS.retention_ns
+    bytes_max: SpoolBytes = _RECORDS.bytes_max
 
 
 class File(Section, frozen=True):

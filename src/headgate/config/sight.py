@@ -10,40 +10,33 @@ from pathlib import PurePath
 from typing import Final
 from urllib.parse import urlsplit
 
+from headgate.config.fill import fill, given
 from headgate.config.problems import Report
 from headgate.config.quantities import duration_text
-from headgate.config.schema import File, ObjectivesSection
-from headgate.config.settings import TRACE_NAMES, Objectives, RecordsSettings, TracingSettings
+from headgate.config.schema import File
 from headgate.config.shape import suggestion
-from headgate.model.money import NanoUsd
 from headgate.model.policy import ServiceClass
 from headgate.model.stage import TO_FIRST_TOKEN, Stage
 from headgate.model.units import ClassName, Duration
+from headgate.telemetry.options import Objectives
+from headgate.telemetry.records.options import RecordsOptions
+from headgate.telemetry.traces.options import Names, TracingOptions
 
-_PPM: Final = 10_000
-"""To the percent."""
 _PATH: Final = "/v1/traces"
 _HEADER: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
-def tracing_settings(file: File, report: Report) -> TracingSettings | None:
+def tracing_options(file: File, report: Report) -> TracingOptions | None:
     tracing = file.tracing
     if tracing is None:
         return None
-    if tracing.names not in TRACE_NAMES:
-        hint = suggestion(tracing.names, TRACE_NAMES, quiet=f"; there is {', '.join(TRACE_NAMES)}")
+    if tracing.names not in tuple(Names):
+        hint = suggestion(tracing.names, Names, quiet=f"; there is {', '.join(Names)}")
         report.problem(("tracing", "names"), f'no names are called "{tracing.names}" here{hint}')
     for name, value in tracing.headers.items():
         if not _HEADER.fullmatch(name) or not value.isascii() or not value.isprintable():
             report.problem(("tracing", "headers"), "cannot be sent as a header; use letters, digits and - in its name")
-    return TracingSettings(
-        endpoint=_collector(tracing.endpoint, report),
-        headers=dict(tracing.headers),
-        sample_ppm=round(tracing.sample_percent * _PPM),
-        slowest_ppm=round(tracing.slowest_percent * _PPM),
-        kept_per_second_max=tracing.kept_per_second_max,
-        names=tracing.names,
-    )
+    return fill(TracingOptions, given(tracing) | {"endpoint": _collector(tracing.endpoint, report)})
 
 
 def _collector(text: str, report: Report) -> str:
@@ -64,14 +57,14 @@ def _collector(text: str, report: Report) -> str:
     return text if url.path.rstrip("/") else text.rstrip("/") + _PATH
 
 
-def records_settings(file: File, report: Report) -> RecordsSettings | None:
+def records_options(file: File, report: Report) -> RecordsOptions | None:
     records = file.records
     if records is None:
         return None
     if not report.is_wrong(("records", "folder")) and not PurePath(records.folder).is_absolute():
         wrong = "is not a whole path, so a start from another folder would not find what was kept; begin it with /"
         report.problem(("records", "folder"), wrong)
-    return RecordsSettings(records.folder, Duration(records.retention), records.bytes_max)
+    return fill(RecordsOptions, given(records))
 
 
 def stage_budgets(
@@ -81,44 +74,29 @@ def stage_budgets(
     budgets: dict[ClassName, Mapping[Stage, Duration]] = {}
     for name, section in (file.classes or {}).items():
         of_class = {stage: getattr(section.stage_budget, stage.value) for stage in Stage}
-        if given := {stage: Duration(length) for stage, length in of_class.items() if length is not None}:
-            budgets[ClassName(name)] = given
-            _check_sum(name, given, ttfts.get(ClassName(name)), report)
+        if allowed := {stage: Duration(length) for stage, length in of_class.items() if length is not None}:
+            budgets[ClassName(name)] = allowed
+            _check_sum(name, allowed, ttfts.get(ClassName(name)), report)
     return budgets
 
 
-def _check_sum(name: str, given: Mapping[Stage, Duration], ttft_ns: Duration | None, report: Report) -> None:
+def _check_sum(name: str, allowed: Mapping[Stage, Duration], ttft_ns: Duration | None, report: Report) -> None:
     """A first token can be late though no stage was."""
-    before = sum(length for stage, length in given.items() if stage in TO_FIRST_TOKEN)
+    before = sum(length for stage, length in allowed.items() if stage in TO_FIRST_TOKEN)
     if ttft_ns is not None and before > ttft_ns:
-        allowed = f"up to the first token they come to {duration_text(before)}, and ttft is {duration_text(ttft_ns)}"
-        report.warn(("classes", name, "stage_budget"), f"{allowed}; shorten some, or allow a longer ttft")
+        both = f"up to the first token they come to {duration_text(before)}, and ttft is {duration_text(ttft_ns)}"
+        report.warn(("classes", name, "stage_budget"), f"{both}; shorten some, or allow a longer ttft")
 
 
 def objectives(file: File, classes: tuple[ServiceClass, ...], report: Report) -> dict[ClassName, Objectives]:
     ttfts = {each.name: each.ttft_ns for each in classes}
-    promised: dict[ClassName, Objectives] = {}
+    found: dict[ClassName, Objectives] = {}
     for name, section in (file.classes or {}).items():
-        given, place = section.objectives, ("classes", name, "objectives")
-        if given.ttft_percent is not None and ttfts.get(ClassName(name)) is None:
+        promised, place = section.objectives, ("classes", name, "objectives")
+        if promised.ttft_percent is not None and ttfts.get(ClassName(name)) is None:
             report.problem((*place, "ttft_percent"), "has no target to be measured by; set ttft of the class")
-        if (given.duration is None) != (given.duration_percent is None):
+        if (promised.duration is None) != (promised.duration_percent is None):
             report.problem(place, "duration and duration_percent say something only together; write both, or neither")
-        if (found := _objectives(given)) != Objectives():
-            promised[ClassName(name)] = found
-    return promised
-
-
-def _objectives(given: ObjectivesSection) -> Objectives:
-    cost = given.cost_per_1k_tokens
-    return Objectives(
-        ttft_ppm=_ppm(given.ttft_percent),
-        duration_ns=None if given.duration is None else Duration(given.duration),
-        duration_ppm=_ppm(given.duration_percent),
-        served_ppm=_ppm(given.served_percent),
-        cost_per_1k_tokens=None if cost is None else NanoUsd(cost),
-    )
-
-
-def _ppm(percent: float | None) -> int | None:
-    return None if percent is None else round(percent * _PPM)
+        if settings := given(promised):
+            found[ClassName(name)] = fill(Objectives, settings)
+    return found

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headgate.config.settings import DatabaseSettings
 from headgate.edge.auth import Unverified
 from headgate.ledger.database import FAILURES, Database, close
 from headgate.ledger.directory.copy import Copy, Picture
 from headgate.ledger.directory.directory import DEPTH_MAX, PostgresDirectory
 from headgate.ledger.migrate import Migration, migrate, migrations
+from headgate.ledger.options import DatabaseOptions
 from headgate.model.limits import Limits
 from headgate.model.money import Budget
 from headgate.model.orders import DrainEndpoint, HoldClass, OperatorOrder, PinLadder, Throttle
@@ -41,7 +41,7 @@ class LiveDirectory:
     """Of one process. Made and run inside an event loop."""
 
     def __init__(
-        self, settings: DatabaseSettings, on_change: Callable[[], None], now_ns: Callable[[], int] = time.time_ns
+        self, settings: DatabaseOptions, on_change: Callable[[], None], now_ns: Callable[[], int] = time.time_ns
     ) -> None:
         self._shown = settings.url_shown
         self._database = Database(settings.url)

@@ -22,6 +22,7 @@ from typing import Final
 import aiohttp
 
 from headgate.control.budget_sync import calendar_at
+from headgate.control.options import NotificationOptions
 from headgate.core.commands import BudgetCrossed, Command
 from headgate.core.events import Event
 from headgate.model.money import NANO_USD_PER_USD, Period
@@ -85,21 +86,20 @@ class Notices:
 
     def __init__(
         self,
-        webhook: str,
-        shown: str,
+        options: NotificationOptions,
         session: aiohttp.ClientSession,
         url: str | None,
         limits: NoticeLimits = DEFAULT_LIMITS,
     ) -> None:
-        self._webhook, self._shown, self._session, self._limits = webhook, shown, session, limits
+        self._options, self._session, self._limits = options, session, limits
         self._book = None if url is None else _Book(url)
         self._waiting: deque[Notice] = deque()
         self._rings = asyncio.Event()
         self.lost = 0
         """Notices for which there was no room, or that nobody took for an hour."""
 
-    def change_to(self, webhook: str, shown: str) -> None:
-        self._webhook, self._shown = webhook, shown
+    def change_to(self, options: NotificationOptions) -> None:
+        self._options = options
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -167,9 +167,20 @@ class Notices:
             pause_s = asked_again.next()
             if loop.time() + pause_s > until:
                 self.lost += 1
-                tell(logging.ERROR, "a notice was given up", webhook=self._shown, scope=notice.scope, problem=problem)
+                tell(
+                    logging.ERROR,
+                    "a notice was given up",
+                    webhook=self._options.webhook_shown,
+                    scope=notice.scope,
+                    problem=problem,
+                )
                 return
-            tell(logging.WARNING, "a notice could not be sent; it is tried again", webhook=self._shown, problem=problem)
+            tell(
+                logging.WARNING,
+                "a notice could not be sent; it is tried again",
+                webhook=self._options.webhook_shown,
+                problem=problem,
+            )
             await asyncio.sleep(pause_s)
         if self._book is not None:
             await self._book.delivered(notice)
@@ -190,7 +201,9 @@ class Notices:
         """What is wrong, if anything is, without the address."""
         try:
             async with asyncio.timeout(self._limits.post_s_max):
-                async with self._session.post(self._webhook, json=notice.body(), allow_redirects=False) as answer:
+                async with self._session.post(
+                    self._options.webhook, json=notice.body(), allow_redirects=False
+                ) as answer:
                     return None if 200 <= answer.status < 300 else f"it answered with status {answer.status}"
         except TimeoutError:
             return f"no answer within {self._limits.post_s_max:g} s"

@@ -14,7 +14,9 @@ from http import HTTPStatus
 from typing import Final
 
 from headgate.edge.client import Client, Headers
-from headgate.edge.connection import Bounds, Connection, Refused
+from headgate.edge.connection import Connection
+from headgate.edge.options import EdgeLimits
+from headgate.edge.request_head import Refused
 from headgate.wire.replies import error_body
 
 log = logging.getLogger("headgate")
@@ -29,9 +31,9 @@ _STATUS_LINES: Final = {each.value: b"HTTP/1.1 %d %b\r\n" % (each, each.phrase.e
 class Connections:
     """All connections of one listener."""
 
-    def __init__(self, app: App, bounds: Bounds, on_refused: OnRefused) -> None:
+    def __init__(self, app: App, limits: EdgeLimits, on_refused: OnRefused) -> None:
         self._app = app
-        self.bounds = bounds
+        self.limits = limits
         self.on_refused = on_refused
         """Told of what was refused before it became a request."""
         self.tasks: set[asyncio.Task[None]] = set()
@@ -47,7 +49,7 @@ class Connections:
         return Connection(self)
 
     def add(self, connection: Connection) -> bool:
-        if len(self._open) >= self.bounds.connections_open_max:
+        if len(self._open) >= self.limits.connections_open_max:
             return False
         self._open[connection] = None
         return True

@@ -21,11 +21,12 @@ from headgate.edge.intake import Intake, ModelAsked, Turned, identify, take_in
 from headgate.edge.kserve import SERVER_ROUTES, KserveReplies, ServerAsked, find_route, is_kserve
 from headgate.edge.large_bodies.client import CapLarge, ReadLarge, cap_in_thread, read_in_thread
 from headgate.edge.open_attempts import OpenAttempts
+from headgate.edge.options import EdgeLimits
 from headgate.edge.replies import JSON, Replies
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
-from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
+from headgate.model.units import SECOND, EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
 from headgate.ports.host import Host
 from headgate.ports.records import NoRecords, Records, RequestRecord
@@ -55,15 +56,6 @@ class Access:
     """What a tenant is told of what it may do and has done."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoorLimits:
-    body_bytes_max: int
-    bodies_bytes_max: int
-    requests_open_max: int
-    receive_s_max: float
-    """How long a request may take to come in whole."""
-
-
 @dataclass(slots=True)
 class Door:
     """The application behind the data listener."""
@@ -72,7 +64,7 @@ class Door:
     engines: Mapping[EndpointId, Engine]
     attempts: OpenAttempts
     access: Access
-    limits: DoorLimits
+    limits: EdgeLimits
     turned_away: Callable[[Outcome], None]
     """Told of each request that ends here, before it becomes a ticket."""
     replies: Replies = field(default_factory=Replies)
@@ -231,7 +223,7 @@ class Door:
         )
         if client.received:
             return await self._held(taken)
-        limit = asyncio.timeout(self.limits.receive_s_max)
+        limit = asyncio.timeout(self.limits.receive_ns_max / SECOND)
         self._coming_in.add(limit)
         try:
             async with limit:
@@ -248,7 +240,7 @@ class Door:
             raise self._no_room() from None
 
     def _too_slow(self, client: Client) -> Turned:
-        limit = f"{self.limits.receive_s_max:g} s"
+        limit = f"{self.limits.receive_ns_max / SECOND:g} s"
         if client.received:
             return Turned(Outcome.QUEUE_FULL, f"a body of this size could not be read within {limit}; try again")
         return Turned(Outcome.INVALID, f"the request did not come in whole within {limit}; send it faster")

@@ -9,8 +9,8 @@ import contextlib
 import socket
 import sys
 
-from headgate.edge.connection import Bounds
 from headgate.edge.connections import App, Connections, OnRefused
+from headgate.edge.options import EdgeLimits
 
 _BACKLOG = 2048
 _UNSENT_BYTES_MAX = 64 * 1024
@@ -26,9 +26,14 @@ class Listener:
     """One application on one socket."""
 
     def __init__(
-        self, app: App, listening: socket.socket, bounds: Bounds, *, on_refused: OnRefused = lambda _id, _refused: None
+        self,
+        app: App,
+        listening: socket.socket,
+        limits: EdgeLimits,
+        *,
+        on_refused: OnRefused = lambda _id, _refused: None,
     ) -> None:
-        self.connections = Connections(app, bounds, on_refused)
+        self.connections = Connections(app, limits, on_refused)
         self._socket = listening
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = listening.getsockname()[:2]

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from headgate.core.events import EndpointJoined, EndpointLeaving
+from headgate.fleets.options import EndpointOptions
 from headgate.model.endpoint import Endpoint
 from headgate.ports.fleet import FleetEndpoint
 
@@ -10,8 +11,11 @@ from headgate.ports.fleet import FleetEndpoint
 class StaticFleet:
     """Those that were listed, as long as nobody lists others."""
 
-    def __init__(self, endpoints: Iterable[FleetEndpoint]) -> None:
-        self._endpoints = tuple(endpoints)
+    def __init__(self, endpoints: Iterable[EndpointOptions]) -> None:
+        self._endpoints = tuple(
+            FleetEndpoint(each.id, each.url, each.in_flight_max, device=each.device, zone=each.zone)
+            for each in endpoints
+        )
 
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
         return self._endpoints

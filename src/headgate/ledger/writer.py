@@ -37,7 +37,8 @@ from headgate.ledger.rows import (
     key_of,
     time_record,
 )
-from headgate.ledger.spool.spool import Segment, Spool
+from headgate.ledger.spool.segment import Segment
+from headgate.ledger.spool.spool import Spool
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 log = logging.getLogger("headgate")

@@ -49,17 +49,6 @@ NOT_SERVED: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Promised:
-    """What is promised of a class: parts in a million of its requests. None where nothing is."""
-
-    ttft_ppm: int | None = None
-    duration_ns: Duration | None = None
-    duration_ppm: int | None = None
-    served_ppm: int | None = None
-    nano_usd_per_1k_tokens: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Targets:
     """What each request of a class is measured by."""
 

@@ -37,13 +37,13 @@ from headgate.telemetry.counts import (
     NOT_SERVED,
     ClassMeter,
     PoolMeter,
-    Promised,
     Size,
     Targets,
     TenantMeter,
     size_of,
 )
 from headgate.telemetry.histogram import LATENCY_BOUNDS_S
+from headgate.telemetry.options import Objectives
 
 NO_CLASS = "none"
 """The class of requests that were refused before they had one."""
@@ -105,7 +105,7 @@ class Meters:
         self.classes = {name: ClassMeter() for name in (NO_CLASS, OTHER)}
         self.pools = {OTHER: PoolMeter()}
         self.tenants = {OTHER: TenantMeter()}
-        self.promised: Mapping[str, Promised] = {}
+        self.promised: Mapping[str, Objectives] = {}
         """By class; only those of which something is promised."""
         self.held: dict[tuple[str, str], int] = {}
         """How many were held for an endpoint to start, by class and pool."""
@@ -120,11 +120,11 @@ class Meters:
     def open_requests(self) -> int:
         return len(self._open)
 
-    def promise(self, promised: Mapping[str, Promised]) -> None:
+    def promise(self, promised: Mapping[str, Objectives]) -> None:
         """From here on requests are judged by these, and by the targets of their classes."""
         self.promised = dict(promised)
         for name, meter in self.classes.items():
-            duration_ns = self.promised.get(name, Promised()).duration_ns
+            duration_ns = self.promised.get(name, Objectives()).duration_ns
             meter.targets = Targets(meter.targets.ttft_ns, meter.targets.tpot_ns, duration_ns)
 
     def turned_away(self, outcome: Outcome) -> None:

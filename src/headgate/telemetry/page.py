@@ -10,7 +10,8 @@ from itertools import accumulate
 from math import inf
 from typing import Final
 
-from headgate.telemetry.catalogue import BY_NAME, Described, Kind
+from headgate.telemetry.catalogue import BY_NAME
+from headgate.telemetry.described import Described, Kind
 from headgate.telemetry.histogram import Histogram
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

@@ -6,8 +6,9 @@ from typing import Final
 from headgate.core.summary import Summary
 from headgate.model.money import NANO_USD_PER_USD
 from headgate.model.outcome import Outcome
-from headgate.telemetry.counts import NOT_SERVED, ClassMeter, Objective, Promised, Size, TenantMeter
+from headgate.telemetry.counts import NOT_SERVED, ClassMeter, Objective, Size, TenantMeter
 from headgate.telemetry.meters import OTHER, told_apart
+from headgate.telemetry.options import Objectives
 from headgate.telemetry.page import Family, family, quotient
 
 _MILLION: Final = 1_000_000
@@ -81,23 +82,23 @@ def tenant_queues(summary: Summary, tenants: Iterable[str]) -> Family:
     return told
 
 
-def objective_metrics(classes: Classes, promised: Mapping[str, Promised]) -> Iterator[Family]:
+def objective_metrics(classes: Classes, promised: Mapping[str, Objectives]) -> Iterator[Family]:
     """What can be judged is counted, whether anything is promised of it or not; what is promised is a gauge."""
     requests, good = family("headgate_objective_requests_total"), family("headgate_objective_good_total")
     ratio, cost = family("headgate_objective_ratio"), family("headgate_cost_objective_usd_per_1k_tokens")
     for name, meter in classes:
-        promise = promised.get(name, Promised())
+        promise = promised.get(name, Objectives())
         for objective, asked, kept in _judged(meter, promise):
             requests.add((name, objective.value), asked)
             good.add((name, objective.value), kept)
         for objective, ppm in _ratios(promise):
             ratio.add((name, objective.value), ppm / _MILLION)
-        if promise.nano_usd_per_1k_tokens is not None:
-            cost.add((name,), promise.nano_usd_per_1k_tokens / NANO_USD_PER_USD)
+        if promise.cost_per_1k_tokens is not None:
+            cost.add((name,), promise.cost_per_1k_tokens / NANO_USD_PER_USD)
     return iter((requests, good, ratio, cost))
 
 
-def _judged(meter: ClassMeter, promise: Promised) -> Iterator[tuple[Objective, int, int]]:
+def _judged(meter: ClassMeter, promise: Objectives) -> Iterator[tuple[Objective, int, int]]:
     """How many each objective is about, and how many kept it. What kept it is read first: it is never the larger."""
     for objective, target_ns in ((Objective.TTFT, meter.targets.ttft_ns), (Objective.DURATION, promise.duration_ns)):
         if target_ns is not None:
@@ -108,7 +109,7 @@ def _judged(meter: ClassMeter, promise: Promised) -> Iterator[tuple[Objective, i
         yield Objective.SERVED, completed + sum(meter.requests[each] for each in NOT_SERVED), completed
 
 
-def _ratios(promise: Promised) -> Iterator[tuple[Objective, int]]:
+def _ratios(promise: Objectives) -> Iterator[tuple[Objective, int]]:
     for objective, ppm in (
         (Objective.TTFT, promise.ttft_ppm),
         (Objective.DURATION, promise.duration_ppm),

@@ -17,6 +17,7 @@ from headgate.model.units import ClassName, Duration, Instant, TenantId
 from headgate.simulation.report.course import BUCKETS, SAMPLES_MAX, Course, EndpointCourse, imbalance
 from headgate.simulation.report.fairness import jain
 from headgate.simulation.report.fate import Fate, fate_of
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.report import Report
 from headgate.simulation.virtual.story import EndpointSample, Sample, Story
 from tests.simulation.report import plain_figures
@@ -33,7 +34,7 @@ from tests.simulation.report.builders import (
 
 
 def figures(report: Report) -> dict[str, Any]:
-    return report.figures()
+    return figures_of(report)
 
 
 def total(*stories: Story) -> dict[str, Any]:
@@ -317,10 +318,11 @@ def test_a_span_of_nothing_has_no_rates() -> None:
 
 PROGRAM = """
 import hashlib, json, sys
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.table import text
 from tests.simulation.report.builders import a_full_report
 report = a_full_report(3)
-sys.stdout.write(json.dumps(report.figures(), allow_nan=False) + text(report, 99))
+sys.stdout.write(json.dumps(figures_of(report), allow_nan=False) + text(report, 99))
 """
 
 

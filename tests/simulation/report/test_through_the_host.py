@@ -11,6 +11,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.units import ClassName, Duration, Instant, ModelName, PoolName, TenantId
+from headgate.simulation.report.figures import figures_of
 from headgate.simulation.report.report import Report
 from headgate.simulation.report.table import text
 from headgate.simulation.virtual.host import VirtualHost
@@ -49,7 +50,7 @@ def report() -> Report:
 
 
 def test_every_request_has_one_fate(report: Report) -> None:
-    total: Any = report.figures()["total"]
+    total: Any = figures_of(report)["total"]
 
     assert total["arrivals"] == sum(total["fates"].values()) == sum(total["outcomes"].values()) == REQUESTS
     assert total["good"] > 0
@@ -57,7 +58,7 @@ def test_every_request_has_one_fate(report: Report) -> None:
 
 
 def test_all_work_of_the_engines_is_somebodys_but_for_steps_cut_short(report: Report) -> None:
-    figures: Any = report.figures()
+    figures: Any = figures_of(report)
     fleet, total = figures["fleet"], figures["total"]
 
     assert total["engine_s"] + fleet["unassigned_s"] == pytest.approx(fleet["busy_s"], abs=2e-6)
@@ -67,7 +68,7 @@ def test_all_work_of_the_engines_is_somebodys_but_for_steps_cut_short(report: Re
 
 
 def test_samples_and_classes_are_all_there(report: Report) -> None:
-    figures: Any = report.figures()
+    figures: Any = figures_of(report)
 
     assert list(figures["classes"]) == list(CALLERS)
     assert len(figures["series"]["at_s"]) >= 600
@@ -78,7 +79,7 @@ def test_samples_and_classes_are_all_there(report: Report) -> None:
 
 
 def test_samples_say_when_an_engine_was_up(report: Report) -> None:
-    figures: Any = report.figures()
+    figures: Any = figures_of(report)
     up = {name: sum(each["up"]) / len(each["up"]) for name, each in figures["series"]["engines"].items()}
 
     assert up["main/0"] == 1.0
@@ -92,7 +93,7 @@ def test_the_same_run_is_told_in_the_same_bytes(report: Report) -> None:
     again = Report(scenario)
     VirtualHost(scenario, again).run()
 
-    assert json.dumps(again.figures()) == json.dumps(report.figures())
+    assert json.dumps(figures_of(again)) == json.dumps(figures_of(report))
     assert text(again, 99) == text(report, 99)
 
 

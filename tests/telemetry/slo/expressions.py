@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from headgate.telemetry.catalogue import BY_NAME, Kind
+from headgate.telemetry.catalogue import BY_NAME
+from headgate.telemetry.described import Kind
 
 OF_PROMETHEUS = frozenset({"instance", "le"})
 """Labels that no metric has by itself."""

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headgate.cli.checkup.finding import Finding, note, ok, problem
-from headgate.config.settings import LedgerSettings, Settings
+from headgate.config.settings import Settings
+from headgate.ledger.options import LedgerOptions
 
 _CONNECT_S_MAX = 2.0
 _SLOW_S = 0.05
@@ -52,7 +53,7 @@ async def _asked(url: str, about: str) -> list[Finding]:
     return findings
 
 
-def _spool(ledger: LedgerSettings) -> Finding:
+def _spool(ledger: LedgerOptions) -> Finding:
     about, folder = "ledger.spool", Path(ledger.spool)
     # What is not there is made at the start, below the nearest folder that is.
     nearest = next(each for each in (folder, *folder.parents) if each.exists())

@@ -8,7 +8,7 @@ import aiohttp
 
 from headgate.cli.checkup.clock import Heard, heard_at
 from headgate.cli.checkup.finding import Finding, note, ok, problem
-from headgate.config.settings import EndpointSettings, PoolSettings, Settings
+from headgate.config.settings import PoolSettings, Settings
 from headgate.engines.dialect import Dialect
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http import authorization
@@ -16,6 +16,7 @@ from headgate.engines.openai_compatible import OPENAI_COMPATIBLE
 from headgate.engines.page import PAGE_BYTES_MAX, Unheard, get_page
 from headgate.engines.probe import MODELS_SHOWN_MAX, Health, Probe, Scrape, Verdict
 from headgate.engines.recognise import Unrecognised, recognise
+from headgate.fleets.options import EndpointOptions
 
 ENDPOINT_S_MAX = 2.0
 """How long one endpoint is looked at, whatever it does."""
@@ -42,7 +43,7 @@ async def look_at_all(
 
 class _Endpoint:
     def __init__(
-        self, session: aiohttp.ClientSession, pool: PoolSettings, endpoint: EndpointSettings, seconds_max: float
+        self, session: aiohttp.ClientSession, pool: PoolSettings, endpoint: EndpointOptions, seconds_max: float
     ) -> None:
         self._session = session
         self._seconds_max = seconds_max

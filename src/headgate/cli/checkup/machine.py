@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headgate.cli.checkup.finding import Finding, note, ok, problem
-from headgate.config.settings import DnsSettings, Settings
+from headgate.config.settings import Settings
+from headgate.fleets.dns.options import DnsOptions
 
 # Listeners, logs, probes of engines, the event loop's own.
 _FILES_BESIDE = 64
@@ -32,7 +33,7 @@ def missing_libraries(settings: Settings) -> Iterator[Finding]:
         return
     for pool in settings.pools:
         match pool.fleet:
-            case DnsSettings(port=port, nameserver=nameserver) if port is None or nameserver is not None:
+            case DnsOptions(port=port, nameserver=nameserver) if port is None or nameserver is not None:
                 message = "cannot ask a name server here: dnspython is not installed"
                 yield problem(f"pools.{pool.name}.fleet", message, then="pip install 'headgate[dns]'")
             case _:

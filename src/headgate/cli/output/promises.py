@@ -29,8 +29,8 @@ def promises_in(file: Path) -> "list[ClassPromises] | None":
 
 
 def promises_of(settings: "Settings") -> "list[ClassPromises]":
-    from headgate.config.settings import Objectives
     from headgate.slo.promises import ClassPromises
+    from headgate.telemetry.options import Objectives
 
     found: list[ClassPromises] = []
     for each in settings.policy.classes:

@@ -12,14 +12,10 @@ from msgspec import Meta, field
 from headgate.config.schema import (
     AdmissionSection,
     ClassSection,
-    Count,
     HeadroomSection,
     HealthSection,
     LadderSection,
-    Lasting,
-    LastingOrNone,
     ModelSection,
-    Positive,
     RetrySection,
     RoutingSection,
     Section,
@@ -27,6 +23,7 @@ from headgate.config.schema import (
     SpeedSection,
     TenantLimitsSection,
 )
+from headgate.config.setting_types import Count, Lasting, LastingOrNone, Positive
 from headgate.model.units import MILLISECOND, MINUTE, SECOND
 
 ENGINES_MAX = 1_000

@@ -1,7 +1,7 @@
 """How much of each budget is spent and reserved in the present period?
 
-A scope is a level of a tenant's path or a class; its budgets of one kind of period share a `BudgetTally`. Periods are told
-(`BudgetsTold`), since there is no calendar here, together with what the ledger has. `budgets` describes the rules.
+A scope is a level of a tenant's path or a class; its budgets of one kind of period share a `BudgetTally`. Periods are
+told (`BudgetsTold`), since there is no calendar here, together with what the ledger has. `budgets` describes the rules.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,1 +1,1 @@
-"""Which endpoints does a DNS name have? See docs/fleets.md."""
+"""Endpoints from a name: a headless service or any name with several addresses."""

@@ -14,35 +14,17 @@ An endpoint that is named wrongly for so long costs little: its engine does not 
 import asyncio
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
+from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered
-from headgate.model.units import EndpointId, PoolName
+from headgate.model.units import SECOND, EndpointId, PoolName
 from headgate.ports.fleet import FleetEndpoint, FleetObserver
 
-EVERY_S: Final = 5.0
-MISSES_MAX: Final = 3
-EMPTY_S_MAX: Final = 60.0
 FAILURES_TOLD: Final = 3
 """So many answers may fail in a row before the operator is told."""
 ENDPOINTS_MAX: Final = 1_000
 """Beyond these, addresses are left out: a wrong record must not fill the fleet."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DnsTerms:
-    pool: PoolName
-    name: str
-    """What is resolved, for messages."""
-    in_flight_max: int
-    zone: str = ""
-    every_s: float = EVERY_S
-    misses_max: int = MISSES_MAX
-    """In so many answers in a row an address must be missing before its endpoint leaves."""
-    empty_s_max: float = EMPTY_S_MAX
-    """For so long answers must have named nobody before the fleet is emptied."""
-    endpoints_max: int = ENDPOINTS_MAX
 
 
 class Membership:
@@ -83,31 +65,42 @@ class Membership:
 
 
 class DnsFleet:
-    def __init__(self, terms: DnsTerms, resolve: Resolve, observer: FleetObserver) -> None:
-        self._terms = terms
+    def __init__(
+        self,
+        pool: PoolName,
+        options: DnsOptions,
+        resolve: Resolve,
+        observer: FleetObserver,
+        *,
+        endpoints_max: int = ENDPOINTS_MAX,
+    ) -> None:
+        self._pool = pool
+        self._options = options
+        self._endpoints_max = endpoints_max
         self._resolve = resolve
         self._observer = observer
         self._members = Membership(
-            misses_max=terms.misses_max, empty_s_max=terms.empty_s_max, endpoints_max=terms.endpoints_max
+            misses_max=options.misses_max, empty_s_max=options.empty_ns_max / SECOND, endpoints_max=endpoints_max
         )
         self._asking: asyncio.Task[None] | None = None
         self._failures = 0
         self._told_failing = self._told_full = False
 
-    def change(self, terms: DnsTerms, resolve: Resolve) -> None:
+    def change(self, options: DnsOptions, resolve: Resolve) -> None:
         """Another configuration. Who is known stays until enough answers have come without it."""
-        self._terms, self._resolve = terms, resolve
-        self._members.misses_max, self._members.empty_s_max = terms.misses_max, terms.empty_s_max
+        self._options, self._resolve = options, resolve
+        self._members.misses_max = options.misses_max
+        self._members.empty_s_max = options.empty_ns_max / SECOND
 
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        terms = self._terms
+        pool, options = self._pool, self._options
         return tuple(
-            FleetEndpoint(EndpointId(f"{terms.pool}/{text}"), f"http://{text}", terms.in_flight_max, zone=terms.zone)
+            FleetEndpoint(EndpointId(f"{pool}/{text}"), f"http://{text}", options.in_flight_max, zone=options.zone)
             for text in map(_text, self._members.found)
         )
 
     async def start(self, changed: Callable[[], None]) -> None:
-        self._asking = asyncio.create_task(self._ask_for_ever(changed), name=f"resolve {self._terms.name}")
+        self._asking = asyncio.create_task(self._ask_for_ever(changed), name=f"resolve {self._options.name}")
         self._asking.add_done_callback(_ended)
 
     async def stop(self, *, drain: bool = False) -> None:
@@ -123,7 +116,7 @@ class DnsFleet:
             await self._ask()
             if self._members.found != before:
                 changed()
-            await asyncio.sleep(self._terms.every_s)
+            await asyncio.sleep(self._options.every_ns / SECOND)
 
     async def _ask(self) -> None:
         try:
@@ -134,19 +127,19 @@ class DnsFleet:
             if self._failures == FAILURES_TOLD:
                 self._told_failing = True
                 stays = f"the {len(self._members.found)} endpoints that are known stay"
-                self._observer.troubled(self._terms.name, f"{problem}; {stays}; look at the name server")
+                self._observer.troubled(self._options.name, f"{problem}; {stays}; look at the name server")
             return
         self._failures = 0
         if self._told_failing:
             self._told_failing = False
-            self._observer.recovered(self._terms.name)
+            self._observer.recovered(self._options.name)
         self._members.answered(found, asyncio.get_running_loop().time())
         self._tell_full()
 
     def _tell_full(self) -> None:
         if self._members.left_out and not self._told_full:
-            many = f"stands for {self._members.left_out} addresses more than the {self._terms.endpoints_max} of a pool"
-            self._observer.troubled(self._terms.name, f"{many}; they are left out; divide them over several pools")
+            many = f"stands for {self._members.left_out} addresses more than the {self._endpoints_max} of a pool"
+            self._observer.troubled(self._options.name, f"{many}; they are left out; divide them over several pools")
         self._told_full = bool(self._members.left_out)
 
 

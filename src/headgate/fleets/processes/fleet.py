@@ -39,7 +39,7 @@ class ProcessFleet:
         self._wanted = self._within(endpoints)
         self._lookup = lookup
         self._ports_elsewhere = ports_elsewhere
-        self._ports = Ports(*terms.ports, start=os.getpid() * 16)
+        self._ports = Ports(*terms.options.ports, start=os.getpid() * 16)
         self._ways = Ways(look, warm_up, lookup, observer, take_port=self._take_port, changed=self._tell_changed)
         self._changed: Callable[[], None] = lambda: None
         self._slots: dict[int, Slot] = {}
@@ -90,8 +90,8 @@ class ProcessFleet:
 
         None wants as many endpoints as before, as far as the bounds allow.
         """
-        if terms.ports != self._terms.ports:
-            self._ports = Ports(*terms.ports, start=os.getpid() * 16)
+        if terms.options.ports != self._terms.options.ports:
+            self._ports = Ports(*terms.options.ports, start=os.getpid() * 16)
         self._terms = terms
         self._min, self._max = endpoints_min, endpoints_max
         self._wanted = self._within(self._wanted if endpoints is None else endpoints)

@@ -74,9 +74,12 @@ class Slot:
             return None
         terms = self._terms
         device, zone = (
-            filled(text, terms.values(slot=self.number, port=self.port)) for text in (terms.device, terms.zone)
+            filled(text, terms.values(slot=self.number, port=self.port))
+            for text in (terms.options.device, terms.options.zone)
         )
-        return FleetEndpoint(self.id, self.url, terms.in_flight_max, device=device, zone=zone, started=self._started)
+        return FleetEndpoint(
+            self.id, self.url, terms.options.in_flight_max, device=device, zone=zone, started=self._started
+        )
 
     @property
     def url(self) -> str:
@@ -134,7 +137,8 @@ class Slot:
             self._named = self._ways.lookup(self.id) is None
 
     def _pause_s(self) -> float:
-        return min(self._terms.restart_s * 2 ** min(self._failures - 1, 30), self._terms.restart_s_max)
+        options = self._terms.options
+        return min(options.restart_ns * 2 ** min(self._failures - 1, 30), options.restart_ns_max) / SECOND
 
     async def _hold_process(self) -> None:
         """One process, from its start to its end or to the moment it is wanted no more."""
@@ -163,16 +167,16 @@ class Slot:
         values = terms.values(slot=self.number, port=self.port)
         log.parent.mkdir(parents=True, exist_ok=True)
         return await Child.start(
-            [filled(word, values) for word in terms.command],
-            environment={name: filled(value, values) for name, value in terms.environment.items()},
-            folder=terms.folder,
+            [filled(word, values) for word in terms.options.command],
+            environment={name: filled(value, values) for name, value in terms.options.environment.items()},
+            folder=None if terms.options.folder is None else Path(terms.options.folder),
             log=log,
         )
 
     async def _until_ready(self, exit_status: asyncio.Task[int]) -> str | None:
         """Until it has answered a request; what went wrong if it has not. None too where it is wanted no more."""
         preparing = asyncio.create_task(self._prepare())
-        give_up_at = asyncio.get_running_loop().time() + self._terms.start_s_max
+        give_up_at = asyncio.get_running_loop().time() + self._terms.options.start_ns_max / SECOND
         try:
             while self.wanted and (left_s := give_up_at - asyncio.get_running_loop().time()) > 0:
                 await self._first_of(exit_status, preparing, within_s=left_s)
@@ -188,7 +192,8 @@ class Slot:
         if not self.wanted:
             return None
         why = self._watch.problem or "it did not answer"
-        return f"did not serve within {self._terms.start_s_max:g} s ({why}); raise fleet.start_max if it loads longer"
+        within_s = self._terms.options.start_ns_max / SECOND
+        return f"did not serve within {within_s:g} s ({why}); raise fleet.start_max if it loads longer"
 
     async def _prepare(self) -> None:
         """Looks at the engine until it serves, and has it answer once."""
@@ -213,7 +218,7 @@ class Slot:
         joining.cancel()
         if not exit_status.done() and self.wanted:
             self._ways.observer.started(self.id, self._watch.end())
-        stable_at = serving_since + self._terms.restart_s_max
+        stable_at = serving_since + self._terms.options.restart_ns_max / SECOND
         while not exit_status.done():
             if not self.wanted and await self._drained(exit_status):
                 return None
@@ -259,7 +264,7 @@ class Slot:
     async def _end_process(self) -> None:
         child, self._child = self._child, None
         if child is not None:
-            await child.end(within_s=self._terms.stop_s_max)
+            await child.end(within_s=self._terms.options.stop_ns_max / SECOND)
 
     # What it needs for that
 
@@ -279,7 +284,7 @@ class Slot:
             self._ways.observer.troubled(self.id, f"{problem}; {again}{self._tail()}")
         elif self._failures == CRASHES_TOLD:
             loop = f"{problem}; that was {self._failures} times in a row"
-            much = f"{again}, then ever later, at most {self._terms.restart_s_max:g} s"
+            much = f"{again}, then ever later, at most {self._terms.options.restart_ns_max / SECOND:g} s"
             self._ways.observer.troubled(self.id, f"{loop}; {much}; mend fleet.command{self._tail()}")
 
     def _log(self) -> Path:

@@ -3,10 +3,11 @@
 import re
 import socket
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from headgate.fleets.processes.options import ProcessOptions
 from headgate.model.units import PoolName
 from headgate.ports.fleet import PLACEHOLDERS
 
@@ -17,31 +18,14 @@ _PLACEHOLDER: Final = re.compile(r"\{(" + "|".join(PLACEHOLDERS) + r")\}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessTerms:
+    """What all engine processes of a pool have in common."""
+
     pool: PoolName
     model: str
     """What the engine is to call it."""
-    in_flight_max: int
-    command: tuple[str, ...]
-    """Its words may hold `{port}` and the like."""
-    environment: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    """Beside our own; values may hold the same, and secrets."""
-    folder: Path | None = None
-    """Where it runs; None for where we do."""
     logs: Path
     """The folder of the log files, one for each endpoint."""
-    ports: tuple[int, int] = (20_000, 29_999)
-    """From where ports are taken. Below those that the system gives to outgoing connections, since one of these could
-    take the port while the engine is loading."""
-    device: str = ""
-    zone: str = ""
-    start_s_max: float = 600.0
-    """An engine that does not serve after so long counts as crashed."""
-    stop_s_max: float = 10.0
-    """An engine that has been asked to end and has not after so long is killed."""
-    restart_s: float = 1.0
-    """The pause after a crash; each is twice the one before, up to `restart_s_max`."""
-    restart_s_max: float = 60.0
-    """Whoever has served for so long has its crashes before forgotten."""
+    options: ProcessOptions
 
     def values(self, *, slot: int, port: int) -> dict[str, str]:
         return {"port": str(port), "model": self.model, "pool": self.pool, "slot": str(slot)}

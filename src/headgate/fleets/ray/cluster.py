@@ -8,13 +8,13 @@ another driver.
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from headgate.fleets.processes.child import Child
+from headgate.fleets.ray.options import RayOptions
 
 DRIVER: Final = Path(__file__).with_name("driver")
 """Run, and never imported: it needs Ray. As a folder, since beside it stands a ray.py that it must not find."""
@@ -25,19 +25,6 @@ LINE_BYTES_MAX: Final = 64 * 1024
 LOG_TAIL_BYTES: Final = 600
 GONE: Final = -1
 """The exit status of a process of which nobody knows how it ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RayTerms:
-    python: str
-    """An interpreter that has Ray, of the version that the cluster has."""
-    address: str = "auto"
-    """Of the cluster; "local" starts one on this machine, which ends with the driver."""
-    cpus: float = 1.0
-    """What each endpoint takes of a node."""
-    gpus: float = 0.0
-    resources: Mapping[str, float] = field(default_factory=dict[str, float])
-    """Others, by the names that the cluster has for them."""
 
 
 class RayChild(Child):
@@ -90,8 +77,8 @@ class RayChild(Child):
 class RayCluster:
     """One driver at a time, and what runs by it."""
 
-    def __init__(self, terms: RayTerms, *, log: Path, leave_s_max: float = LEAVE_S_MAX) -> None:
-        self._terms = terms
+    def __init__(self, options: RayOptions, *, log: Path, leave_s_max: float = LEAVE_S_MAX) -> None:
+        self._options = options
         self._leave_s_max = leave_s_max
         self._log = log
         self._starting: asyncio.Task[None] | None = None
@@ -114,7 +101,7 @@ class RayCluster:
             await asyncio.shield(self._starting)
         self._runs += 1
         child = self._children[self._runs] = RayChild(self._runs, self)
-        needs = {"cpus": self._terms.cpus, "gpus": self._terms.gpus, "resources": dict(self._terms.resources)}
+        needs = {"cpus": self._options.cpus, "gpus": self._options.gpus, "resources": dict(self._options.resources)}
         self._order({"run": self._runs, "command": list(command), "environment": dict(environment), **needs})
         return child
 
@@ -158,7 +145,7 @@ class RayCluster:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("ab") as log:
             driver = await asyncio.create_subprocess_exec(
-                *(self._terms.python, str(DRIVER), "--address", self._terms.address),
+                *(self._options.python, str(DRIVER), "--address", self._options.address),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -181,11 +168,11 @@ class RayCluster:
             async with asyncio.timeout(UP_S_MAX):
                 line = await driver.stdout.readline()
         except TimeoutError:
-            raise OSError(f"Ray at {self._terms.address!r} did not answer within {UP_S_MAX:g} s") from None
+            raise OSError(f"Ray at {self._options.address!r} did not answer within {UP_S_MAX:g} s") from None
         news: dict[str, Any] = msgspec.json.decode(line) if line else {}
         if "up" not in news:
             why = news.get("failed") or f"the driver ended{self._tail()}"
-            raise OSError(f"{why}; see that {self._terms.python} has the cluster's Ray and the address is right")
+            raise OSError(f"{why}; see that {self._options.python} has the cluster's Ray and the address is right")
 
     async def _listen(self, driver: asyncio.subprocess.Process) -> None:
         """Until the driver has no more to tell, which is its end."""

@@ -13,7 +13,8 @@ from typing import Final
 from headgate.fleets.processes.fleet import ProcessFleet
 from headgate.fleets.processes.slot import Slot, Ways
 from headgate.fleets.processes.terms import ProcessTerms, filled
-from headgate.fleets.ray.cluster import RayChild, RayCluster, RayTerms
+from headgate.fleets.ray.cluster import RayChild, RayCluster
+from headgate.fleets.ray.options import RayOptions
 from headgate.ports.fleet import FleetObserver, Look, Lookup, Phase, WarmUp
 
 NOWHERE: Final = "http://0.0.0.0:0"
@@ -27,7 +28,7 @@ class RayFleet(ProcessFleet):
     def __init__(
         self,
         terms: ProcessTerms,
-        ray: RayTerms,
+        ray: RayOptions,
         *,
         endpoints: int,
         endpoints_min: int,
@@ -116,8 +117,8 @@ class RaySlot(Slot):
         values = terms.values(slot=self.number, port=0) | {"port": "{port}"}
         try:
             self._child = await self._cluster.run(
-                [filled(word, values) for word in terms.command],
-                {name: filled(value, values) for name, value in terms.environment.items()},
+                [filled(word, values) for word in terms.options.command],
+                {name: filled(value, values) for name, value in terms.options.environment.items()},
             )
         except OSError as error:
             self._failed(str(error))

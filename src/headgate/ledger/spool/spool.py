@@ -20,7 +20,6 @@ never goes that way. No trouble with the disk ends the process: it is told, and 
 """
 
 import asyncio
-import errno
 import logging
 import os
 import time
@@ -35,16 +34,16 @@ from headgate.ledger.notes import NoteFile
 from headgate.ledger.rows import Batch, SentNote, packed_note, packed_times, packed_usage
 from headgate.ledger.spool.files import (
     HEAD_BYTES,
-    MAGIC,
-    UNREAD,
     Left,
-    LeftFile,
     framed,
     left_by_the_dead,
     lock_of,
     put_aside,
     read,
 )
+from headgate.ledger.spool.heirlooms import Heirlooms
+from headgate.ledger.spool.segment import Segment, force_to_disk, inherited_segment, new_segment
+from headgate.ledger.spool.troubles import SpoolTroubles
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 log = logging.getLogger("headgate")
@@ -56,41 +55,6 @@ SYNC_S: Final = 1.0
 ROWS_PER_TURN: Final = 200
 _TIMES_MAX: Final = 1_000
 """Rows of one record."""
-_STEPS: Final = {
-    errno.EMFILE: "raise the limit of open files",
-    errno.ENFILE: "raise the limit of open files",
-    errno.EIO: "look at the disk under ledger.spool, or name another folder",
-}
-_STEP: Final = "make room in ledger.spool, or name another folder"
-
-
-class Segment:
-    """One file's worth of rows."""
-
-    __slots__ = (
-        *("began_at", "bytes", "damaged", "file", "inherited", "on_disk", "path", "rows", "sure", "synced"),
-        *("times", "usage"),
-    )
-
-    def __init__(self, path: Path, file: int | None) -> None:
-        self.path = path
-        self.file = file
-        """None when it is closed, or could not be opened."""
-        self.usage: list[UsageRow] | None = []
-        """None where the file alone has the rows."""
-        self.times: list[EndpointTimeRow] = []
-        self.rows = 0
-        self.bytes = 0
-        self.began_at = time.time()
-        self.on_disk = file is not None
-        """Whether the file has all of it."""
-        self.synced = 0
-        """So many of its bytes have been forced to the disk."""
-        self.sure = True
-        """Whether none of it can be in the database yet."""
-        self.inherited = False
-        self.damaged = False
-        """Whether some of it cannot be read: then the file is put aside when the rest has been written."""
 
 
 class Spool:
@@ -108,26 +72,20 @@ class Spool:
         self._unwritten: list[bytes] = []
         self._scheduled = False
         self._number = 0
-        self._heirlooms: list[tuple[Left, set[Path]]] = []
-        """What dead processes left, with the files of each that are still here."""
+        self._heirlooms = Heirlooms()
         self.wake = asyncio.Event()
         """Set when there is enough for a batch."""
-        self.lost = 0
-        """Rows that never reach the database, as far as they can be counted."""
-        self.unread = 0
-        """Files that were put aside."""
-        self._write_problem: str | None = None
-        self._keep_problem: str | None = None
+        self._troubles = SpoolTroubles()
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = lock_of(self._folder / f"{name}.lock")
         self._notes: NoteFile | None = None
         """None while the disk has no room for it: requests go on without notes."""
+        self._to_erase: list[int] = []
+        """Notes whose rows are yet to be handed to the operating system."""
         try:
             self._open_notes()
         except OSError as error:
             self.failed(error)
-        self._to_erase: list[int] = []
-        """Notes whose rows are yet to be handed to the operating system."""
         self._current = self._new_segment()
 
     # What the process adds
@@ -161,12 +119,7 @@ class Spool:
     # What is under way
 
     def note(self, sent: SentNote) -> int | None:
-        if self._notes is None:
-            return None
-        record = packed_note(sent)
-        if len(record) > NOTE_BYTES_MAX:
-            record = packed_note((*sent[:-1], ()))
-        return self._notes.take(record)
+        return None if self._notes is None else self._notes.take(_note_record(sent))
 
     def erase(self, number: int) -> None:
         self._to_erase.append(number)
@@ -178,7 +131,15 @@ class Spool:
 
     @property
     def problem(self) -> str | None:
-        return self._write_problem or self._keep_problem
+        return self._troubles.writing or self._troubles.keeping
+
+    @property
+    def lost(self) -> int:
+        return self._troubles.lost
+
+    @property
+    def unread(self) -> int:
+        return self._troubles.unread
 
     @property
     def waiting(self) -> int:
@@ -224,7 +185,7 @@ class Spool:
         if rows > 0:
             segment.rows -= rows
             segment.damaged = True
-            self._lost(rows, f"{segment.path.name} is damaged, gone, or of another version")
+            self._troubles.lose(rows, f"{segment.path.name} is damaged, gone, or of another version")
 
     def done(self, segment: Segment) -> None:
         """The database has it."""
@@ -246,18 +207,9 @@ class Spool:
 
     def _new_segment(self) -> Segment:
         self._number += 1
-        path = self._folder / f"{self.name}.{self._number:08}.rows"
-        try:
-            file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            self._write_problem = self._told(error, "written", self._write_problem)
-            return Segment(path, None)
-        segment = Segment(path, file)
-        try:
-            os.write(file, MAGIC)
-        except OSError as error:
-            segment.on_disk = False
-            self._write_problem = self._told(error, "written", self._write_problem)
+        segment, problem = new_segment(self._folder / f"{self.name}.{self._number:08}.rows")
+        if problem is not None:
+            self._troubles.not_written(problem)
         return segment
 
     def _write(self) -> None:
@@ -275,22 +227,14 @@ class Spool:
         try:
             while written:
                 written = written[os.write(file, written) :]
-            self._write_problem = None
+            self._troubles.writing = None
         except OSError as error:
             # What follows half a record could not be read; the rest of this batch is in memory alone.
             segment.on_disk = False
-            self._write_problem = self._told(error, "written", self._write_problem)
+            self._troubles.not_written(error)
 
     def failed(self, error: OSError) -> None:
-        """Something about its files did not succeed, and is tried again."""
-        self._keep_problem = self._told(error, "looked after", self._keep_problem)
-
-    def _told(self, error: OSError, what: str, before: str | None) -> str:
-        step = _STEPS.get(error.errno or 0, _STEP)
-        problem = f"the spool cannot be {what} ({error.strerror or type(error).__name__}); {step}"
-        if before != problem:
-            log.error("%s; requests go on, and it is tried again", problem)
-        return problem
+        self._troubles.not_kept(error)
 
     def _rotate(self) -> None:
         self._write()
@@ -300,62 +244,33 @@ class Spool:
 
     def _bound(self) -> None:
         """Keeps memory and disk within what they may take. The newest leave memory first: their turn comes last."""
-        held = sum(each.rows for each in self._closed if each.usage is not None)
-        for segment in reversed(tuple(self._closed)):
-            if held <= self._memory_rows_max:
-                break
-            if segment.usage is None or segment is self._taken:
-                continue
-            held -= segment.rows
+        for segment in _beyond_memory(self._closed, self._taken, self._memory_rows_max):
             if segment.on_disk:
                 segment.usage, segment.times = None, []
             else:
                 self._lose(segment, "the disk does not take them and memory holds no more")
-        own = [each for each in self._closed if not each.inherited]
-        size = self._current.bytes + sum(each.bytes for each in own)
-        for oldest in own:
-            if size <= self._bytes_max:
-                break
-            if oldest is self._taken:
-                continue
-            size -= oldest.bytes
+        for oldest in _beyond_disk(self._closed, self._taken, self._bytes_max - self._current.bytes):
             self._lose(oldest, "ledger.spool is full; raise ledger.spool_max, or bring the database back")
 
     def _lose(self, segment: Segment, why: str) -> None:
         self._closed.remove(segment)
-        self._lost(segment.rows, why)
+        self._troubles.lose(segment.rows, why)
         self._remove(segment)
-
-    def _lost(self, rows: int, why: str) -> None:
-        self.lost += rows
-        log.error("%d rows of the ledger are lost: %s", rows, why)
 
     def _remove(self, segment: Segment) -> None:
         """The file goes, or is put aside where some of it could not be read."""
-        if segment.file is not None:
-            with suppress(OSError):
-                os.close(segment.file)
-            segment.file = None
+        segment.close()
         try:
             if segment.damaged and segment.path.exists():
                 put_aside(segment.path)
-                self._tell_unread(segment.path)
+                self._troubles.tell_unread(segment.path)
             else:
                 segment.path.unlink(missing_ok=True)
         except OSError as error:
             # It stays, and whoever finds it once more finds its rows in the database.
-            self.failed(error)
+            self._troubles.not_kept(error)
             return
-        for heirloom in tuple(self._heirlooms):
-            heirloom[1].discard(segment.path)
-            if not heirloom[1]:
-                self._heirlooms.remove(heirloom)
-                heirloom[0].bury()
-
-    def _tell_unread(self, path: Path) -> None:
-        self.unread += 1
-        told = "it is kept as it is; docs/ledger.md says how to read it again"
-        log.error("%s is damaged or of another version, and is called %s%s; %s", path.name, path.name, UNREAD, told)
+        self._heirlooms.gone(segment.path)
 
     # To the disk itself
 
@@ -367,9 +282,9 @@ class Spool:
             await self.sync()
             self._open_notes()
         except OSError as error:
-            self.failed(error)
+            self._troubles.not_kept(error)
             return False
-        self._keep_problem = None
+        self._troubles.keeping = None
         return True
 
     async def sync(self) -> None:
@@ -378,7 +293,7 @@ class Spool:
         for segment in (*self._closed, self._current):
             if segment.file is not None and segment.synced < segment.bytes and segment.began_at < old:
                 size, file = segment.bytes, os.dup(segment.file)
-                await asyncio.to_thread(_force, file, self._folder)
+                await asyncio.to_thread(force_to_disk, file, self._folder)
                 segment.synced = size
             if segment is not self._current and segment.file is not None and segment.synced >= segment.bytes:
                 os.close(segment.file)
@@ -392,15 +307,15 @@ class Spool:
         Raises `OSError` where some cannot be looked at this time; what could be is taken over all the same.
         """
         found, problem = await asyncio.to_thread(left_by_the_dead, self._folder, self.name)
-        self._heirlooms += [(left, {each.path for each in left.files}) for left in found]
+        self._heirlooms.add(found)
         rows = 0
         files = sorted((file for left in found for file in left.files), key=lambda each: (each.began_at, each.path))
         # One that is being written to the database stays the first.
         first = int(self._taken is not None)
         for number, file in enumerate(files, first):
-            self._closed.insert(number, _inherited(file))
+            self._closed.insert(number, inherited_segment(file))
         for left in found:
-            self._tell_left(left)
+            self._troubles.tell_left(left)
             await self._adopt(left)
             rows += sum(each.rows for each in left.files) + len(left.under_way)
         if rows:
@@ -408,18 +323,6 @@ class Spool:
         if problem is not None:
             raise problem
         return rows
-
-    def _tell_left(self, left: Left) -> None:
-        rows = sum(each.rows for each in left.files)
-        if rows or left.under_way:
-            told = rows, len(left.under_way)
-            log.info("a process that died left %d rows in the spool, and %d attempts under way", *told)
-        if left.half:
-            log.warning("the last %d bytes that %s wrote were half written", left.half, left.lock_path.stem)
-        if left.lost:
-            self._lost(left.lost, f"files of {left.lock_path.stem} are damaged or of another version")
-        for path in left.unread:
-            self._tell_unread(path)
 
     async def _adopt(self, left: Left) -> None:
         """Makes rows of its own of what a dead process had sent and never written down."""
@@ -431,11 +334,8 @@ class Spool:
         try:
             left.notes.unlink(missing_ok=True)
         except OSError as error:
-            self.failed(error)
-        for heirloom in tuple(self._heirlooms):
-            if heirloom[0] is left and not heirloom[1]:
-                self._heirlooms.remove(heirloom)
-                left.bury()
+            self._troubles.not_kept(error)
+        self._heirlooms.adopted(left)
 
     def close(self) -> None:
         """What has not been written stays here for whoever comes next."""
@@ -445,39 +345,48 @@ class Spool:
         if self._notes is not None:
             self._notes.close()
         for segment in self._closed:
-            if segment.file is not None:
-                with suppress(OSError):
-                    os.fsync(segment.file)
-                os.close(segment.file)
-                segment.file = None
+            segment.force()
             if not segment.on_disk:
-                self._lost(segment.rows, "the disk does not take them and this process ends")
+                self._troubles.lose(segment.rows, "the disk does not take them and this process ends")
         self._remove(self._current)
         noted = self._notes is not None and self._notes.taken > 0
         if not noted and not any(self._folder.glob(f"{self.name}.*.rows")):
             with suppress(OSError):
                 (self._folder / f"{self.name}.lock").unlink(missing_ok=True)
-        for left, _ in self._heirlooms:
-            os.close(left.lock)
-        self._heirlooms.clear()
+        self._heirlooms.close()
         os.close(self._lock)
 
 
-def _force(file: int, folder: Path) -> None:
-    try:
-        os.fsync(file)
-        holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(holder)
-        finally:
-            os.close(holder)
-    finally:
-        os.close(file)
+def _note_record(sent: SentNote) -> bytes:
+    """Without its metadata if it is too long with it."""
+    record = packed_note(sent)
+    return record if len(record) <= NOTE_BYTES_MAX else packed_note((*sent[:-1], ()))
 
 
-def _inherited(file: LeftFile) -> Segment:
-    segment = Segment(file.path, None)
-    segment.usage, segment.rows, segment.bytes, segment.began_at = None, file.rows, file.bytes, file.began_at
-    segment.synced, segment.on_disk, segment.sure = file.bytes, True, False
-    segment.inherited, segment.damaged = True, file.damaged
-    return segment
+def _beyond_memory(closed: Sequence[Segment], taken: Segment | None, rows_max: int) -> list[Segment]:
+    """Those whose rows memory must not hold any longer."""
+    held = sum(each.rows for each in closed if each.usage is not None)
+    found: list[Segment] = []
+    for segment in reversed(closed):
+        if held <= rows_max:
+            break
+        if segment.usage is None or segment is taken:
+            continue
+        held -= segment.rows
+        found.append(segment)
+    return found
+
+
+def _beyond_disk(closed: Sequence[Segment], taken: Segment | None, bytes_max: int) -> list[Segment]:
+    """Those whose files the disk has no room for, the oldest first; none that was inherited."""
+    own = [each for each in closed if not each.inherited]
+    size = sum(each.bytes for each in own)
+    found: list[Segment] = []
+    for oldest in own:
+        if size <= bytes_max:
+            break
+        if oldest is taken:
+            continue
+        size -= oldest.bytes
+        found.append(oldest)
+    return found

@@ -5,23 +5,20 @@ percentile of none are null. Rates are counted over the time in which requests a
 each key.
 """
 
-from typing import TYPE_CHECKING
-
 from headgate.model.outcome import Outcome
 from headgate.model.units import ClassName
 from headgate.simulation.report.course import Arrived, EndpointCourse, imbalance
 from headgate.simulation.report.fairness import Fairness
 from headgate.simulation.report.fate import Fate, fate_of
+from headgate.simulation.report.report import Group, Report
 from headgate.simulation.report.spread import Spread
 from headgate.simulation.report.tally import Tally, share
 from headgate.simulation.virtual.scenario import Callers
 from headgate.simulation.virtual.story import EngineAccount
 
-if TYPE_CHECKING:
-    from headgate.simulation.report.report import Group, Report
 
-
-def of(report: "Report") -> dict[str, object]:
+def figures_of(report: Report) -> dict[str, object]:
+    """All of it as plain values: for the same run the same, in the same order."""
     scenario, ending = report.scenario, report.ending
     return {
         "title": scenario.title,
@@ -57,7 +54,7 @@ def _targets(callers: Callers) -> dict[str, object]:
     }
 
 
-def _whole(group: "Group", report: "Report") -> dict[str, object]:
+def _whole(group: Group, report: Report) -> dict[str, object]:
     tally = group.tally
     return {
         **_counts(tally, report),
@@ -80,13 +77,13 @@ def _whole(group: "Group", report: "Report") -> dict[str, object]:
     }
 
 
-def _short(group: "Group", report: "Report") -> dict[str, object]:
+def _short(group: Group, report: Report) -> dict[str, object]:
     """Of one tenant: there may be thousands."""
     tally = group.tally
     return {**_counts(tally, report), "retries": tally.retries, "ttft_s": _spread(group.ttft), **_work(tally)}
 
 
-def _counts(tally: Tally, report: "Report") -> dict[str, object]:
+def _counts(tally: Tally, report: Report) -> dict[str, object]:
     return {
         "arrivals": tally.arrivals,
         "arrivals_per_s": rounded(report.per_second(tally.arrivals)),
@@ -149,7 +146,7 @@ def _engine(account: EngineAccount, course: EndpointCourse) -> dict[str, object]
     }
 
 
-def _fleet(report: "Report") -> dict[str, object]:
+def _fleet(report: Report) -> dict[str, object]:
     accounts = [account for account, _ in report.engines]
     worked_ps = sum(each.worked_ps for each in accounts)
     return {
@@ -170,7 +167,7 @@ def _time(up_ns: int, worked_ps: int) -> dict[str, object]:
 
 
 # ---------------------------------------------------------------------------------------------------- over time
-def _series(report: "Report") -> dict[str, object]:
+def _series(report: Report) -> dict[str, object]:
     course, queued = report.course, report.course.queued
     names: list[ClassName] = report.in_order(queued)
     return {

@@ -11,7 +11,6 @@ from typing import Final
 
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import ClassName, EndpointId, TenantId
-from headgate.simulation.report import figures
 from headgate.simulation.report.course import Arrived, Course, EndpointCourse
 from headgate.simulation.report.fairness import Fairness
 from headgate.simulation.report.spread import Spread
@@ -78,10 +77,6 @@ class Report:
 
     def over(self, ending: Ending) -> None:
         self._ending = ending
-
-    def figures(self) -> dict[str, object]:
-        """All of it as plain values: for the same run the same, in the same order."""
-        return figures.of(self)
 
     @property
     def ending(self) -> Ending:

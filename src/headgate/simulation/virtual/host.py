@@ -19,7 +19,6 @@ from headgate.core.events import (
     AttemptEnding,
     AttemptProgress,
     EndpointJoined,
-    EndpointLeaving,
     EndpointMeasured,
     EndpointReadied,
     Event,
@@ -33,22 +32,13 @@ from headgate.model.units import MILLISECOND, MINUTE, Duration, EndpointId, Inst
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.observer import Observer
 from headgate.simulation.engine import sequence
-from headgate.simulation.engine.pace import NOMINAL
 from headgate.simulation.virtual.crowd import Crowd
 from headgate.simulation.virtual.desk import Desk
+from headgate.simulation.virtual.disturbances import Disturbances
 from headgate.simulation.virtual.endpoint import OpenAttempt, VirtualEndpoint, engine_id
 from headgate.simulation.virtual.scenario import (
-    Change,
-    Crash,
-    Fail,
-    Fault,
-    Hang,
-    Leave,
-    Limit,
-    Reload,
     Scenario,
     Scraper,
-    Slow,
 )
 from headgate.simulation.virtual.story import Audience, Ending, Sample
 from headgate.simulation.virtual.timeline import LOOKS, Timeline
@@ -87,6 +77,14 @@ class VirtualHost:
             tell=self._desk.tell if self._delays is None else self._tell_from_caller,
             ended=audience.ended,
         )
+        self._disturbances = Disturbances(
+            self._endpoints,
+            self._timeline,
+            now=lambda: self._now,
+            tell=self._desk.tell,
+            advance=self._advance,
+            break_off=self._break_off,
+        )
         self._samples = samples
         self._progress: Callable[[Instant, int], None] | None = None
 
@@ -120,9 +118,9 @@ class VirtualHost:
             else:
                 self._join(endpoint)
         for fault in scenario.faults:
-            timeline.at(fault.at, self._befall, fault)
+            timeline.at(fault.at, self._disturbances.befall, fault)
         for change in scenario.changes:
-            timeline.at(change.at, self._change, change)
+            timeline.at(change.at, self._disturbances.change, change)
         timeline.at(Instant(self._until_sample()), self._sample, None, rank=LOOKS)
         timeline.at(Instant(scenario.progress_every_ns), self._sweep, scenario.progress_every_ns)
         if isinstance(self._desk.decider, Scraper):
@@ -212,6 +210,9 @@ class VirtualHost:
         endpoint.release(attempt, self._now, crashes=crashes)
         self._to_ask[endpoint.spec.id] = endpoint
         self._end_attempt(attempt, ending, why)
+
+    def _break_off(self, endpoint: VirtualEndpoint, attempt: OpenAttempt) -> None:
+        self._stop(endpoint, attempt, AttemptEnding.FAILED, "the connection was broken", crashes=True)
 
     def _end_attempt(
         self, attempt: OpenAttempt, ending: AttemptEnding, detail: str = "", usage: Usage | None = None
@@ -305,14 +306,11 @@ class VirtualHost:
         spec = endpoint.spec
         self._desk.tell(EndpointJoined(Endpoint(spec.id, spec.pool, spec.in_flight_max)))
         if spec.cold_start_ns:
-            self._timeline.at(after(self._now, spec.cold_start_ns), self._come_up, endpoint)
+            self._timeline.at(after(self._now, spec.cold_start_ns), self._disturbances.come_up, endpoint)
         else:
-            self._come_up(endpoint)
+            self._disturbances.come_up(endpoint)
         self._look_for(endpoint)
         self._timeline.at(after(self._now, self._scenario.probe_every_ns), self._read_metrics, endpoint)
-
-    def _come_up(self, endpoint: VirtualEndpoint) -> None:
-        endpoint.start(self._now)
 
     def _look_for(self, endpoint: VirtualEndpoint) -> None:
         """Looks whether an engine that is starting answers."""
@@ -354,48 +352,6 @@ class VirtualHost:
     def _until_sample(self) -> Duration:
         """Even distances as long as requests arrive, then ever greater ones."""
         return Duration(max(MILLISECOND, self._scenario.span_ns // self._samples, self._now // self._samples))
-
-    # --------------------------------------------------------------------------------------------- changes and faults
-
-    def _change(self, change: Change) -> None:
-        match change:
-            case Leave(endpoint_id):
-                self._desk.tell(EndpointLeaving(endpoint_id))
-            case Limit(endpoint_id):
-                spec = self._endpoints[endpoint_id].spec
-                self._desk.tell(EndpointJoined(Endpoint(endpoint_id, spec.pool, change.in_flight_max)))
-            case Reload(policy):
-                self._desk.tell(PolicyChanged(policy, "changed in the scenario"))
-
-    def _befall(self, fault: Fault) -> None:
-        endpoint = self._endpoints[fault.endpoint_id]
-        if not endpoint.up:
-            return
-        self._advance(endpoint)
-        match fault:
-            case Crash():
-                self._crash(endpoint, fault)
-            case Hang():
-                endpoint.engine.stall(self._now, after(self._now, fault.lasts_ns))
-            case Fail():
-                endpoint.fails_by = fault
-            case Slow():
-                endpoint.engine.change_speed(self._now, fault.speed)
-                endpoint.slowed_by = fault
-                self._timeline.at(after(self._now, fault.lasts_ns), self._recover, fault)
-
-    def _crash(self, endpoint: VirtualEndpoint, fault: Crash) -> None:
-        for attempt in tuple(endpoint.attempts.values()):
-            self._stop(endpoint, attempt, AttemptEnding.FAILED, "the connection was broken", crashes=True)
-        endpoint.crash(self._now)
-        self._timeline.at(after(self._now, fault.back_after_ns), self._come_up, endpoint)
-
-    def _recover(self, fault: Slow) -> None:
-        endpoint = self._endpoints[fault.endpoint_id]
-        # A later one goes on, and a new engine never was slow.
-        if endpoint.slowed_by is fault:
-            self._advance(endpoint)
-            endpoint.engine.change_speed(self._now, NOMINAL)
 
 
 def _overdue(attempt: OpenAttempt, now: Instant) -> str:

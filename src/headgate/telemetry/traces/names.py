@@ -6,17 +6,9 @@ may be behind or ahead. So it is configured by which version spans are named, an
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
-
-class Names(StrEnum):
-    GEN_AI = "gen_ai"
-    """The conventions from v1.37.0 on, which renamed `gen_ai.system`."""
-    GEN_AI_1_36 = "gen_ai_1_36"
-    """Those up to v1.36.0."""
-    PLAIN = "plain"
-    """Ours alone."""
+from headgate.telemetry.traces.options import Names
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -25,6 +25,7 @@ from headgate.telemetry.traces.figures import Dropped, Kept, TraceFigures
 from headgate.telemetry.traces.keeping import Keeping
 from headgate.telemetry.traces.known import Known
 from headgate.telemetry.traces.messages import envelope
+from headgate.telemetry.traces.options import TracingOptions
 from headgate.telemetry.traces.posting import Collector, Posted
 from headgate.telemetry.traces.spans import trace
 
@@ -62,11 +63,8 @@ class Tracer:
 
     def __init__(
         self,
-        url: str,
+        options: TracingOptions,
         *,
-        headers: Mapping[str, str],
-        slowest_ppm: int,
-        kept_per_second_max: int,
         known: Known,
         version: str,
         instance: str,
@@ -75,10 +73,11 @@ class Tracer:
         self.limits = limits
         self._records: deque[RequestRecord] = deque()
         self._behind = 0
-        self._keeping = Keeping(slowest_ppm=slowest_ppm, per_second_max=kept_per_second_max)
+        self._keeping = Keeping(slowest_ppm=options.slowest_ppm, per_second_max=options.kept_per_second_max)
         self.known = known
         """Replaced as a whole when it changes."""
-        self._outbox = _Outbox(Collector(url, headers), partial(envelope, version=version, instance=instance), limits)
+        collector = Collector(options.endpoint, options.headers)
+        self._outbox = _Outbox(collector, partial(envelope, version=version, instance=instance), limits)
         self._kept = dict.fromkeys(Kept, 0)
         self._too_many = self._mistakes = 0
         self._leaving = threading.Event()

@@ -12,8 +12,8 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from headgate.config.settings import DatabaseSettings, LedgerSettings
 from headgate.ledger.database import Database
+from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.ledger.recorder import Recorder
 from headgate.ledger.rows import bounded
 from headgate.ledger.spool.spool import Spool
@@ -38,7 +38,7 @@ class LiveLedger:
     """Of one process. Made and run inside an event loop. Raises `OSError` where the spool cannot be opened."""
 
     def __init__(
-        self, database: DatabaseSettings, settings: LedgerSettings, *, endpoint_times_s: float = ENDPOINT_TIMES_S
+        self, database: DatabaseOptions, settings: LedgerOptions, *, endpoint_times_s: float = ENDPOINT_TIMES_S
     ) -> None:
         self._endpoint_times_s = endpoint_times_s
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -10,24 +10,18 @@ after another, each when the one before is ready, so that another version or con
 cut.
 """
 
-import argparse
 import asyncio
 import contextlib
 import logging
 import signal
 import socket
-import sys
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from headgate.cli.serve import first_settings, read_settings, say_what_is_taken
-from headgate.cli.worker_process import WorkerProcess
-from headgate.model.units import SECOND
-
-if TYPE_CHECKING:
-    from headgate.config.settings import Settings
+from headgate.control.workers.process import WorkerProcess
+from headgate.edge.server import reserve
+from headgate.model.units import SECOND, Duration
+from headgate.telemetry.log import tell
 
 PAUSE_S: Final = 0.25
 PAUSE_S_MAX: Final = 30.0
@@ -39,46 +33,8 @@ BEYOND_GRACE_S: Final = 15.0
 """How long after the grace time a worker may still be there before it is killed."""
 
 
-def as_worker(settings: "Settings", *, worker: int, workers: int, port: int) -> "Settings":
-    """What one of them makes of the file: an admin port of its own, and at least as many members as there are here."""
-    from headgate.config.settings import Address
-
-    admin = settings.admin_listen
-    return replace(
-        settings,
-        listen=Address(settings.listen.host, settings.listen.port or port),
-        admin_listen=Address(admin.host, admin.port and admin.port + worker),
-        scaler_listen=settings.scaler_listen if worker == 0 else None,
-        cell=settings.cell and replace(settings.cell, members=max(settings.cell.members, workers)),
-    )
-
-
-def supervise(args: argparse.Namespace) -> int:
-    """The exit code is the worst of theirs."""
-    import uvloop
-
-    def read() -> "Settings":
-        return read_settings(args.file)
-
-    settings = first_settings(args.file, read)
-    if settings is None:
-        return 1
-    if wrong := _wrong(settings, args.file, args.workers):
-        print(f"headgate: {wrong}", file=sys.stderr)
-        return 1
-    try:
-        reserved = reserve_alone(*settings.listen)
-    except OSError as error:
-        say_what_is_taken(error, args.file)
-        return 1
-    with reserved:
-        return uvloop.run(_supervise(args, settings, read, reserved.getsockname()[1]))
-
-
 def reserve_alone(host: str, port: int) -> socket.socket:
     """Keeps the port for our workers. Raises `OSError` where anybody has it, be it another who would share it."""
-    from headgate.edge.server import reserve
-
     with reserve(host, port) as alone:
         # Bound and not shared, it would not be given to us where somebody listens; the port is ours to keep a moment
         # later, and whoever comes in between shares it knowingly.
@@ -86,8 +42,11 @@ def reserve_alone(host: str, port: int) -> socket.socket:
     return reserve(host, port, shared=True)
 
 
-async def _supervise(args: argparse.Namespace, settings: "Settings", read: "Callable[[], Settings]", port: int) -> int:
-    supervisor = Supervisor(args, settings, read, port)
+async def supervise(
+    commands: Sequence[Sequence[str]], grace_ns: Duration, reread: Callable[[], Duration | None]
+) -> int:
+    """Runs a worker per command until all have left. The exit code is the worst of theirs."""
+    supervisor = Supervisor(commands, grace_ns, reread)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, supervisor.leave)
     loop.add_signal_handler(signal.SIGINT, supervisor.leave)
@@ -98,12 +57,12 @@ async def _supervise(args: argparse.Namespace, settings: "Settings", read: "Call
 
 class Supervisor:
     def __init__(
-        self, args: argparse.Namespace, settings: "Settings", read: "Callable[[], Settings]", port: int
+        self, commands: Sequence[Sequence[str]], grace_ns: Duration, reread: Callable[[], Duration | None]
     ) -> None:
-        self._read = read
-        self._file: Path = args.file
-        self._grace_ns = settings.drain_grace_ns
-        self._workers = [Worker(number, _arguments(args, number, port), self._on_end) for number in range(args.workers)]
+        """One worker per command. `reread` reads the configuration again: the drain grace, or None if it is unfit."""
+        self._reread = reread
+        self._grace_ns = grace_ns
+        self._workers = [Worker(number, command, self._on_end) for number, command in enumerate(commands)]
         self._leaving = asyncio.Event()
         self._rolls = asyncio.Event()
         self._gave_up = False
@@ -144,28 +103,15 @@ class Supervisor:
     # What follows from them
 
     async def _roll_for_ever(self) -> None:
-        from headgate.config.problems import ConfigErrors
-        from headgate.telemetry.log import tell
-
         while True:
             await self._rolls.wait()
             self._rolls.clear()
-            try:
-                settings = await asyncio.to_thread(self._read)
-            except ConfigErrors as errors:
-                for problem in errors.problems:
-                    tell(logging.WARNING, "the new configuration is wrong", problem=problem)
-                tell(logging.WARNING, "no worker is restarted; mend the file and send SIGUSR2 again", file=self._file)
-                continue
-            if wrong := _wrong(settings, self._file, len(self._workers)):
-                tell(logging.WARNING, "no worker is restarted", problem=wrong)
-                continue
-            self._grace_ns = settings.drain_grace_ns
-            await self._roll_once()
+            grace_ns = await asyncio.to_thread(self._reread)
+            if grace_ns is not None:
+                self._grace_ns = grace_ns
+                await self._roll_once()
 
     async def _roll_once(self) -> None:
-        from headgate.telemetry.log import tell
-
         tell(logging.INFO, "workers are restarted one after another", workers=len(self._workers))
         for worker in self._workers:
             if not await worker.renew():
@@ -179,8 +125,6 @@ class Supervisor:
 
     def _on_end(self) -> None:
         """Gives up where nobody can start."""
-        from headgate.telemetry.log import tell
-
         if not self._leaving.is_set() and all(worker.failed_starts >= STARTS_MAX for worker in self._workers):
             self._gave_up = True
             tell(logging.CRITICAL, "no worker starts; giving up: mend what they say above and start again")
@@ -190,13 +134,13 @@ class Supervisor:
 class Worker:
     """A place for one process after another."""
 
-    def __init__(self, number: int, arguments: list[str], on_end: Callable[[], None]) -> None:
+    def __init__(self, number: int, command: Sequence[str], on_end: Callable[[], None]) -> None:
         self.number = number
         self.failed_starts = 0
         """How often in a row it has ended before it was ready."""
         self._failures = 0
         """How often in a row it has ended unasked, and soon."""
-        self._arguments = arguments
+        self._command = command
         self._on_end = on_end
         self._process: WorkerProcess | None = None
         self._leaves = asyncio.Event()
@@ -214,10 +158,8 @@ class Worker:
         return code
 
     async def _run(self) -> int:
-        from headgate.telemetry.log import tell
-
         loop = asyncio.get_running_loop()
-        self._process = process = await WorkerProcess.start(self._arguments)
+        self._process = process = await WorkerProcess.start(self._command)
         tell(logging.INFO, "worker started", worker=self.number, pid=process.pid)
         if self._leaves.is_set():
             process.leave()
@@ -241,8 +183,6 @@ class Worker:
         return code
 
     async def _pause(self) -> None:
-        from headgate.telemetry.log import tell
-
         pause_s = min(PAUSE_S_MAX, PAUSE_S * 2 ** min(self._failures - 1, 10))
         tell(logging.WARNING, "worker is started again", worker=self.number, wait_s=pause_s)
         try:
@@ -276,29 +216,3 @@ class Worker:
     def kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-
-
-def _arguments(args: argparse.Namespace, worker: int, port: int) -> list[str]:
-    which = [f"--workers={args.workers}", f"--worker={worker}", f"--port={port}"]
-    return [str(args.file), f"--log-level={args.log_level}", f"--log-format={args.log_format}", *which]
-
-
-def _wrong(settings: "Settings", file: Path, workers: int) -> str | None:
-    """Why they cannot run by this file, with the next step."""
-    if settings.cell is None:
-        return (
-            f"{file} names no cell, and workers that do not know of each other would give the same place twice; "
-            "add cell: {store: redis://HOST:PORT} to it, or leave --workers out"
-        )
-    first = settings.admin_listen.port
-    if first == 0:
-        return None
-    ports = range(first, first + workers)
-    taken = f"the admin listeners of {workers} workers take the ports {ports[0]} to {ports[-1]}"
-    if ports[-1] > 65_535:
-        return f"{taken}, which do not exist; choose a lower admin_listen in {file}"
-    others = {"listen": settings.listen, "scaler_listen": settings.scaler_listen}
-    for setting, address in others.items():
-        if address is not None and address.port in ports:
-            return f"{taken}, and {setting} is among them; choose another port for it in {file}"
-    return None

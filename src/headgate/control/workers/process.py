@@ -9,7 +9,6 @@ terminal reaches this process alone, which hands it on once.
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import Sequence
 from typing import Final
 
@@ -30,9 +29,9 @@ class WorkerProcess:
         """Where its admin listener is, from the moment at which it hears signals."""
 
     @classmethod
-    async def start(cls, arguments: Sequence[str]) -> "WorkerProcess":
+    async def start(cls, command: Sequence[str]) -> "WorkerProcess":
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "headgate.cli.main", "serve", *arguments),
+            *command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,

@@ -1,0 +1,76 @@
+"""Run several gateways on one port by one configuration file."""
+
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from headgate.config.problems import ConfigErrors
+from headgate.config.settings import Address, Settings
+from headgate.control.workers.supervisor import reserve_alone, supervise
+from headgate.model.units import Duration
+from headgate.telemetry.log import tell
+
+
+def as_worker(settings: Settings, *, worker: int, workers: int, port: int) -> Settings:
+    """What one of them makes of the file: an admin port of its own, and at least as many members as there are here."""
+    admin = settings.admin_listen
+    return replace(
+        settings,
+        listen=Address(settings.listen.host, settings.listen.port or port),
+        admin_listen=Address(admin.host, admin.port and admin.port + worker),
+        scaler_listen=settings.scaler_listen if worker == 0 else None,
+        cell=settings.cell and replace(settings.cell, members=max(settings.cell.members, workers)),
+    )
+
+
+def run_workers(
+    settings: Settings, read: Callable[[], Settings], *, file: Path, workers: int, arguments: Sequence[str]
+) -> int:
+    """Until all have left. Each runs `headgate serve` with the arguments. Raises `OSError` if the port is taken."""
+    import uvloop
+
+    with reserve_alone(*settings.listen) as reserved:
+        port = reserved.getsockname()[1]
+        serve = (sys.executable, "-m", "headgate.cli.main", "serve", *arguments)
+        commands = [
+            (*serve, f"--workers={workers}", f"--worker={number}", f"--port={port}") for number in range(workers)
+        ]
+        return uvloop.run(supervise(commands, settings.drain_grace_ns, lambda: _reread(read, file, workers)))
+
+
+def _reread(read: Callable[[], Settings], file: Path, workers: int) -> Duration | None:
+    """The drain grace by the file as it is now; None if the workers cannot run by it, which is logged."""
+    try:
+        settings = read()
+    except ConfigErrors as errors:
+        for problem in errors.problems:
+            tell(logging.WARNING, "the new configuration is wrong", problem=problem)
+        tell(logging.WARNING, "no worker is restarted; mend the file and send SIGUSR2 again", file=file)
+        return None
+    if wrong := unfit(settings, file, workers):
+        tell(logging.WARNING, "no worker is restarted", problem=wrong)
+        return None
+    return settings.drain_grace_ns
+
+
+def unfit(settings: Settings, file: Path, workers: int) -> str | None:
+    """Why they cannot run by this file, with the next step."""
+    if settings.cell is None:
+        return (
+            f"{file} names no cell, and workers that do not know of each other would give the same place twice; "
+            "add cell: {store: redis://HOST:PORT} to it, or leave --workers out"
+        )
+    first = settings.admin_listen.port
+    if first == 0:
+        return None
+    ports = range(first, first + workers)
+    taken = f"the admin listeners of {workers} workers take the ports {ports[0]} to {ports[-1]}"
+    if ports[-1] > 65_535:
+        return f"{taken}, which do not exist; choose a lower admin_listen in {file}"
+    others = {"listen": settings.listen, "scaler_listen": settings.scaler_listen}
+    for setting, address in others.items():
+        if address is not None and address.port in ports:
+            return f"{taken}, and {setting} is among them; choose another port for it in {file}"
+    return None

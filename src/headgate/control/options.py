@@ -1,0 +1,11 @@
+"""Options of budget notifications."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationOptions:
+    webhook: str = field(repr=False)
+    """Complete address; may contain a secret, so it is never shown."""
+    webhook_shown: str
+    """The host of the address."""

@@ -1,0 +1,1 @@
+"""Several gateway processes that serve one port of one machine."""

@@ -1,0 +1,14 @@
+"""Options of the folder in which request records outlive the process."""
+
+from dataclasses import dataclass
+
+from headgate.model.units import MINUTE, Duration
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsOptions:
+    folder: str
+    retention_ns: Duration = Duration(24 * 60 * MINUTE)
+    bytes_max: int = 1024 * MIB
