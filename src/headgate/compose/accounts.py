@@ -73,7 +73,7 @@ class Accounts:
     def _open_reports(self) -> "PostgresReports | None":
         if self._settings.database is None:
             return None
-        from headgate.compose.reports import open_reports
+        from headgate.control.cost_reports import open_reports
 
         return open_reports(self._settings.database, lambda: self._settings.ledger, lambda: self._in_force)
 
