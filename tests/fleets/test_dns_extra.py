@@ -11,6 +11,8 @@ from testing.fake_engine import FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop
 from testing.ports import free_port
 
+pytestmark = pytest.mark.process
+
 WITHOUT = "import sys; sys.modules['dns'] = None; "
 MAIN = "from headgate.cli.main import main; sys.exit(main(sys.argv[1:]))"
 SAID = "pools.small.fleet: a name server is asked with dnspython; pip install 'headgate[dns]'"

@@ -1,12 +1,8 @@
-from collections.abc import Iterable as _Iterable
-from collections.abc import Mapping as _Mapping
-from typing import ClassVar as _ClassVar
-from typing import Optional as _Optional
-from typing import Union as _Union
-
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from google.protobuf.internal import containers as _containers
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -19,19 +15,13 @@ class ScaledObjectRef(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
-
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     SCALERMETADATA_FIELD_NUMBER: _ClassVar[int]
     name: str
     namespace: str
     scalerMetadata: _containers.ScalarMap[str, str]
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        namespace: _Optional[str] = ...,
-        scalerMetadata: _Optional[_Mapping[str, str]] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., scalerMetadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class IsActiveResponse(_message.Message):
     __slots__ = ("result",)
@@ -53,12 +43,7 @@ class MetricSpec(_message.Message):
     metricName: str
     targetSize: int
     targetSizeFloat: float
-    def __init__(
-        self,
-        metricName: _Optional[str] = ...,
-        targetSize: _Optional[int] = ...,
-        targetSizeFloat: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, metricName: _Optional[str] = ..., targetSize: _Optional[int] = ..., targetSizeFloat: _Optional[float] = ...) -> None: ...
 
 class GetMetricsRequest(_message.Message):
     __slots__ = ("scaledObjectRef", "metricName")
@@ -66,9 +51,7 @@ class GetMetricsRequest(_message.Message):
     METRICNAME_FIELD_NUMBER: _ClassVar[int]
     scaledObjectRef: ScaledObjectRef
     metricName: str
-    def __init__(
-        self, scaledObjectRef: _Optional[_Union[ScaledObjectRef, _Mapping]] = ..., metricName: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, scaledObjectRef: _Optional[_Union[ScaledObjectRef, _Mapping]] = ..., metricName: _Optional[str] = ...) -> None: ...
 
 class GetMetricsResponse(_message.Message):
     __slots__ = ("metricValues",)
@@ -84,9 +67,4 @@ class MetricValue(_message.Message):
     metricName: str
     metricValue: int
     metricValueFloat: float
-    def __init__(
-        self,
-        metricName: _Optional[str] = ...,
-        metricValue: _Optional[int] = ...,
-        metricValueFloat: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, metricName: _Optional[str] = ..., metricValue: _Optional[int] = ..., metricValueFloat: _Optional[float] = ...) -> None: ...
