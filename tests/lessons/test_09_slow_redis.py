@@ -15,7 +15,7 @@ from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import GatewayInLoop, chat
 from tests.lessons.cells import CellInLoop, a_cell
 
-pytestmark = [pytest.mark.cell]
+pytestmark = [pytest.mark.cell, pytest.mark.timing]
 
 GATEWAYS = 3
 EVERY_S = 0.05
