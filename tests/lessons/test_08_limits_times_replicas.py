@@ -17,7 +17,7 @@ from testing.gateway import GatewayInLoop, chat
 from tests.lessons.cells import CellInLoop, a_cell
 from tests.lessons.scraped import series_of
 
-pytestmark = [pytest.mark.cell, pytest.mark.timing, pytest.mark.timing]
+pytestmark = [pytest.mark.cell, pytest.mark.timing]
 
 GATEWAYS = 8
 PER_MINUTE = 240
