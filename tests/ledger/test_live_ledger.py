@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.compose.ledger import LiveLedger
-from headgate.config.settings import DatabaseSettings, LedgerSettings
+from headgate.control.ledger_sync import LiveLedger
+from headgate.ledger.options import DatabaseOptions, LedgerOptions
 from headgate.model.money import EndpointTime
 from headgate.model.units import Duration, Instant
 from headgate.wire.keys import digest, format_digest
@@ -125,8 +125,8 @@ async def test_a_database_that_was_not_migrated_is_not_ready_and_says_what_to_do
 
 
 async def test_endpoint_times_are_written_at_each_interval_and_once_more_at_the_end(tmp_path: Path) -> None:
-    database = DatabaseSettings("postgresql://nobody@127.0.0.1:1/none", "shown", Duration(1))
-    settings = LedgerSettings(str(tmp_path / "spool"), 1_000_000, 30, (), shares_idle=False)
+    database = DatabaseOptions("postgresql://nobody@127.0.0.1:1/none", "shown", Duration(1))
+    settings = LedgerOptions(str(tmp_path / "spool"), 1_000_000, 30, (), shares_idle=False)
     ledger = LiveLedger(database, settings, endpoint_times_s=0.001)
     taken: list[int] = []
 
