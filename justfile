@@ -34,6 +34,10 @@ fmt:
 test *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "not process and not timing and not ({{ real }})" {{ args }}
 
+# The tests that failed last, one at a time.
+test-again:
+    {{ bin }}/pytest --last-failed --last-failed-no-failures none -rA
+
 # The tests that start processes of our own, PostgreSQL or a Redis.
 test-processes *args:
     {{ bin }}/pytest -n auto --dist worksteal -m "process and not timing and not ({{ real }})" {{ args }}
