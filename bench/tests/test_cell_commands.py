@@ -8,7 +8,7 @@ import time
 import pytest
 
 from bench.cores import family_of
-from bench.tests.test_commands import INTERRUPTIBLE, ROOT, command_of, is_running
+from bench.tests.test_commands import INTERRUPTIBLE, ROOT, command_of, is_running, still_running
 
 pytestmark = [pytest.mark.cell, pytest.mark.timeout(120)]
 
@@ -42,4 +42,4 @@ def test_what_is_interrupted_leaves_nothing_running(number: int, command: tuple[
 
     assert process.returncode == (130 if number == signal.SIGINT else 143)
     assert said == b""
-    assert [pid for pid in started if is_running(pid)] == []
+    assert still_running(started) == []
