@@ -178,6 +178,11 @@ kill-cell *args:
 bench-cell *args:
     {{ bin }}/python -m bench.cell_live "$@"
 
+# Every known attack against a live gateway: which were held, the longest turn of its loop, how soon /health answers.
+[positional-arguments]
+attack *args:
+    {{ bin }}/python -m bench.attack "$@"
+
 # All that is long or timed, or one part: `just nightly relay`; the last line is JSON with every bar (CONTRIBUTING.md).
 [positional-arguments]
 nightly *args:

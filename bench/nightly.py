@@ -23,6 +23,7 @@ from typing import Final
 
 from bench import batching, core, engine, ledger_adds_up, ledger_faults, ledger_speed, scale_live, sim_live, tracing
 from bench import sim_live_overload as overload
+from bench.attack.__main__ import HEALTH_P99_MS_MAX, LONGEST_TURN_MS_MAX
 from bench.bars import MUST as RELAY
 from bench.cell_live.__main__ import LEAST as CELL_LEAST
 from bench.cell_live.__main__ import MOST as CELL_MOST
@@ -86,6 +87,12 @@ def _tests(marks: str, *words: str) -> tuple[str, ...]:
 
 PARTS: Final = (
     Part("relay", _bench("relay"), _most(**RELAY), _bench("relay", "--seconds 0.3")),
+    Part(
+        "attack",
+        _bench("attack"),
+        _most(not_held=0, health_failures=0, longest_turn_ms=LONGEST_TURN_MS_MAX, health_p99_ms=HEALTH_P99_MS_MAX),
+        _bench("attack", "endless_trailer_without_a_key dns_rebinding engine_usage_bomb"),
+    ),
     Part("engine", _bench("engine"), _least(ratio=engine.RATIO_MIN)),
     Part(
         "batching",

@@ -6,6 +6,7 @@ from fuzz.cuts import cut
 from fuzz.pipes import Pipe
 from headgate.engines.connection import EngineConnection
 from headgate.engines.dialects import DIALECTS
+from headgate.engines.http import turn_budget
 from headgate.ports.engine import EngineFault
 
 _loop = asyncio.new_event_loop()
@@ -21,7 +22,7 @@ def one_input(data: bytes) -> None:
 async def _outcome(pieces: list[bytes]) -> tuple[object, ...]:
     """Status, kind and body of the answer, and whether it broke off; or that there was none."""
     freed: list[EngineConnection] = []
-    connection, pipe = EngineConnection(freed.append, lambda _: None), Pipe()
+    connection, pipe = EngineConnection(freed.append, lambda _: None, turn_budget()), Pipe()
     connection.connection_made(pipe)  # type: ignore[arg-type]
     asking = asyncio.ensure_future(_ask(connection))
     await asyncio.sleep(0)

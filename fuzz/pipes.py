@@ -9,14 +9,19 @@ class Pipe:
     def __init__(self) -> None:
         self.written = b""
         self.closed = False
+        self.written_eof = False
         self.reading = True
 
     def write(self, data: bytes) -> None:
         assert not self.closed, "nothing is written after the end"
+        assert not self.written_eof, "nothing is written after the end"
         self.written += data
 
     def writelines(self, pieces: list[bytes]) -> None:
         self.write(b"".join(pieces))
+
+    def write_eof(self) -> None:
+        self.written_eof = True
 
     def close(self) -> None:
         self.closed = True

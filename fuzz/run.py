@@ -21,6 +21,8 @@ TARGETS = (
     "request_body",
     "event_stream",
     "responses_stream",
+    "kserve_stream",
+    "joined_stream",
     "usage",
     "replies",
     "connection",

@@ -2,7 +2,7 @@
 
 from fuzz.cuts import cut
 from headgate.model.usage import Usage
-from headgate.wire.usage import OBJECT_BYTES_MAX, UsageFinder, read_usage
+from headgate.wire.usage import OBJECT_BYTES_MAX, TAIL_BYTES_MAX, UsageFinder, read_usage
 
 
 def one_input(data: bytes) -> None:
@@ -11,7 +11,7 @@ def one_input(data: bytes) -> None:
     whole.feed(data)
     for piece in cut(data):
         pieces.feed(piece)
-        assert len(pieces._held) <= OBJECT_BYTES_MAX + len(piece)
+        assert pieces.held_bytes <= OBJECT_BYTES_MAX + TAIL_BYTES_MAX + 1
     _check(whole.usage)
     assert whole.usage == pieces.usage
 

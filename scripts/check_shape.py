@@ -33,7 +33,7 @@ PURE_IMPORTS = frozenset(
     | {"headgate", "heapq", "itertools", "math", "operator", "re", "string", "struct", "types", "typing"}
 )
 # Of the functions on floats only this one is rounded alike by every machine.
-PURE_MATH = frozenset({"sqrt"})
+PURE_MATH = frozenset({"isqrt", "sqrt"})
 IMPURE_BUILTINS = {
     "__import__": "imports what no contract can see",
     "eval": "runs what no contract can see",

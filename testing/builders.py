@@ -28,6 +28,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary
 from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint
+from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
 from headgate.model.tenant import Tenant
@@ -176,6 +177,8 @@ def arrived(
     first_token_within: float | None = None,
     complete_within: float | None = None,
     key: str | None = None,
+    fingerprint: str = "",
+    gateway: str = "",
 ) -> RequestArrived:
     """The caller's deadlines are given in seconds from here on; the key is its Idempotency-Key."""
     return RequestArrived(
@@ -193,6 +196,8 @@ def arrived(
             first_token_ns_left=None if first_token_within is None else lasting(first_token_within),
             completion_ns_left=None if complete_within is None else lasting(complete_within),
             idempotency_key=key,
+            fingerprint=fingerprint,
+            gateway=gateway,
         )
     )
 
@@ -210,12 +215,16 @@ def completed(request: str, attempt: int = 1, *, tokens: int | None = None) -> A
     return AttemptEnded(RequestId(request), attempt, AttemptEnding.COMPLETED, usage=usage)
 
 
-def failed(request: str, attempt: int = 1, detail: str = "connection refused") -> AttemptEnded:
-    return AttemptEnded(RequestId(request), attempt, AttemptEnding.FAILED, detail)
+def failed(
+    request: str, attempt: int = 1, detail: str = "connection refused", *, fault: Fault | None = None
+) -> AttemptEnded:
+    return AttemptEnded(RequestId(request), attempt, AttemptEnding.FAILED, detail, fault=fault)
 
 
-def fell_silent(request: str, attempt: int = 1, detail: str = "no token in time") -> AttemptEnded:
-    return AttemptEnded(RequestId(request), attempt, AttemptEnding.SILENT, detail)
+def fell_silent(
+    request: str, attempt: int = 1, detail: str = "no token in time", *, fault: Fault | None = None
+) -> AttemptEnded:
+    return AttemptEnded(RequestId(request), attempt, AttemptEnding.SILENT, detail, fault=fault)
 
 
 def refused(request: str, attempt: int = 1, detail: str = "context too long") -> AttemptEnded:

@@ -47,6 +47,9 @@ class Caller:
 
     # What the connection does
 
+    def identified(self) -> None:
+        pass
+
     def ask_for_body(self) -> None:
         raise AssertionError("the body is here")
 

@@ -22,6 +22,7 @@ from headgate.core.events import (
     TimerFired,
 )
 from headgate.model.caps import Caps
+from headgate.model.fault import Fault
 from headgate.model.limits import Limits
 from headgate.model.policy import (
     AdmissionRules,
@@ -99,6 +100,10 @@ class World:
     """In bytes."""
     telling: float = 0.0
     """The share of events in which an engine tells of itself."""
+    faults: tuple[Fault, ...] = ()
+    """What may go wrong with attempts that fail; unknown if there are none."""
+    bodies: int = 0
+    """How many different bodies each tenant sends; each request is another one if none."""
 
 
 @dataclass
@@ -188,9 +193,10 @@ class Day:
             complete_within=self._allowance(),
             key=self.chance.choice(("k1", "k2", "k3")) if self.chance.random() < 0.1 else None,
         )
-        return RequestArrived(
-            replace(event.ticket, prefix=self._prefix(prompt_bytes), n=self.chance.choice((1, 1, 1, 3)))
-        )
+        ticket = replace(event.ticket, prefix=self._prefix(prompt_bytes), n=self.chance.choice((1, 1, 1, 3)))
+        if self.world.bodies:
+            ticket = replace(ticket, fingerprint=f"{ticket.tenant}-{self.chance.randrange(self.world.bodies)}")
+        return RequestArrived(ticket)
 
     def _prefix(self, prompt_bytes: int) -> bytes:
         """One of a few beginnings, up to some distance within the prompt; or none."""
@@ -224,7 +230,10 @@ class Day:
             usage = Usage(
                 tokens, self.chance.choice((5, 50, 500)), cached_tokens=tokens // 2, source=UsageSource.ENGINE
             )
-        return AttemptEnded(RequestId(attempt.request_id), attempt.attempt, ending, "as it happened", usage)
+        fault = None
+        if self.world.faults and ending is AttemptEnding.FAILED:
+            fault = self.chance.choice(self.world.faults)
+        return AttemptEnded(RequestId(attempt.request_id), attempt.attempt, ending, "as it happened", usage, fault)
 
     def _fleet(self) -> Event:
         name = self.chance.choice(list(self.world.endpoints))
@@ -317,6 +326,9 @@ LARGE = World(
     devices=("large-0", "small-1"),
     telling=0.03,
 )
+
+FAULTY = replace(LARGE, faults=tuple(Fault), bodies=2)
+"""The large one, in which the same bodies come again and it is known why attempts fail."""
 
 PRESSED = replace(LARGE, policies=(_PRESSED,), churn=0.0, failing=0.02)
 """The large one with more to do than it can, and a ladder that climbs at once."""

@@ -18,6 +18,7 @@ from headgate.telemetry.directory import DirectoryFigures
 from headgate.telemetry.engines import EngineSignals
 from headgate.telemetry.histogram import Histogram
 from headgate.telemetry.ledger import LedgerFigures
+from headgate.telemetry.loop_turns import TurnWatch, turn_metrics
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.options import Objectives
 from headgate.telemetry.page import Family
@@ -44,7 +45,16 @@ CELL = CellFigures(
     unintelligible=0,
 )
 LEDGER = LedgerFigures(
-    database_up=True, written=1, waiting=0, spooled_bytes=0, oldest_s=0.0, lost=0, refused=0, open_requests=0
+    database_up=True,
+    written=1,
+    waiting=0,
+    spooled_bytes=0,
+    oldest_s=0.0,
+    lost=0,
+    refused=0,
+    open_requests=0,
+    unrecorded=0,
+    disk_up=True,
 )
 GPU = {"gpu_utilisation": 0.5, "gpu_memory_used_bytes": 1.0, "gpu_memory_total_bytes": 2.0}
 TELEMETRY = Telemetry(1, 0, 0.5, 0, further={"prefix_queries": 2.0, "prefix_hits": 1.0, **GPU})
@@ -95,6 +105,7 @@ def _meters() -> Meters:
 def _more() -> Iterator[Family]:
     stages = StageMeters()
     stages.change(["chat"], {"chat": ClassBudget(stages=dict.fromkeys(Stage, 1), ttft_ns=1, duration_ns=1)})
+    yield turn_metrics(TurnWatch(lambda _: None))
     yield from stage_metrics(stages)
     yield from records_metrics(RecordsFigures(1, 0, 0, 1, 1.0))
     yield from trace_metrics(TraceFigures(dict.fromkeys(Kept, 0), dict.fromkeys(Dropped, 0), 0, 0, 0))

@@ -66,7 +66,7 @@ def test_only_the_last_line_is_read() -> None:
 def test_an_unknown_part_is_an_error_that_lists_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["relais"])
-    assert "no part is called 'relais'; there are relay, engine" in capsys.readouterr().err
+    assert "no part is called 'relais'; there are relay, attack" in capsys.readouterr().err
 
 
 def test_every_benchmark_that_nightly_names_exists() -> None:

@@ -40,6 +40,14 @@ class Kind(StrEnum):
     """New rules are read by one process after the other."""
     RESTART = "restart"
     """It leaves in peace, ending what it has, at the latest when the fault is over, and starts again."""
+    DAMAGE = "damage"
+    """Of what this process sends, so many in a hundred entries are changed on their way."""
+    LIES = "lies"
+    """Its view is wrong: so many in a hundred of its entries say what is not true. It is restarted afterwards."""
+    SKEW = "skew"
+    """It speaks another version of the protocol: one apart, or two, which nobody reads."""
+    CLOCK_STEP = "clock step"
+    """The wall clock is put by an hour: of a process, which starts again, or of the store."""
 
 
 SCHEDULER: Final = "the scheduler"
@@ -60,6 +68,11 @@ _AT_PROCESS: Final = (
 )
 
 
+HOSTILE: Final = (Kind.DAMAGE, Kind.LIES, Kind.SKEW, Kind.CLOCK_STEP)
+"""Drawn apart, so that the runs of a seed without them stay as they were."""
+_PLAIN: Final = tuple(kind for kind in Kind if kind not in HOSTILE)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     kind: Kind
@@ -78,7 +91,7 @@ def drawn(seed: int, names: list[str]) -> list[Fault]:
     random = Random(f"{seed} faults")
     faults: list[Fault] = []
     for _ in range(random.choice((1, 1, 2, 2, 3, 4, 6))):
-        kind = random.choice(list(Kind))
+        kind = random.choice(_PLAIN)
         at = Instant(random.randrange(FAULTS_FROM, CALM_AT - SECOND))
         longest = min(CALM_AT - at, 6 * SECOND)
         lasts = Duration(random.randrange(100 * MILLISECOND, longest))
@@ -99,3 +112,17 @@ def drawn(seed: int, names: list[str]) -> list[Fault]:
             # The scheduler does not notice that it has lost the lease.
             faults.append(Fault(random.choice((Kind.PAUSE, Kind.PARTITION, Kind.DELAY)), SCHEDULER, at, lasts, 700))
     return sorted(faults, key=lambda fault: fault.at)
+
+
+def drawn_hostile(seed: int, names: list[str]) -> list[Fault]:
+    random = Random(f"{seed} hostile")
+    faults: list[Fault] = []
+    for kind in random.sample(HOSTILE, random.choice((1, 1, 2))):
+        at = Instant(random.randrange(FAULTS_FROM, CALM_AT - SECOND))
+        lasts = Duration(random.randrange(100 * MILLISECOND, min(CALM_AT - at, 6 * SECOND)))
+        targets = [*names, STORE, STORE] if kind is Kind.CLOCK_STEP else names
+        degree = random.choice((-1, 1, 2)) if kind is Kind.SKEW else random.choice((5, 20, 50, 90))
+        if kind is Kind.CLOCK_STEP:
+            degree = random.choice((-1, 1))
+        faults.append(Fault(kind, random.choice(targets), at, lasts, degree))
+    return faults

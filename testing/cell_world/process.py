@@ -8,8 +8,10 @@ of them. It has a clock of its own, and stands still, dies or is restarted as th
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from random import Random
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from headgate.core.commands import Abort, Command, Dispatch, End
 from headgate.core.events import (
@@ -31,21 +33,25 @@ from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.member.orders import ModeChanged, Order, PolicyAgreed
 from headgate.hosts.cell.node import Node
 from headgate.hosts.cell.protocol.codec import (
+    Unintelligible,
+    UntrustedMember,
+    UntrustedScheduler,
     decoded_snapshot,
     encoded,
-    encoded_snapshot,
     member_entry,
     scheduler_entry,
+    writable_snapshot,
 )
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import Share, Snapshots
+from headgate.hosts.cell.protocol.messages import VERSION, MemberEntry, SchedulerEntry, Share, Snapshots
 from headgate.hosts.cell.protocol.views import Mode
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource
 from testing.cell_world.checks import Story
+from testing.cell_world.corruption import lying, mangled, of_version, version_of
 from testing.cell_world.engines import Running
-from testing.cell_world.faults import Fault
+from testing.cell_world.faults import Fault, Kind
 from testing.cell_world.store import Way
 
 if TYPE_CHECKING:
@@ -67,6 +73,9 @@ class Process:
         self._offset = self.random.randrange(1_000, 2_000) * SECOND
         self._rate_ppm = self.random.choice((0, 0, -4_000, 4_000, self.random.randrange(-4_000, 4_000)))
         self.way = Way(name, world.timeline, lambda: world.now, Random(f"{world.seed} way {name}"))
+        self.hostile = Random(f"{world.seed} hostile {name}")
+        self.wall_ns = 5_000 * SECOND
+        """By so much its wall clock is ahead of the one that it counts by."""
         self.lives = 0
         self.up = False
         self.paused = False
@@ -87,6 +96,8 @@ class Process:
         """Whether it has said that it goes, and is to start as soon as it has left."""
         self.read_at: Instant | None = None
         """When it has read the new rules, by its own clock."""
+        self.file_changed = False
+        """Whether the new rules are in its file; a process that is paused reads them later, or at its next start."""
         self.troubles: list[Fault] = []
         """What has befallen it so far."""
         self.start()
@@ -112,7 +123,7 @@ class Process:
         rank = world.gateways.index(self.name) if self.name in world.gateways else 0
         self.node = Node(
             self.name,
-            int(self.clock()),
+            int(self.clock()) + self.wall_ns,
             self.clock(),
             lambda: f"{names.getrandbits(32):08x}",
             timing=world.timing,
@@ -123,6 +134,8 @@ class Process:
         self.draining = self._leaving = self._starts_again = False
         for engine in world.engines.values():
             self.node.tell(EndpointJoined(engine.endpoint), self.clock())
+        if self.file_changed and self.read_at is None:
+            self.read_at = self.clock()
         self.policy = world.policy if self.read_at is None else world.next_policy
         self.node.tell(PolicyChanged(self.policy, world.hash_of(self.policy)), self.clock())
         world.trace(self.name, f"starts, life {self.lives}")
@@ -228,15 +241,16 @@ class Process:
         going = self.node.outgoing(now)
         for entry in going.inbox:
             for written in encoded(entry):
-                self.world.to_inbox(self, written)
+                self.world.to_inbox(self, self._as_said(written))
         for name, entry in going.outboxes:
             self.world.granted(entry)
             for written in encoded(entry):
-                self.world.to_outbox(self, name, written)
+                self.world.to_outbox(self, name, self._as_written(written))
         if going.claim is not None:
             self.world.claim(self, going.claim)
-        if going.write is not None:
-            self.world.write(self, encoded_snapshot(going.write), going.write.at)
+        written = None if going.write is None else writable_snapshot(going.write)
+        if going.write is not None and written is not None:
+            self.world.write(self, self._as_written(written), going.write.at)
         if going.read:
             self.world.read(self)
         if going.release is not None:
@@ -281,15 +295,48 @@ class Process:
 
     # What comes from others; each as it would from a socket
 
-    def receive(self, written: bytes, *, from_member: bool) -> None:
-        self._guarded(lambda: self._take(written, from_member=from_member))()
+    def receive(self, written: bytes, check: int, *, from_member: bool) -> None:
+        # As the store's reader does: what is damaged is dropped, and comes again.
+        if crc32(written) == check and self._reads(written):
+            self._guarded(lambda: self._take(written, from_member=from_member))()
+
+    def carried(self, written: bytes) -> bytes:
+        """What becomes of an entry of this process on its way."""
+        damage = self.way.concerned(Kind.DAMAGE)
+        return mangled(written, self.hostile) if damage and self.hostile.randrange(100) < damage.degree else written
+
+    def _reads(self, written: bytes) -> bool:
+        """Whether the version that this process has reads that of an entry."""
+        skew = self.way.concerned(Kind.SKEW)
+        return skew is None or abs(version_of(written) - VERSION - skew.degree) <= 1
+
+    def _as_written(self, written: bytes) -> bytes:
+        skew = self.way.concerned(Kind.SKEW)
+        return written if skew is None else of_version(written, VERSION + skew.degree)
+
+    def _as_said(self, written: bytes) -> bytes:
+        lies = self.way.concerned(Kind.LIES)
+        lied = lies is not None and self.hostile.randrange(100) < lies.degree
+        return self._as_written(lying(written, self.hostile, head=False) if lied else written)
 
     def _take(self, written: bytes, *, from_member: bool) -> None:
         now = self.clock()
-        if from_member:
-            self.node.from_member(member_entry(written), now)
+        try:
+            entry = member_entry(written) if from_member else scheduler_entry(written)
+        except UntrustedMember as untrusted:
+            self.node.refuse_member(untrusted.head, str(untrusted), now)
+        except UntrustedScheduler as untrusted:
+            self.node.refuse_scheduler(untrusted.head, now)
+        except Unintelligible:
+            return
         else:
-            entry = scheduler_entry(written)
+            self._take_entry(entry, now)
+        self.awake()
+
+    def _take_entry(self, entry: MemberEntry | SchedulerEntry, now: Instant) -> None:
+        if isinstance(entry, MemberEntry):
+            self.node.from_member(entry, now)
+        else:
             self.decider = f"epoch {entry.head.epoch.number} {entry.head.epoch.id}"
             orders = self.node.from_scheduler(entry, now)
             bound = self.node.member.bound
@@ -300,7 +347,6 @@ class Process:
             if any(isinstance(order, Dispatch) for order in orders) and entry.head.epoch != bound:
                 self.world.violated(f"{self.name} follows {bound} and begins what {entry.head.epoch} ordered")
             self.obey(orders)
-        self.awake()
 
     def answered(self, claim: Claim, lease: object) -> None:
         def answer() -> None:
@@ -318,7 +364,9 @@ class Process:
 
     def was_read(self, written: bytes | None) -> None:
         def tell() -> None:
-            snapshot = None if written is None else decoded_snapshot(written)
+            snapshot = None
+            with suppress(Unintelligible):
+                snapshot = decoded_snapshot(written) if written is not None and self._reads(written) else None
             self.node.snapshot_read(snapshot, self.clock())
             self.awake()
 
@@ -364,6 +412,7 @@ class Process:
             self.obey(self.node.stage(self.world.hash_of(self.world.next_policy), self.clock()))
             self.awake()
 
+        self.file_changed = True
         if self.up and self.read_at is None:
             self._guarded(read)()
         elif not self.up:

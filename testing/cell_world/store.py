@@ -8,13 +8,13 @@ and holds up as the faults of the moment say.
 from collections.abc import Callable
 from random import Random
 
-from headgate.hosts.cell.protocol.codec import decoded_snapshot
 from headgate.hosts.cell.protocol.lease import Claim, claimed, released
-from headgate.hosts.cell.protocol.messages import Epoch, Lease
+from headgate.hosts.cell.protocol.messages import Epoch, Lease, Snapshots
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, after
 from headgate.simulation.virtual.timeline import Timeline
 from testing.cell_world.faults import EVERYBODY, Fault, Kind
 
+HOUR_NS = Duration(3_600 * SECOND)
 _STALE_NS = Duration(3 * SECOND)
 """How old the copy is from which a store comes back that has lost the latest."""
 
@@ -30,6 +30,8 @@ class Store:
         self.lease: Lease | None = None
         self.snapshot: bytes | None = None
         self._skew_ns = random.randrange(-1_000, 1_000) * SECOND
+        self._at: dict[bytes, Snapshots] = {}
+        """The numbers of all snapshots, which the store keeps beside their bytes."""
         self._history: list[tuple[Instant, Lease | None, bytes | None]] = []
         self.granted: dict[tuple[int, str], Instant] = {}
         """Until when each epoch has had the lease, by the true time."""
@@ -56,13 +58,12 @@ class Store:
         self.lease = released(self.lease, epoch, self._now())
         self._remember()
 
-    def write(self, written: bytes) -> bool:
+    def write(self, written: bytes, at: Snapshots) -> bool:
         """Puts a snapshot where no newer one is; whether it is there."""
-        if self.snapshot is not None:
-            old, new = decoded_snapshot(self.snapshot).at, decoded_snapshot(written).at
-            if (old.epoch, old.number) > (new.epoch, new.number):
-                return False
-        self.snapshot = written
+        held = self._at.get(self.snapshot or b"")
+        if held is not None and (held.epoch, held.number) > (at.epoch, at.number):
+            return False
+        self.snapshot, self._at[written] = written, at
         self._remember()
         return True
 
@@ -78,6 +79,8 @@ class Store:
                 self.paused = True
             case Kind.LEASE_LOST:
                 self.lease = None
+            case Kind.CLOCK_STEP:
+                self._skew_ns += fault.degree * HOUR_NS
             case _:
                 self.up = False
 
@@ -87,6 +90,9 @@ class Store:
             waiting, self._waiting = self._waiting, []
             for action in waiting:
                 self.reach(action)
+            return
+        if fault.kind is Kind.CLOCK_STEP:
+            self._skew_ns -= fault.degree * HOUR_NS
             return
         self.up = True
         if fault.kind is Kind.STORE_EMPTY:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import Final
+from zlib import crc32
 
 from headgate.core.commands import Dispatch
 from headgate.hosts.cell.leader.leader import Leader
@@ -40,9 +41,9 @@ from headgate.model.units import (
 from headgate.simulation.virtual.timeline import Timeline
 from testing.cell_world.checks import Findings
 from testing.cell_world.engines import Engine, Running
-from testing.cell_world.faults import CALM_AT, STORE, Fault, Kind, drawn
+from testing.cell_world.faults import CALM_AT, STORE, Fault, Kind, drawn, drawn_hostile
 from testing.cell_world.process import OUTPUT_TOKENS, Process
-from testing.cell_world.store import Store, concerns
+from testing.cell_world.store import HOUR_NS, Store, concerns
 
 ARRIVALS_END: Final = Instant(12 * SECOND)
 FOLLOWED_BY: Final = Instant(CALM_AT + 3 * SECOND)
@@ -56,7 +57,8 @@ LIMIT: Final = 30
 
 
 class World:
-    def __init__(self, seed: int, *, told: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, *, hostile: bool = False, told: Callable[[str], None] | None = None) -> None:
+        """With `hostile` faults, also those of processes that are wrong, and of clocks."""
         self.seed = seed
         self.now = Instant(0)
         self.timeline = Timeline()
@@ -80,6 +82,10 @@ class World:
         self.grants: dict[tuple[str, RequestId, int], Instant] = {}
         self.island_shares: dict[str, Share] = {}
         self.faults = drawn(seed, names)
+        if hostile:
+            self.faults = sorted((*self.faults, *drawn_hostile(seed, names)), key=lambda fault: fault.at)
+        self.liars = {fault.target: None for fault in self.faults if fault.kind is Kind.LIES}
+        """Whoever has had a wrong view: what it has at the engines is known to nobody but itself."""
         self.processes = {name: Process(name, self, gateway=name in self.gateways) for name in names}
         self._befallen: dict[int, list[str]] = {}
         for fault in self.faults:
@@ -162,15 +168,17 @@ class World:
         def arrived() -> None:
             for process in self.processes.values():
                 if process.up and process.node.leads:
-                    process.way.carry(lambda p=process: p.receive(written, from_member=True), outward=False)
+                    process.way.carry(lambda p=process: p.receive(carried, check, from_member=True), outward=False)
 
+        carried, check = sender.carried(written), crc32(written)
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 
     def to_outbox(self, sender: Process, name: str, written: bytes) -> None:
         def arrived() -> None:
             process = self.processes[name]
-            process.way.carry(lambda: process.receive(written, from_member=False), outward=False)
+            process.way.carry(lambda: process.receive(carried, check, from_member=False), outward=False)
 
+        carried, check = sender.carried(written), crc32(written)
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 
     def claim(self, sender: Process, claim: Claim) -> None:
@@ -187,7 +195,7 @@ class World:
 
     def write(self, sender: Process, written: bytes, at: Snapshots) -> None:
         def arrived() -> None:
-            if self.store.write(written):
+            if self.store.write(written, at):
                 sender.way.carry(lambda: sender.written(at), outward=False)
 
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
@@ -223,6 +231,10 @@ class World:
                 case Kind.CRASH:
                     if process.up:
                         process.crash()
+                case Kind.CLOCK_STEP:
+                    process.wall_ns += fault.degree * HOUR_NS
+                    if process.up:
+                        process.crash()
                 case Kind.RESTART:
                     process.restart()
                 case Kind.POLICY:
@@ -240,9 +252,14 @@ class World:
             process = self.processes[name]
             if fault.kind is Kind.PAUSE:
                 process.resume()
-            elif fault.kind is Kind.CRASH:
+            elif fault.kind in (Kind.CRASH, Kind.CLOCK_STEP):
                 if not process.up:
                     process.start()
+            elif fault.kind is Kind.LIES:
+                process.way.faults.remove(fault)
+                if process.up:
+                    process.crash()
+                process.start()
             elif fault.kind is Kind.RESTART:
                 process.end_grace()
             elif fault in process.way.faults:
@@ -334,7 +351,7 @@ class World:
             share = self.island_shares[running.decider]
             places, kv_tokens = places_of(share, engine.endpoint.id, places), kv_tokens // share.of
         else:
-            own = [each for each in own if not self._given_up(each)]
+            own = [each for each in own if not self._given_up(each) and each.life[0] not in self.liars]
         if len(own) > places:
             self.violated(f"{running.decider} has {len(own)} at {engine.endpoint.id}, and {places} are its own")
         held = sum(each.kv_tokens for each in own)
@@ -345,7 +362,8 @@ class World:
         """A new scheduler begins when all whom it knows of have reported, or it has waited for long enough."""
         if passed_ns < self.timing.gather_ns_max:
             for name, standing in leader.standings().items():
-                if standing is Standing.ABSENT:
+                # The report of one whose view is wrong may have been refused; its share is kept.
+                if standing is Standing.ABSENT and name not in self.liars:
                     self.violated(f"epoch {leader.epoch.number} begins after {passed_ns} ns, without {name}'s report")
 
     def check_books(self, leader: Leader, endpoint_id: EndpointId) -> None:
@@ -360,6 +378,8 @@ class World:
             if not process.up or process.node.member.bound != leader.epoch or name not in standings:
                 continue
             there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
+            if name in self.liars:
+                there = set()
             booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
             member = process.node.member
             share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
@@ -397,10 +417,12 @@ class World:
             elif decider != newest:
                 allowed += places
         epochs = [each for each in engine.running.values() if each.decider.startswith("epoch")]
-        allowed += len([each for each in epochs if self._given_up(each)])
+        allowed += len([each for each in epochs if self._given_up(each) or each.life[0] in self.liars])
         if len(self.faults) == 1:
             orphans = len([each for each in engine.running.values() if each.orphaned])
             most = places if self.faults[0].kind is Kind.CRASH else 2 * places - places // len(self.gateways)
+            # One fault that lasts, such as lost messages, can split the cell several times; each may add all places.
+            most += places * max(0, self.findings.epochs - 2)
             allowed = min(allowed, most + orphans)
         if there > allowed:
             self.violated(f"{there} at {engine.endpoint.id}, and {allowed} are allowed")
@@ -439,7 +461,8 @@ class World:
     def _check_end(self) -> None:
         if self.findings.violations:
             return
-        self._check_limit()
+        if not self.liars:
+            self._check_limit()
         for request_id, story in self.findings.stories.items():
             if story.ended is None and not story.lost:
                 self.violated(f"{request_id} of {story.member} has not ended")

@@ -195,6 +195,7 @@ def test_machines_get_the_meaning_as_one_object(
         "ok": True,
         "listen": "127.0.0.1:8080",
         "admin_listen": "127.0.0.1:9090",
+        "admin_hosts": [],
         "scaler_listen": None,
         "pools": {
             "small": {

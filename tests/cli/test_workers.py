@@ -218,7 +218,7 @@ async def test_nobody_is_restarted_for_a_file_that_is_wrong(tmp_path: Path) -> N
         workers.signal(signal.SIGUSR2)
         await workers.until(lambda: "names no cell" in workers.parent.log())
 
-        assert 'did you mean "health"?' in workers.parent.log()
+        assert 'did you mean \\"health\\"?' in workers.parent.log()
         assert workers.told("worker has left") == []
 
 

@@ -18,7 +18,8 @@ DURATION = "a duration with its unit, such as 250ms, 10s, 5m or 1h"
 SIZE = "a size with its unit, such as 512KiB, 32MiB or 1GiB"
 LIMITS = (
     "a mapping with the settings body_bytes_max, bodies_bytes_max, requests_open_max, connections_open_max, "
-    "head_bytes_max, headers_max, head_max, receive_max, idle_max, client_stall_max"
+    "unauthenticated_connections_max, head_bytes_max, headers_max, field_bytes_max, head_max, receive_max, "
+    "idle_max, client_stall_max"
 )
 CAPS = "classes: {long: {caps: {%s}}}"
 EFFORTS = "they are none, minimal, low, medium, high, xhigh, or unlimited"

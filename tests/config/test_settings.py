@@ -45,6 +45,7 @@ DIGEST = "ab" * 32
 WHOLE = f"""
 listen: 0.0.0.0:8000
 admin_listen: "[::1]:9000"
+admin_hosts: [headgate.internal]
 scaler_listen: 127.0.0.1:9001
 drain_grace: 1m
 key_secret: ${{SECRET}}
@@ -55,7 +56,9 @@ limits:
   requests_open_max: 10
   connections_open_max: 20
   head_bytes_max: 16KiB
+  unauthenticated_connections_max: 15
   headers_max: 50
+  field_bytes_max: 8KiB
   head_max: 6s
   receive_max: 7s
   idle_max: 8s
@@ -109,6 +112,8 @@ classes:
       prompt_logprobs: unlimited
       reasoning_effort: low
       image_detail: auto
+      prompts: 16
+      inputs: 512
     ttft: 2s
     tpot: 100ms
     floor_percent: 20
@@ -198,6 +203,7 @@ def test_every_setting_of_a_file_arrives() -> None:
     assert settings == Settings(
         listen=Address("0.0.0.0", 8000),
         admin_listen=Address("::1", 9000),
+        admin_hosts=("headgate.internal",),
         scaler_listen=Address("127.0.0.1", 9001),
         drain_grace_ns=60 * SECOND,
         limits=EdgeLimits(
@@ -206,7 +212,9 @@ def test_every_setting_of_a_file_arrives() -> None:
             requests_open_max=10,
             connections_open_max=20,
             head_bytes_max=16 * 1024,
+            unauthenticated_connections_max=15,
             headers_max=50,
+            field_bytes_max=8 * 1024,
             head_ns_max=6 * SECOND,
             receive_ns_max=7 * SECOND,
             idle_ns_max=8 * SECOND,
@@ -262,6 +270,8 @@ def test_every_setting_of_a_file_arrives() -> None:
                         prompt_logprobs=None,
                         reasoning_effort=ReasoningEffort.LOW,
                         image_detail=ImageDetail.AUTO,
+                        prompts=16,
+                        inputs=512,
                     ),
                     ttft_ns=2 * SECOND,
                     tpot_ns=SECOND // 10,
@@ -279,6 +289,8 @@ def test_every_setting_of_a_file_arrives() -> None:
                                 prompt_logprobs=None,
                                 reasoning_effort=ReasoningEffort.NONE,
                                 image_detail=ImageDetail.LOW,
+                                prompts=None,
+                                inputs=None,
                             ),
                         ),
                         Variant(4, model="other"),
@@ -437,7 +449,9 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
         requests_open_max=20_000,
         connections_open_max=25_000,
         head_bytes_max=64 * 1024,
+        unauthenticated_connections_max=4_096,
         headers_max=100,
+        field_bytes_max=4 * 1024,
         head_ns_max=10 * SECOND,
         receive_ns_max=60 * SECOND,
         idle_ns_max=75 * SECOND,
@@ -511,7 +525,7 @@ def test_every_field_of_the_policy_can_be_set() -> None:
     }
     # A part of a limit is no setting: gateways that do not hear each other make it (core/shares.py). The other two come
     # from a database beside the file.
-    assert same == {"Limits.tokens_whole", "Policy.orders", "Policy.tenants_whole"}
+    assert same == {"Limits.concurrency_whole", "Limits.tokens_whole", "Policy.orders", "Policy.tenants_whole"}
 
 
 def test_a_speed_may_be_the_name_of_a_profile() -> None:

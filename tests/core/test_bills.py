@@ -30,6 +30,7 @@ from testing.builders import (
     grace_over,
     joined,
     lasting,
+    progressed,
     readied,
     refused,
     told,
@@ -205,7 +206,7 @@ def test_a_hosted_engine_costs_what_it_says_was_used() -> None:
     assert time_of(bill) == 3
 
 
-def test_of_a_hosted_engine_that_is_stopped_what_is_known_is_billed() -> None:
+def test_of_a_hosted_engine_that_is_stopped_the_prompt_that_was_begun_is_billed() -> None:
     scheduler = a_scheduler(policy=priced(HOSTED), places=2)
     told(scheduler, at(0), arrived("silent", prompt_bytes=400), arrived("speaks", prompt_bytes=400))
     told(scheduler, at(1), first_token("speaks"))
@@ -213,8 +214,20 @@ def test_of_a_hosted_engine_that_is_stopped_what_is_known_is_billed() -> None:
     [silent] = ended(scheduler, 2, client_left("silent"))
     [speaks] = ended(scheduler, 2, client_left("speaks"))
 
-    assert (silent.input, silent.output) == (0, 0)
+    assert (silent.input, silent.output) == (100 * 3, 0)
     assert (speaks.input, speaks.output) == (100 * 3, 0)
+
+
+def test_of_a_hosted_engine_that_leaves_no_prompt_is_billed_that_is_not_known_to_have_been_computed() -> None:
+    scheduler = a_scheduler(policy=priced(HOSTED), places=2)
+    told(scheduler, at(0), arrived("silent", prompt_bytes=400), arrived("speaks", prompt_bytes=400))
+    told(scheduler, at(1), first_token("speaks"), progressed("speaks"))
+
+    [silent] = ended(scheduler, 2, grace_over("silent"))
+    [speaks] = ended(scheduler, 2, grace_over("speaks"))
+
+    assert (silent.cause, silent.input, silent.output) == (Cause.LEAVING, 0, 0)
+    assert (speaks.cause, speaks.input, speaks.output) == (Cause.LEAVING, 100 * 3, 8 * 9)
 
 
 # From one scheduler to the next

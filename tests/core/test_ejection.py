@@ -76,7 +76,7 @@ def test_failures_in_a_row_eject_an_endpoint() -> None:
     assert scheduler.next_wakeup() == at(12)
 
 
-@pytest.mark.parametrize("success", [completed("s"), refused("s"), first_token("s")])
+@pytest.mark.parametrize("success", [completed("s"), first_token("s")])
 def test_a_success_in_between_makes_failures_start_anew(success: Event) -> None:
     scheduler = a_scheduler()
     fails_once(scheduler, "a", at(0))
@@ -97,6 +97,26 @@ def test_an_aborted_attempt_is_neither_success_nor_failure() -> None:
     assert fails_once(scheduler, "c", at(1)) == [eject("e1", until=at(11), reason="connection refused")]
 
 
+def test_a_refused_request_is_neither_success_nor_failure() -> None:
+    """An engine that cannot generate may still refuse what is invalid, and must not be kept in service by that."""
+    scheduler = a_scheduler()
+    fails_once(scheduler, "a", at(0))
+    fails_once(scheduler, "b", at(0))
+    told(scheduler, at(0), arrived("x"), refused("x"))
+
+    assert fails_once(scheduler, "c", at(1)) == [eject("e1", until=at(11), reason="connection refused")]
+
+
+def test_a_refused_request_does_not_end_a_trial() -> None:
+    scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)), places=3)
+    fails_once(scheduler, "a", at(0))
+    told(scheduler, at(10), arrived("b"), arrived("c"), arrived("d"))
+    commands = scheduler.handle(refused("b"), at(11))
+
+    assert [each.request_id for each in commands if isinstance(each, Dispatch)] == ["c"]
+    assert state_of(scheduler) is EndpointState.TRIAL
+
+
 def test_silence_counts_as_a_failure() -> None:
     scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)))
     told(scheduler, at(0), arrived("r"), first_token("r"))
@@ -114,7 +134,7 @@ def test_an_ejected_endpoint_gets_nothing_until_its_time_is_over_and_then_one_re
     assert state_of(scheduler) is EndpointState.TRIAL
 
 
-@pytest.mark.parametrize("success", [completed("b"), refused("b"), first_token("b")])
+@pytest.mark.parametrize("success", [completed("b"), first_token("b")])
 def test_a_trial_that_succeeds_readmits_the_endpoint_with_all_of_its_places(success: Event) -> None:
     scheduler = a_scheduler(policy=a_policy(health=HealthRules(failures_max=1)), places=3)
     fails_once(scheduler, "a", at(0))

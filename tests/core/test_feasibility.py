@@ -3,11 +3,26 @@
 from dataclasses import replace
 
 from headgate.core.commands import Dispatch, End
+from headgate.core.routing.turnover import Turnover
+from headgate.core.scheduler import Scheduler
 from headgate.model.outcome import Outcome
 from headgate.model.policy import AdmissionRules, Policy
 from headgate.model.tenant import Tenant
 from headgate.model.units import SECOND, Duration, PoolName, RequestId, TenantId, seconds
-from testing.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, completed, lasting, told
+from testing.builders import (
+    a_class,
+    a_policy,
+    a_scheduler,
+    aborted,
+    an_endpoint,
+    arrived,
+    at,
+    client_left,
+    completed,
+    lasting,
+    refused,
+    told,
+)
 
 PROMPT = 20_000
 """Bytes of a prompt that the engines of the tests work on for about a sixth of a second, its answer included."""
@@ -133,4 +148,144 @@ def test_beyond_so_many_tenants_the_rest_is_not_reckoned() -> None:
 def test_a_pool_that_nobody_serves_adds_nothing_to_the_lane_of_long_prompts() -> None:
     scheduler = a_scheduler(policy=hurried())
 
-    assert scheduler._state.fleet.lane((PoolName("nowhere"), PoolName("p"))) == 1
+    assert scheduler._state.fleet.pace((PoolName("nowhere"), PoolName("p")), long=True) == 1_000
+    assert scheduler._state.fleet.grain_ns((PoolName("nowhere"),)) == 0
+    assert scheduler._state.fleet.free_in_ns((PoolName("nowhere"),), Duration(0), at(0)) == 0
+    assert not scheduler._state.fleet.has_places((PoolName("nowhere"),))
+
+
+# Where places bind
+
+QUEUE_LENGTH = a_class("interactive").queue_length_per_tenant_max
+
+
+def served(places: int, *, taking: float, count: int = 20, endpoints: int = 1) -> Scheduler:
+    """A scheduler that has seen requests keep their places for `taking` seconds, and whose places are taken now."""
+    names = [f"e{number}" for number in range(endpoints)]
+    scheduler = a_scheduler(*(an_endpoint(name, places=places) for name in names), policy=hurried(None))
+    for number in range(count):
+        scheduler.handle(arrived(f"s{number}", prompt_bytes=400), at(number * taking))
+        scheduler.handle(completed(f"s{number}"), at((number + 1) * taking))
+    told(scheduler, at(count * taking), *(arrived(f"runs{n}", prompt_bytes=400) for n in range(places * endpoints)))
+    return scheduler
+
+
+def let_in(scheduler: Scheduler, now: float) -> int:
+    """How many small requests may wait."""
+    for number in range(QUEUE_LENGTH + 1):
+        if scheduler.handle(arrived(f"n{number}", prompt_bytes=400), at(now)):
+            return number
+    raise AssertionError("nobody was refused")
+
+
+def test_where_places_bind_the_wait_follows_from_how_long_they_are_held() -> None:
+    """Of a class that waits 30 s: at 4 places that are held for 2 s, 60 can be served in that time, give or take 8."""
+    assert 50 <= let_in(served(4, taking=2.0), 40.0) <= 60
+
+
+def test_twice_the_places_or_endpoints_let_twice_as_many_wait() -> None:
+    one = let_in(served(4, taking=2.0), 40.0)
+
+    assert 2 * one <= let_in(served(8, taking=2.0), 40.0) <= 2 * one + 10
+    assert 2 * one <= let_in(served(4, taking=2.0, endpoints=2), 40.0) <= 2 * one + 10
+
+
+def test_a_few_requests_say_nothing_about_places() -> None:
+    assert let_in(served(4, taking=2.0, count=7), 14.0) == QUEUE_LENGTH
+
+
+def test_requests_that_failed_say_nothing_about_places() -> None:
+    scheduler = a_scheduler(an_endpoint(places=4), policy=hurried(None))
+    for number in range(20):
+        scheduler.handle(arrived(f"s{number}", prompt_bytes=400), at(number))
+        scheduler.handle(refused(f"s{number}"), at(number + 1))
+    told(scheduler, at(20), *(arrived(f"runs{n}", prompt_bytes=400) for n in range(4)))
+
+    assert let_in(scheduler, 20.0) == QUEUE_LENGTH
+
+
+def test_requests_whose_callers_left_say_nothing_about_places() -> None:
+    """They come with a large cost and leave at once, so their places would look quick."""
+    undisturbed, disturbed = served(4, taking=2.0), served(4, taking=2.0)
+    told(disturbed, at(40), *(completed(f"runs{number}") for number in range(4)))
+    for number in range(60):
+        disturbed.handle(arrived(f"left{number}", prompt_bytes=PROMPT), at(40))
+        told(disturbed, at(40), client_left(f"left{number}"), aborted(f"left{number}"))
+    told(undisturbed, at(40), *(completed(f"runs{number}") for number in range(4)))
+    for scheduler in (undisturbed, disturbed):
+        told(scheduler, at(40), *(arrived(f"again{number}", prompt_bytes=400) for number in range(4)))
+
+    assert let_in(disturbed, 40.0) == let_in(undisturbed, 40.0) < QUEUE_LENGTH
+
+
+def in_bursts(taking: float = 3.0) -> Scheduler:
+    """A scheduler whose four places were all taken at once, by requests that take `taking` seconds each."""
+    policy = hurried(None)
+    classes = (replace(policy.classes[0], queue_wait_ns_max=lasting(2)), *policy.classes[1:])
+    scheduler = a_scheduler(an_endpoint(places=4), policy=replace(policy, classes=classes))
+    for burst in range(5):
+        names = [f"b{burst}-{number}" for number in range(4)]
+        told(scheduler, at(burst * taking), *(arrived(name, prompt_bytes=400) for name in names))
+        if burst < 4:
+            told(scheduler, at((burst + 1) * taking), *(completed(name) for name in names))
+    return scheduler
+
+
+def test_between_two_bursts_whoever_cannot_get_a_place_in_time_is_refused() -> None:
+    """Places were taken at 12 s and are held for 3 s; one may wait for 2 s."""
+    [end] = in_bursts().handle(arrived("early", prompt_bytes=400), at(12.5))
+
+    assert isinstance(end, End)
+    assert end.outcome is Outcome.UNREACHABLE
+    assert end.reason.startswith("it would wait about 2.5 s and may wait 2 s ")
+    assert in_bursts().handle(arrived("later", prompt_bytes=400), at(13.5)) == []
+
+
+def test_of_answers_of_different_lengths_the_shortest_counts() -> None:
+    scheduler = in_bursts()
+    told(scheduler, at(12.1), completed("b4-0"), arrived("again", prompt_bytes=400))
+
+    assert scheduler.handle(arrived("early", prompt_bytes=400), at(12.5)) == []
+
+
+def test_places_that_are_held_for_no_time_bind_nobody() -> None:
+    turnover = Turnover()
+    for number in range(20):
+        turnover.take(number, at(1), cost_ns=Duration(1))
+        turnover.give_back(number, at(1), served=True)
+
+    assert turnover.pace(3, 1) == 3_000
+
+
+def test_an_array_of_prompts_counts_for_all_the_places_that_it_holds() -> None:
+    one, eight = Turnover(), Turnover()
+    for number in range(20):
+        for turnover, places in ((one, 1), (eight, 8)):
+            turnover.take(number, at(number), cost_ns=Duration(SECOND // 10), places=places)
+            turnover.give_back(number, at(number + 1), served=True)
+
+    assert one.pace(10, 16) == 1_600
+    assert eight.pace(10, 16) == 200
+
+
+def test_after_long_answers_short_ones_are_expected_to_end_soon() -> None:
+    turnover = Turnover()
+    for number in range(20):
+        turnover.take(number, at(0), cost_ns=Duration(SECOND))
+        turnover.give_back(number, at(60), served=True)
+    turnover.take("long", at(60), cost_ns=Duration(SECOND))
+    turnover.take("short", at(60), cost_ns=Duration(SECOND // 60))
+
+    assert turnover.free_in_ns(2, Duration(0), at(60)) <= SECOND
+    assert turnover.free_in_ns(2, Duration(SECOND), at(60)) == 60 * SECOND
+
+
+def test_of_many_places_nobody_is_thought_to_wait_for_the_first() -> None:
+    turnover = Turnover()
+    for number in range(20):
+        turnover.take(number, at(0), cost_ns=Duration(SECOND))
+        turnover.give_back(number, at(60), served=True)
+    for number in range(65):
+        turnover.take(number, at(60), cost_ns=Duration(SECOND))
+
+    assert turnover.free_in_ns(65, Duration(0), at(60)) == 0

@@ -16,6 +16,7 @@ from testing.builders import (
     arrived,
     at,
     completed,
+    endpoint_summary,
     failed,
     first_token,
     told,
@@ -126,6 +127,22 @@ def test_tokens_that_come_too_slowly_close_an_endpoint_until_they_come_faster() 
     assert sent(scheduler, 1, arrived("r1")) == []
 
     assert sent(scheduler, 2, progress("r0", tokens=50)) == ["r1"]
+
+
+def test_a_caller_that_does_not_read_makes_no_engine_slow() -> None:
+    scheduler = a_scheduler(policy=policy(tpot_ms=100), places=99)
+    sent(scheduler, 0, arrived("stalled"), arrived("r0"), first_token("stalled"), first_token("r0"))
+    for number in range(1, 60):
+        told(
+            scheduler,
+            at(number),
+            Progressed((*progress("stalled", tokens=0).attempts, *progress("r0", tokens=80).attempts)),
+        )
+        told(scheduler, at(number + 0.5), progress("stalled", tokens=0))
+
+    summary = endpoint_summary(scheduler, "e1")
+    assert summary.decode_percent < 115
+    assert sent(scheduler, 60, arrived("r1")) == ["r1"]
 
 
 def test_when_the_last_stream_has_ended_nothing_is_slow() -> None:

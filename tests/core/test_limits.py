@@ -454,3 +454,30 @@ def test_an_attempt_that_outlives_its_request_is_not_counted_as_open_by_a_new_po
     changed(scheduler, 0, a_limited(open_=1))
 
     assert isinstance(scheduler.handle(asked("next"), at(0))[0], Dispatch)
+
+
+# Known before the request is
+
+
+def test_a_limit_is_reached_when_no_request_fits_however_short() -> None:
+    scheduler = limited(a_limited(requests=1, tokens=1_000))
+    tenant = TenantId("acme")
+    assert scheduler.limit_reached(tenant, at(0)) is None
+    scheduler.handle(asked("a"), at(0))
+
+    short = scheduler.limit_reached(tenant, at(0))
+    assert short is not None
+    assert (short.outcome, short.wait_ns) == (Outcome.RATE_LIMITED, lasting(60))
+    assert scheduler.limit_reached(tenant, at(60)) is None
+    assert scheduler.limit_reached(TenantId("bolt"), at(0)) is None, "without limits none is reached"
+
+
+def test_asking_whether_a_limit_is_reached_uses_nothing_up() -> None:
+    scheduler = limited(a_limited(requests=2, open_=1))
+    for _ in range(10):
+        assert scheduler.limit_reached(TenantId("acme"), at(0)) is None
+    scheduler.handle(asked("a"), at(0))
+
+    short = scheduler.limit_reached(TenantId("acme"), at(0))
+    assert short is not None
+    assert "1 of 1 requests open" in short.reason

@@ -1,13 +1,23 @@
 """Are answers as long as predicted, and prompts as many tokens?"""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
 
-from headgate.core.prediction import MEAN_GUESS, NINETIETH_GUESS, TENANTS_MAX, Lengths, Predictions
+from headgate.core.counters import LengthsCounter, PromptCounter
+from headgate.core.prediction import (
+    LENGTH_BOUNDS,
+    MEAN_GUESS,
+    NINETIETH_GUESS,
+    TENANTS_MAX,
+    TRUSTED_FROM,
+    Lengths,
+    Predictions,
+)
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import ModelName, RequestId, TenantId
-from headgate.model.usage import Usage, UsageSource
+from headgate.model.usage import OUTPUT_SLACK, TEMPLATE_TOKENS, Usage, UsageSource
 
 ACME, BOLT, M, N = TenantId("acme"), TenantId("bolt"), ModelName("m"), ModelName("n")
 
@@ -20,24 +30,107 @@ def test_before_anything_is_known_there_is_a_guess() -> None:
     assert Predictions().output_tokens(asked_by(ACME), M) == (MEAN_GUESS, NINETIETH_GUESS)
 
 
-def test_a_tenant_of_which_little_is_known_is_taken_to_be_like_all_together() -> None:
-    predictions = Predictions()
-    for _ in range(20):
-        predictions.learn_output(BOLT, M, 1_000)
-
-    mean, most = predictions.output_tokens(asked_by(ACME), M)
-    assert (mean, most >= 1_000) == (1_000, True)
-    assert predictions.output_tokens(asked_by(ACME), N) == (MEAN_GUESS, NINETIETH_GUESS)
+def learned(
+    predictions: Predictions,
+    tenant: TenantId,
+    *,
+    times: int = 1,
+    prompt_bytes: int = 400,
+    tokens: int = 100,
+    output: int = 10,
+) -> None:
+    asked = asked_by(tenant, prompt_bytes=prompt_bytes)
+    for _ in range(times):
+        predictions.learn(asked, M, Usage(tokens, output, 0, UsageSource.ENGINE), answers=1, output_most=None)
 
 
 def test_a_tenant_that_is_known_is_taken_by_its_own_record() -> None:
     predictions = Predictions()
-    for _ in range(20):
-        predictions.learn_output(BOLT, M, 1_000)
-        predictions.learn_output(ACME, M, 10)
+    learned(predictions, BOLT, times=20, output=1_000)
+    learned(predictions, ACME, times=20, output=10)
 
     assert predictions.output_tokens(asked_by(ACME), M)[0] == 10
     assert predictions.output_tokens(asked_by(BOLT), M)[0] == 1_000
+    assert predictions.output_tokens(asked_by(ACME), N) == (MEAN_GUESS, NINETIETH_GUESS)
+
+
+def test_many_tenants_together_move_what_is_thought_of_a_new_one() -> None:
+    predictions = Predictions()
+    for number in range(1_000):
+        learned(predictions, TenantId(f"t{number}"), times=20, output=300, prompt_bytes=900, tokens=300)
+
+    mean, most = predictions.output_tokens(asked_by(ACME), M)
+    assert mean == pytest.approx(300, rel=0.05)
+    assert most >= 300
+    assert predictions.prompt_tokens(asked_by(ACME, prompt_bytes=300), M) == pytest.approx(100, rel=0.05)
+
+
+def test_one_tenant_hardly_moves_what_is_thought_of_a_new_one() -> None:
+    predictions = Predictions()
+    learned(predictions, BOLT, times=5_000, output=100_000, prompt_bytes=4_000, tokens=4_000)
+
+    mean, most = predictions.output_tokens(asked_by(ACME), M)
+    assert MEAN_GUESS < mean < 1.1 * MEAN_GUESS
+    assert NINETIETH_GUESS < most < 1.1 * NINETIETH_GUESS
+    assert 100 <= predictions.prompt_tokens(asked_by(ACME), M) < 110
+
+
+def test_one_wrong_length_hardly_moves_a_tenants_own_estimate() -> None:
+    predictions = Predictions()
+    learned(predictions, ACME, times=500, output=100)
+    learned(predictions, ACME, output=2_000_000_000)
+
+    assert predictions.output_tokens(asked_by(ACME), M)[0] < 110
+
+
+def test_one_wrong_rate_at_most_doubles_a_tenants_own_estimate() -> None:
+    predictions = Predictions()
+    learned(predictions, ACME, prompt_bytes=1_000_000, tokens=1_000_000)
+    assert predictions.prompt_tokens(asked_by(ACME), M) <= 200
+    learned(predictions, BOLT, prompt_bytes=1_000_000, tokens=1)
+    assert predictions.prompt_tokens(asked_by(BOLT), M) >= 50
+
+
+@pytest.mark.parametrize(
+    ("usage", "most"),
+    [
+        (Usage(1_000_000_000, 5, 0, UsageSource.ENGINE), None),
+        (Usage(400 + TEMPLATE_TOKENS + 1, 5, 0, UsageSource.ENGINE), None),
+        (Usage(100, 20 + OUTPUT_SLACK + 1, 0, UsageSource.ENGINE), 20),
+        (Usage(-1, 5, 0, UsageSource.ENGINE), None),
+        (Usage(100, -5, 0, UsageSource.ENGINE), None),
+        (Usage(100, 5, -1, UsageSource.ENGINE), None),
+    ],
+)
+def test_a_usage_that_cannot_be_teaches_nothing(usage: Usage, most: int | None) -> None:
+    predictions = Predictions()
+    for _ in range(50):
+        predictions.learn(asked_by(ACME), M, usage, answers=1, output_most=most)
+
+    assert predictions.lengths() == predictions.prompts() == ()
+
+
+@pytest.mark.parametrize(
+    ("usage", "most"),
+    [
+        (Usage(400 + TEMPLATE_TOKENS, 5, 0, UsageSource.ENGINE), None),
+        (Usage(100, 20 + OUTPUT_SLACK, 0, UsageSource.ENGINE), 20),
+    ],
+)
+def test_a_usage_that_can_just_be_is_learned_from(usage: Usage, most: int | None) -> None:
+    predictions = Predictions()
+    predictions.learn(asked_by(ACME), M, usage, answers=1, output_most=most)
+
+    assert len(predictions.lengths()) == len(predictions.prompts()) == 1
+
+
+@pytest.mark.parametrize(("tokens", "known"), [(15_500, 1), (65_536, 1), (1_000_000, 0)])
+def test_media_may_be_many_more_tokens_than_it_counts_bytes_but_not_any_number(tokens: int, known: int) -> None:
+    predictions, usage = Predictions(), Usage(tokens, 5, 0, UsageSource.ENGINE)
+    photo = replace(asked_by(ACME, prompt_bytes=4_200), media=True)
+    predictions.learn(photo, M, usage, answers=1, output_most=None)
+
+    assert len(predictions.lengths()) == len(predictions.prompts()) == known
 
 
 @pytest.mark.parametrize("percent", [50, 90, 99])
@@ -62,65 +155,124 @@ def test_old_lengths_are_forgotten() -> None:
     assert lengths.total <= 512
 
 
-def test_an_answer_beyond_all_buckets_counts_for_the_last() -> None:
+def test_answers_of_a_known_tenant_count_up_to_the_last_bucket() -> None:
     lengths = Lengths()
-    lengths.learn(10_000_000)
+    for _ in range(16):
+        lengths.learn(10_000_000)
+    assert lengths.mean_and_ninetieth()[0] < 10_000
+    for _ in range(2_000):
+        lengths.learn(10_000_000)
 
-    assert lengths.quantile(90) == 131_072
-    assert lengths.mean_and_ninetieth() == (10_000_000, 131_072)
+    assert lengths.mean_and_ninetieth() == (pytest.approx(131_072, rel=0.001), 131_072)
 
 
-def test_the_records_of_tenants_are_bounded() -> None:
+def test_the_tenant_that_learned_longest_ago_is_forgotten_first() -> None:
     predictions = Predictions()
-    for number in range(TENANTS_MAX + 10):
-        predictions.learn_output(TenantId(f"t{number}"), M, 10)
+    learned(predictions, ACME, times=TRUSTED_FROM, output=1_000, tokens=400)
+    for number in range(TENANTS_MAX - 1):
+        learned(predictions, TenantId(f"t{number}"))
+    learned(predictions, ACME, output=1_000, tokens=400)
+    learned(predictions, TenantId("one more"))
 
-    assert len(predictions._of_tenant) == TENANTS_MAX
+    names = [each.tenant for each in predictions.lengths()]
+    assert (len(names), names[0], names[-2:]) == (TENANTS_MAX, "t1", ["acme", "one more"])
+    for number in range(TENANTS_MAX):
+        learned(predictions, TenantId(f"later {number}"))
+    assert predictions.output_tokens(asked_by(ACME), M) == (MEAN_GUESS, NINETIETH_GUESS)
 
 
 def test_tokens_follow_bytes_as_the_engine_counts_them() -> None:
     predictions = Predictions()
-    assert predictions.prompt_tokens(M, 400) == 100
-    predictions.learn_prompt(M, prompt_bytes=3_000, tokens=1_000)
+    assert predictions.prompt_tokens(asked_by(ACME), M) == 100
+    learned(predictions, ACME, times=50, prompt_bytes=3_000, tokens=1_000)
 
-    assert predictions.prompt_tokens(M, 300) == 100
-    assert predictions.prompt_tokens(N, 400) == 100
-    assert predictions.prompt_tokens(M, 0) == 1
+    assert predictions.prompt_tokens(asked_by(ACME, prompt_bytes=3_000), M) == pytest.approx(1_000, rel=0.02)
+    assert predictions.prompt_tokens(asked_by(ACME), N) == 100
+    assert predictions.prompt_tokens(asked_by(ACME, prompt_bytes=0), M) == 1
 
 
 def test_a_prompt_of_nothing_teaches_nothing() -> None:
     predictions = Predictions()
-    predictions.learn_prompt(M, prompt_bytes=0, tokens=5)
-    predictions.learn_prompt(M, prompt_bytes=5, tokens=0)
+    learned(predictions, ACME, prompt_bytes=0, tokens=5)
+    learned(predictions, ACME, prompt_bytes=5, tokens=0)
 
-    assert predictions.prompt_tokens(M, 400) == 100
+    assert predictions.prompts() == ()
 
 
 def test_what_was_learned_of_prompts_fades() -> None:
     predictions = Predictions()
-    for _ in range(200):
-        predictions.learn_prompt(M, prompt_bytes=4_000_000, tokens=1_000_000)
-    for _ in range(400):
-        predictions.learn_prompt(M, prompt_bytes=4_000_000, tokens=2_000_000)
+    learned(predictions, ACME, times=200, prompt_bytes=40_000, tokens=10_000)
+    learned(predictions, ACME, times=400, prompt_bytes=40_000, tokens=20_000)
 
-    assert predictions.prompt_tokens(M, 4_000) == pytest.approx(2_000, rel=0.02)
+    assert predictions.prompt_tokens(asked_by(ACME, prompt_bytes=4_000), M) == pytest.approx(2_000, rel=0.02)
 
 
 def test_several_answers_are_learned_as_so_many_of_one_length() -> None:
     predictions = Predictions()
     for _ in range(20):
-        predictions.learn(asked_by(ACME, prompt_bytes=300), M, Usage(100, 80, 0, UsageSource.ENGINE), answers=4)
+        usage = Usage(100, 80, 0, UsageSource.ENGINE)
+        predictions.learn(asked_by(ACME, prompt_bytes=300), M, usage, answers=4, output_most=None)
 
     assert predictions.output_tokens(asked_by(ACME), M)[0] == 20
-    assert predictions.prompt_tokens(M, 300) == 100
 
 
 @pytest.mark.parametrize("api", [Api.EMBEDDINGS, Api.INFER])
 def test_embeddings_and_tensors_have_no_answer_to_predict(api: Api) -> None:
     predictions = Predictions()
     asked = asked_by(ACME, api=api, prompt_bytes=300)
-    predictions.learn(asked, M, Usage(100, 0, 0, UsageSource.ENGINE), answers=1)
+    predictions.learn(asked, M, Usage(100, 0, 0, UsageSource.ENGINE), answers=1, output_most=None)
 
     assert predictions.output_tokens(asked, M) == (0, 0)
     assert predictions.output_tokens(asked_by(ACME), M) == (MEAN_GUESS, NINETIETH_GUESS)
-    assert predictions.prompt_tokens(M, 300) == 100
+    assert predictions.prompts() == ((M, 300, 300 * 333_333, ACME),)
+
+
+def test_a_successor_predicts_and_learns_as_its_predecessor_would_have() -> None:
+    predictions, chance = Predictions(), Random(7)
+    for number in range(400):
+        tenant = TenantId(f"t{number % 7}")
+        learned(predictions, tenant, tokens=chance.randint(50, 200), output=chance.randint(1, 900))
+    successor = Predictions()
+    successor.restore(predictions.lengths(), predictions.prompts())
+
+    for number in range(20):
+        for each in (predictions, successor):
+            learned(each, TenantId(f"t{number % 7}"), tokens=60 + number, output=100 * number)
+        asked = asked_by(TenantId(f"t{number % 9}"), prompt_bytes=10_000)
+        assert successor.output_tokens(asked, M) == predictions.output_tokens(asked, M)
+        assert successor.prompt_tokens(asked, M) == predictions.prompt_tokens(asked, M)
+    assert (successor.lengths(), successor.prompts()) == (predictions.lengths(), predictions.prompts())
+
+
+def test_lengths_that_are_told_a_second_time_replace_the_first() -> None:
+    lengths = Lengths()
+    lengths.restore([(3, 50, 200)])
+    assert lengths.mean_and_ninetieth()[0] == 4
+    lengths.restore([(3, 20, 60), (10, 20, 100)])
+
+    assert (lengths.total, lengths.mean_and_ninetieth()[0]) == (40, 4)
+    assert lengths.buckets() == ((3, 20, 60), (10, 20, 100))
+    assert lengths.quantile(100) > lengths.quantile(50)
+
+
+def test_what_an_earlier_version_knew_of_all_tenants_together_is_left_out() -> None:
+    predictions = Predictions()
+    nobody = TenantId("")
+    predictions.restore([LengthsCounter(nobody, M, ((3, 50, 200),))], [PromptCounter(M, 3_000, 3_000)])
+
+    assert predictions.lengths() == predictions.prompts() == ()
+
+
+@pytest.mark.parametrize(("counted", "least"), [(1 << 61, 20_000), (-(1 << 61), 156)])
+def test_a_rate_that_no_prompt_has_is_clipped_when_it_is_read(counted: int, least: int) -> None:
+    predictions = Predictions()
+    predictions.restore([LengthsCounter(ACME, M, ())], [PromptCounter(M, 5_000, counted, ACME)])
+
+    assert predictions.prompt_tokens(asked_by(ACME, prompt_bytes=10_000), M) == least
+
+
+def test_a_mean_length_that_no_answer_has_is_clipped_when_it_is_read() -> None:
+    predictions = Predictions()
+    predictions.restore([LengthsCounter(ACME, M, ((3, 20, 1 << 61),))], [])
+
+    assert predictions.output_tokens(asked_by(ACME), M) == (LENGTH_BOUNDS[-1], LENGTH_BOUNDS[3])

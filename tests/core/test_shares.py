@@ -28,7 +28,7 @@ POLICY = a_policy(
 def test_limits_memory_and_extra_attempts_are_divided_and_rounded_down() -> None:
     part = share_of(POLICY, 4)
 
-    assert [each.limits for each in part.tenants] == [Limits(25, 7_500, 2, tokens_whole=30_001), Limits(1), Limits()]
+    assert [each.limits for each in part.tenants] == [Limits(25, 7_500, 2, 30_001, 10), Limits(1), Limits()]
     assert [each.kv_tokens for each in part.pools] == [250, None]
     assert part.retry.pool_extra_min == 2
 
@@ -38,17 +38,17 @@ def test_what_is_ordered_is_divided_as_what_is_declared() -> None:
     throttle, drain = Throttle(TenantId("acme"), Limits(12, 4_000, 4), until), DrainEndpoint(EndpointId("e1"), until)
     part = share_of(replace(POLICY, orders=(throttle, drain)), 4)
 
-    assert part.orders == (replace(throttle, limits=Limits(3, 1_000, 1, tokens_whole=4_000)), drain)
+    assert part.orders == (replace(throttle, limits=Limits(3, 1_000, 1, 4_000, 4)), drain)
     orders = Orders(Agenda())
     orders.change(part.orders, at(0))
     [acme, *_] = orders.throttled(part.tenants)
-    assert acme.limits == Limits(3, 1_000, 1, tokens_whole=4_000)
+    assert acme.limits == Limits(3, 1_000, 1, 4_000, 4)
 
 
 def test_nothing_becomes_less_than_one_but_what_is_nothing_stays_so() -> None:
     part = share_of(replace(POLICY, retry=RetryRules(pool_extra_min=0)), 1_000)
 
-    assert part.tenants[0].limits == Limits(1, 30, 1, tokens_whole=30_001)
+    assert part.tenants[0].limits == Limits(1, 30, 1, 30_001, 10)
     assert part.pools[0].kv_tokens == 1
     assert part.retry.pool_extra_min == 0
 

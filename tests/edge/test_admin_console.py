@@ -71,7 +71,7 @@ async def test_what_is_not_on_the_list_is_not_there(tmp_path: Path) -> None:
         port = int(gateway.admin_url.rpartition(":")[2])
         for name in ("x", "../admin.py", "..%2fassets.py", "console.js/", "assets/console.js", "runbooks/"):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"GET /console/{name} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
+            writer.write(f"GET /console/{name} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n".encode())
             assert (await reader.read()).startswith(b"HTTP/1.1 404 "), name
             writer.close()
 
@@ -144,6 +144,8 @@ class SlowWire:
     def __init__(self) -> None:
         self.blocked = False
         self.sent: list[bytes] = []
+
+    def identified(self) -> None: ...
 
     def ask_for_body(self) -> None: ...
 

@@ -34,15 +34,19 @@ async def test_what_the_ladder_takes_is_told_with_its_level(tmp_path: Path) -> N
             engine.url, in_flight_max=1, classes={"interactive": CLASS}, ladder=LADDER, shedding={"period": "20ms"}
         )
         async with gateway_in_loop(config, tmp_path) as gateway, asyncio.timeout(20):
-            early = [asyncio.create_task(call(gateway)) for _ in range(WAITING)]
+            first = asyncio.create_task(call(gateway))
             hanging = await engine.next_request()
+            early = [asyncio.create_task(call(gateway)) for _ in range(WAITING)]
             await until_level(gateway, 2)
             late = asyncio.create_task(call(gateway, max_tokens=9, reasoning_effort=ReasoningEffort.HIGH))
             await gateway.until(lambda status: status["queued"]["interactive"] >= WAITING)
             hanging.resume.set()
             told = await late
-            unchanged = await asyncio.gather(*early)
+            unchanged = await first
+            others = await asyncio.gather(*early)
 
     assert told == "output_tokens=5, reasoning_effort=low, level=2"
-    assert set(unchanged) == {"none"}
-    assert [each.json["max_tokens"] for each in engine.requests if "max_tokens" in each.json] == [5]
+    assert unchanged == "none"
+    # Some of them may arrive when the level has been reached already.
+    assert set(others) <= {"none", "output_tokens=5, level=2"}
+    assert {each.json["max_tokens"] for each in engine.requests if "max_tokens" in each.json} == {5}

@@ -12,11 +12,13 @@ from headgate.edge.exchange import Exchange
 from headgate.edge.intake import Intake
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.replies import Replies
+from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Call, EngineFault
 from headgate.ports.host import Aside
+from headgate.ports.ledger import AttemptJournal
 from headgate.wire.request import RequestBody
 from testing.builders import abort, dispatch, end
 from testing.caller import Caller
@@ -121,7 +123,7 @@ class Talker:
 
 
 class Scene:
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, journal: AttemptJournal | None = None) -> None:
         self.host = ScriptedHost()
         self.caller = caller
         self.first, self.second, self.third = Talker(), Talker(), Talker()
@@ -129,8 +131,9 @@ class Scene:
         ticket = Ticket(RequestId("r"), Api.CHAT, ModelName("m"), TenantId("t"), stream=True, prompt_bytes=10)
         body = RequestBody.parse(b'{"model":"m","stream":true,"messages":[{}]}', Api.CHAT)
         engines = {EndpointId("e1"): self.first, EndpointId("e2"): self.second, EndpointId("e3"): self.third}
+        intake = Intake(ticket, body, {})
         exchange = Exchange(
-            caller.client, Intake(ticket, body, {}), self.host, engines, self.attempts, replies=Replies()
+            caller.client, intake, self.host, engines, self.attempts, replies=Replies(), journal=journal
         )
         self.running = asyncio.create_task(exchange.run())
 
@@ -155,9 +158,9 @@ def hedge() -> Dispatch:
 
 
 @asynccontextmanager
-async def a_scene(caller: Caller | None = None) -> AsyncIterator[Scene]:
+async def a_scene(caller: Caller | None = None, journal: AttemptJournal | None = None) -> AsyncIterator[Scene]:
     """An exchange that is over at the end, and has left nothing behind."""
-    scene = Scene(caller or Caller({}))
+    scene = Scene(caller or Caller({}), journal)
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
         yield scene
@@ -345,3 +348,63 @@ async def test_a_sweep_finds_both_attempts_of_a_request() -> None:
         assert scene.host.endings == {1: AttemptEnding.SILENT, 2: AttemptEnding.SILENT}
         scene.host.order(end("r", Outcome.ENGINE_SILENT))
         await scene.running
+
+
+class SlowJournal:
+    """Has an attempt when the test says so."""
+
+    def __init__(self, why_not: str | None = None) -> None:
+        self.asked: list[tuple[RequestId, int]] = []
+        self.written = asyncio.Event()
+        self._why_not = why_not
+
+    async def noted(self, request_id: RequestId, attempt: int) -> str | None:
+        self.asked.append((request_id, attempt))
+        await self.written.wait()
+        return self._why_not
+
+
+async def test_no_attempt_is_sent_before_the_journal_has_it() -> None:
+    journal = SlowJournal()
+    async with a_scene(journal=journal) as scene:
+        scene.host.order(dispatch("r", "e1"))
+        await turns()
+        sent_early = scene.first.asked.is_set()
+        journal.written.set()
+        await scene.first.asked.wait()
+        await scene.first.begin()
+        scene.first.say(ONE + DONE)
+        await scene.completes()
+
+    assert journal.asked == [(RequestId("r"), 1)]
+    assert not sent_early
+
+
+async def test_an_attempt_that_is_aborted_while_the_journal_writes_is_never_sent() -> None:
+    journal = SlowJournal()
+    async with a_scene(journal=journal) as scene:
+        scene.host.order(dispatch("r", "e1"))
+        await turns()
+        scene.host.aside(abort("r", "e1", reason="the client left"))
+        await turns()
+        journal.written.set()
+        scene.host.order(end("r", Outcome.CANCELLED))
+        await scene.running
+
+    assert scene.host.endings == {1: AttemptEnding.ABORTED}
+    assert not scene.first.asked.is_set()
+
+
+async def test_an_attempt_that_the_journal_refuses_fails_by_the_gateway_and_is_never_sent() -> None:
+    journal = SlowJournal("the disk hangs")
+    journal.written.set()
+    async with a_scene(journal=journal) as scene:
+        scene.host.order(dispatch("r", "e1"))
+        await turns()
+        scene.host.order(end("r", Outcome.GATEWAY_FAILED))
+        await scene.running
+
+    [ended] = [event for event in scene.host.told if isinstance(event, AttemptEnded)]
+    assert (ended.ending, ended.fault, ended.detail) == (AttemptEnding.FAILED, Fault.GATEWAY, "the disk hangs")
+    assert not scene.first.asked.is_set()
+    assert scene.caller.heads == [503]

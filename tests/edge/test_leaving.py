@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from headgate.core.commands import Command, End
+from headgate.core.events import Event, Progressed
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, chat, events_of, gateway_in_loop
 
@@ -235,3 +238,32 @@ async def told(request: "aiohttp.client._RequestContextManager") -> tuple[str, b
     """How many attempts it says it took, and its body."""
     async with request as answer:
         return answer.headers["x-headgate-attempts"], await answer.read()
+
+
+@pytest.mark.parametrize("how", ["leaves", "deadline"])
+async def test_delivered_tokens_are_told_before_the_request_ends(tmp_path: Path, how: str) -> None:
+    seen: list[Event | Command] = []
+
+    class Watcher:
+        def saw(self, event: Event, commands: Sequence[Command], now: int) -> None:
+            del now
+            seen.extend((event, *commands))
+
+    headers = {"x-headgate-deadline-ms": "1500"} if how == "deadline" else {}
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url), tmp_path, observers=[Watcher()]) as gateway:
+            engine.script.append(Behaviour(tokens=9, hang_after=5))
+            async with gateway.post(chat(stream=True), headers=headers) as answer:
+                came = b""
+                while came.count(b"data: ") < 5:
+                    came += await answer.content.readany()
+                if how == "leaves":
+                    answer.close()
+                else:
+                    await answer.read()
+            await gateway.until_idle(seconds_max=2)
+
+    [ended_at] = [number for number, each in enumerate(seen) if isinstance(each, End)]
+    told = [report.tokens for each in seen[:ended_at] if isinstance(each, Progressed) for report in each.attempts]
+    after = [report.tokens for each in seen[ended_at:] if isinstance(each, Progressed) for report in each.attempts]
+    assert (sum(told), sum(after)) == (5, 0)

@@ -12,7 +12,9 @@ from testing.ports import free_port
 
 LIMITS = EdgeLimits(
     head_bytes_max=65_536,
+    unauthenticated_connections_max=4_096,
     headers_max=100,
+    field_bytes_max=4096,
     body_bytes_max=65_536,
     head_ns_max=Duration(10 * SECOND),
     receive_ns_max=Duration(10 * SECOND),
@@ -85,3 +87,33 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
             return await reader.read(1) == b""
     except TimeoutError:
         return False
+
+
+async def test_a_listener_that_stops_answers_who_has_just_connected() -> None:
+    async with two_on_one_port() as (leaves, stays, port):
+        await stays.stop()
+        callers = await connect(port, 5)
+        leaving = asyncio.create_task(leaves.stop())
+        await asyncio.sleep(0.05)
+        for _, writer in callers:
+            writer.write(ASK)
+        first = [await reader.readline() for reader, _ in callers]
+        await leaving
+        closed = [await is_closed(reader) for reader, _ in callers]
+        for _, writer in callers:
+            writer.close()
+
+    assert first == [b"HTTP/1.1 200 OK\r\n"] * 5
+    assert all(closed)
+
+
+async def test_a_listener_that_stops_does_not_wait_long_for_who_says_nothing() -> None:
+    async with two_on_one_port() as (leaves, stays, port):
+        await stays.stop()
+        callers = await connect(port, 1)
+        async with asyncio.timeout(1):
+            await leaves.stop()
+        ended = await callers[0][0].read()
+        callers[0][1].close()
+
+    assert ended == b""

@@ -181,8 +181,8 @@ async def test_how_the_stream_comes_changes_nothing(
 
 
 async def a_long_answer(engine: FakeEngine, engines: Engines) -> Answer:
-    text = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * (3 * PIECE_BYTES)}}]}).encode()
-    engine.behaviour = Behaviour(body=b"data: " + text + b"\n\ndata: [DONE]\n\n")
+    text = json.dumps({"choices": [{"index": 0, "delta": {"content": "x" * PIECE_BYTES}}]}).encode()
+    engine.behaviour = Behaviour(body=3 * (b"data: " + text + b"\n\n") + b"data: [DONE]\n\n")
     answer = await engines(engine.url, dialect="llamacpp").ask(a_call())
     assert isinstance(answer, JoinedAnswer)
     return answer

@@ -5,7 +5,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from headgate.engines.metrics_page import Metric, read_metrics, read_series
+from headgate.engines.metrics_page import (
+    LABELS_MAX,
+    ROW_BYTES_MAX,
+    SERIES_MAX,
+    SLICE_BYTES,
+    Metric,
+    in_turns,
+    label_steps,
+    label_values,
+    metrics_steps,
+    read_metrics,
+    read_series,
+)
+from testing.work import lines_run
 
 
 @pytest.mark.parametrize(
@@ -52,3 +65,55 @@ def test_what_prometheus_writes_is_read_back(series: dict[str, float]) -> None:
     assert found["a:wanted"].series == len(series)
     assert found["a:wanted"].total == pytest.approx(sum(series.values()), abs=1e-3)
     assert {labels["label"]: value for labels, value in read_series(generate_latest(registry), "a:wanted")} == series
+
+
+def rows(count: int, name: str = "m") -> bytes:
+    return b"".join(b'%b{engine="%d",model="a"} 1\n' % (name.encode(), number) for number in range(count))
+
+
+async def test_long_page_is_read_in_slices_with_the_same_result() -> None:
+    page = b"# HELP other\n" * 20_000 + rows(3000) + rows(7, "n") + b"other 5\n" * 9000 + b"m 4"
+    turns = list(metrics_steps(page, ["m", "n"]))
+
+    assert len(turns) == len(page) // SLICE_BYTES
+    assert await in_turns(metrics_steps(page, ["m", "n", "absent"])) == read_metrics(page, ["m", "n"])
+    assert read_metrics(page, ["m", "n"]) == {"m": Metric(3004.0, 3001), "n": Metric(7.0, 7)}
+    assert await in_turns(label_steps(page, "m", "engine")) == label_values(page, "m", "engine")
+    assert len(label_values(page, "m", "engine")) == 3000
+
+
+async def test_no_row_is_lost_or_counted_twice_where_a_slice_ends() -> None:
+    for padding in range(40):
+        page = b"#" * (SLICE_BYTES - padding) + b"\n" + rows(3)
+        assert read_metrics(page, ["m"]) == {"m": Metric(3.0, 3)}
+
+
+def test_page_of_one_slice_is_read_in_one_turn() -> None:
+    assert list(metrics_steps(rows(1000), ["m"])) == []
+
+
+def test_each_turn_reads_a_bounded_number_of_rows() -> None:
+    steps = metrics_steps(b"m 1\n" * 100_000, ["m"])
+
+    assert lines_run(lambda: next(steps), "headgate.engines.metrics_page") < 15 * SLICE_BYTES // len("m 1\n")
+
+
+def test_metric_of_too_many_series_is_missing() -> None:
+    assert read_metrics(rows(SERIES_MAX), ["m"]) == {"m": Metric(SERIES_MAX, SERIES_MAX)}
+    assert read_metrics(rows(SERIES_MAX + 1) + rows(2, "n"), ["m", "n"]) == {"n": Metric(2.0, 2)}
+
+
+def test_row_of_too_many_labels_is_skipped() -> None:
+    def row(labels: int) -> bytes:
+        return b"m{" + b",".join(b'l%d="="' % number for number in range(labels)) + b"} 1\n"
+
+    assert read_metrics(row(LABELS_MAX // 2), ["m"]) == {"m": Metric(1.0, 1)}
+    assert read_metrics(row(LABELS_MAX + 1) + b"m 2\n", ["m"]) == {"m": Metric(2.0, 1)}
+
+
+def test_row_that_is_too_long_is_skipped_and_its_value_never_cut() -> None:
+    for length in range(ROW_BYTES_MAX - 20, ROW_BYTES_MAX + 20):
+        row = b'm{a="%b"} 123456789' % (b"x" * (length - 16))
+        found = read_metrics(row + b"\nm 2\n", ["m"])["m"]
+        assert found in (Metric(123456791.0, 2), Metric(2.0, 1))
+        assert (found.series == 1) == (length > ROW_BYTES_MAX)

@@ -9,6 +9,7 @@ import pytest
 
 from headgate.core.events import EndpointMeasured, EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialects import DIALECTS
+from headgate.engines.probe import OBJECTS_MAX
 from headgate.engines.watch import EngineWatch
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
@@ -200,6 +201,18 @@ async def test_an_engine_that_serves_another_model_is_not_ready(
         assert await told.next() == EndpointReadied(E1)
         engine.models = ()
         assert await told.next() == EndpointUnreadied(E1)
+
+
+async def test_list_of_too_many_models_is_not_parsed(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    engine.models = ("fake",) * OBJECTS_MAX
+    async with a_watch(session, told) as watch:
+        look_at(watch, engine.url)
+        await rounds(engine)
+
+        assert only(watch).problems == (f"GET /v1/models lists more than {OBJECTS_MAX} objects",)
+        assert only(watch).models == ()
 
 
 async def test_a_key_is_sent_and_a_wrong_one_is_named(

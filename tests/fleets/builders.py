@@ -52,6 +52,8 @@ class Follower:
     known: dict[EndpointId, EndpointState] = field(default_factory=dict)
     leaving: set[EndpointId] = field(default_factory=set)
     in_flight: dict[EndpointId, int] = field(default_factory=dict)
+    seen_leaving: set[EndpointId] = field(default_factory=set)
+    """Endpoints that were looked up while they left."""
 
     def follow(self) -> None:
         assert self.fleet is not None
@@ -69,6 +71,8 @@ class Follower:
         if endpoint_id not in self.known:
             return None
         leaving, in_flight = endpoint_id in self.leaving, self.in_flight.get(endpoint_id, 0)
+        if leaving:
+            self.seen_leaving.add(endpoint_id)
         return EndpointSummary(endpoint_id, PoolName("p"), self.known[endpoint_id], leaving, in_flight, 4)
 
     def ready(self) -> list[EndpointId]:
@@ -89,7 +93,7 @@ async def look(url: str) -> Seen:
     except OSError:
         return Seen(ProbeState.UNREACHABLE, "nothing listens there")
     try:
-        writer.write(b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         head = await reader.readline()
     finally:
         writer.close()

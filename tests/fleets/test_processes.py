@@ -87,6 +87,20 @@ async def test_an_endpoint_that_is_given_up_ends_when_its_last_attempt_has(tmp_p
     assert took_ns > 40_000_000
 
 
+async def test_a_drained_engine_ends_even_if_another_joins_under_its_name_at_once(tmp_path: Path) -> None:
+    """Between two polls of the drain, the engine of a pool that came back can take over the name."""
+    async with a_fleet(terms(tmp_path), endpoints=2) as running:
+        await running.until_ready(2)
+        old = running.fleet.pids()["p/1"]
+        running.scheduler.in_flight = {"p/0": 2, "p/1": 1}
+        await running.fleet.scale(1)
+        await running.until(lambda: "p/1" in running.scheduler.seen_leaving)
+        running.scheduler.leaving.discard("p/1")
+
+        await until_dead(old)
+        running.scheduler.known.pop("p/1")
+
+
 async def test_an_endpoint_that_is_not_trusted_is_given_up_before_one_that_is(tmp_path: Path) -> None:
     async with a_fleet(terms(tmp_path), endpoints=3) as running:
         await running.until_ready(3)

@@ -16,11 +16,24 @@ import msgspec
 import pytest
 
 from headgate.ledger import notes as notes_module
-from headgate.ledger.notes import NoteFile, read_notes
-from headgate.ledger.rows import COUNT_MAX, bounded, keys_in, packed_times, packed_usage, rows_in, unpacked, whole
-from headgate.ledger.spool import spool as spool_module
+from headgate.ledger.notes import EMPTY, NoteFile, framed_note, read_notes
+from headgate.ledger.rows import (
+    COUNT_MAX,
+    SentNote,
+    bounded,
+    keys_in,
+    packed_times,
+    packed_usage,
+    row_of_note,
+    rows_in,
+    unpacked,
+    whole,
+)
+from headgate.ledger.spool import segment as segment_module
 from headgate.ledger.spool.files import MAGIC, framed
+from headgate.ledger.spool.journal import Journal
 from headgate.ledger.spool.spool import SEGMENT_ROWS_MAX, Spool
+from headgate.ledger.spool.troubles import SpoolTroubles
 from headgate.ports.ledger import UsageRow
 from tests.ledger.rows import a_row, a_spool, a_time
 
@@ -37,21 +50,23 @@ asyncio.run(main())
 """
 
 
+def a_note(request: str = "r", metadata: tuple[tuple[str, str], ...] = ()) -> SentNote:
+    return (a_row().at, request, 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, metadata)
+
+
 async def filled(folder: str) -> Spool:
     """A spool with 21 rows of usage, one of an endpoint's time and two attempts under way."""
-    spool, at = Spool(folder, bytes_max=1 << 30, name="victim"), a_row().at
+    spool = Spool(folder, bytes_max=1 << 30, name="victim")
     for number in range(10):
         spool.add([a_row(f"req_{number}"), a_row(f"req_{number}", 2)])
     spool.add_time([a_time()])
     for name, metadata in (("req_0", ()), ("under_way", ()), ("long", tuple((f"k{n}", "x" * 128) for n in range(8)))):
-        note = at, name, 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, metadata
-        assert spool.note(note) is not None
+        assert spool.note(a_note(name, metadata)) is not None
     spool.add([a_row("noted")])
-    noted = spool.note((at, "noted", 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, ()))
+    noted = spool.note(a_note("noted"))
     assert noted is not None
-    spool.erase(noted)
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
+    spool.erase(noted.slot)
+    await spool.settled()
     return spool
 
 
@@ -64,6 +79,7 @@ async def emptied(spool: Spool) -> list[UsageRow]:
     while (taken := await spool.take()) is not None:
         rows += taken[1].usage
         spool.done(taken[0])
+    await spool.settled()
     return rows
 
 
@@ -128,23 +144,104 @@ async def test_what_a_killed_process_had_sent_has_a_row_that_says_that_nobody_kn
     assert rows["long"].metadata == ()
 
 
+def a_note_file(path: Path, *, slots: int = 64) -> NoteFile:
+    file = NoteFile(path, slots=slots)
+    file.open()
+    return file
+
+
 async def test_more_attempts_than_there_are_slots_go_on_without_notes(tmp_path: Path) -> None:
-    file = NoteFile(tmp_path / "x.notes", slots=2)
-    first, second, third = file.take(b"a"), file.take(b"b"), file.take(b"c")
+    journal = Journal(tmp_path / "x.notes", SpoolTroubles(), slots=2)
+    journal.open_now()
+    first, second, third = (journal.take(a_note(name)) for name in "abc")
     assert first is not None
-    file.erase(first)
-    left = read_notes(tmp_path / "x.notes")
-    file.close()
+    journal.erase(first.slot)
+    work = journal.collect()
+    assert work is not None
+    work.run()
+    [left] = read_notes(tmp_path / "x.notes")
+    journal.close().run()
 
     assert third is None
-    assert left == [b"b"]
     assert second is not None
+    assert row_of_note(left).request == "b"
+
+
+async def test_a_truncated_journal_still_takes_and_erases_notes(tmp_path: Path) -> None:
+    file = a_note_file(tmp_path / "x.notes")
+    file.write({0: framed_note(b"before"), 9: framed_note(b"kept")})
+    os.truncate(tmp_path / "x.notes", 0)
+    file.write({2: framed_note(b"after")})
+    file.write({0: EMPTY})
+    left = read_notes(tmp_path / "x.notes")
+    file.close(keep=False)
+
+    assert left == [b"after"]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("slots", [[3], [0, 1, 2], [0, 63], [5, 7, 20]])
+async def test_notes_that_stand_close_together_and_far_apart_are_all_written(tmp_path: Path, slots: list[int]) -> None:
+    file = a_note_file(tmp_path / "x.notes")
+    file.write({slot: framed_note(b"old %d" % slot) for slot in range(0, 64, 4)})
+    file.write({slot: framed_note(b"new %d" % slot) for slot in slots})
+    left = read_notes(tmp_path / "x.notes")
+    file.close(keep=True)
+
+    names = {slot: b"old %d" % slot for slot in range(0, 64, 4)} | {slot: b"new %d" % slot for slot in slots}
+    assert left == [names[slot] for slot in sorted(names)]
+
+
+async def test_a_note_that_the_disk_refuses_is_reported_and_does_not_stop_its_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    async with a_spool(tmp_path) as spool:
+        kept = spool.note(a_note("kept"))
+        assert kept is not None
+        written = await kept.acknowledgement.wait()
+        monkeypatch.setattr(notes_module.os, "pwrite", fail)
+        refused = spool.note(a_note("refused"))
+        assert refused is not None
+        refused_written, problem = await refused.acknowledgement.wait(), spool.problem
+        spool.erase(refused.slot)
+        await spool.settled()
+        monkeypatch.undo()
+        again = spool.note(a_note("again"))
+        assert again is not None
+        again_written, mended = await again.acknowledgement.wait(), spool.problem
+
+    assert (written, refused_written, again_written) == (True, False, True)
+    assert again.slot == refused.slot
+    assert problem is not None
+    assert "look at the disk under ledger.spool" in problem
+    assert mended is None
+
+
+async def test_a_note_that_is_cut_short_by_a_full_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(file: int, data: bytes, at: int) -> int:
+        return true_pwrite(file, data[:20], at)
+
+    true_pwrite = os.pwrite
+    file = a_note_file(tmp_path / "x.notes")
+    monkeypatch.setattr(notes_module.os, "pwrite", half)
+    with pytest.raises(OSError, match="No space left"):
+        file.write({0: framed_note(b"a note that is long enough to be cut")})
+    monkeypatch.undo()
+    left = read_notes(tmp_path / "x.notes")
+    file.close(keep=False)
+
+    assert left == []
 
 
 async def test_a_note_has_its_room_on_disk_before_it_is_taken(tmp_path: Path) -> None:
-    file = NoteFile(tmp_path / "x.notes")
+    file = a_note_file(tmp_path / "x.notes", slots=notes_module.SLOTS)
     taken = (tmp_path / "x.notes").stat().st_blocks * 512
-    file.close()
+    file.close(keep=False)
 
     assert taken >= notes_module.SLOTS * notes_module.SLOT_BYTES
 
@@ -155,29 +252,28 @@ async def test_without_room_for_notes_requests_go_on_and_it_is_tried_again(
     def full(*_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    at = a_row().at
-    note = at, "r", 1, "acme", "batch", "m", "m", "small", "e1", "chat", True, 25, 7, 0, ()
     monkeypatch.setattr(notes_module.os, "posix_fallocate", full)
     async with a_spool(tmp_path) as spool:
-        without, problem, left = spool.note(note), spool.problem, list(tmp_path.glob("*.notes"))
+        without, problem, left = spool.note(a_note()), spool.problem, list(tmp_path.glob("*.notes"))
         monkeypatch.undo()
         await spool.keep(look=False)
-        with_room, mended = spool.note(note), spool.problem
+        await spool.settled()
+        with_room, mended = spool.note(a_note()), spool.problem
 
-    assert (without, left, with_room) == (None, [], 0)
+    assert (without, left) == (None, [])
+    assert with_room is not None
     assert problem is not None
     assert "make room" in problem
     assert mended is None
 
 
 async def test_a_damaged_note_is_no_note(tmp_path: Path) -> None:
-    file = NoteFile(tmp_path / "x.notes")
-    file.take(b"first")
-    file.take(b"second")
+    file = a_note_file(tmp_path / "x.notes")
+    file.write({0: framed_note(b"first"), 1: framed_note(b"second")})
     data = bytearray((tmp_path / "x.notes").read_bytes())
     data[8] ^= 1
     (tmp_path / "y.notes").write_bytes(data)
-    file.close()
+    file.close(keep=False)
 
     assert read_notes(tmp_path / "y.notes") == [b"second"]
     assert read_notes(tmp_path / "absent.notes") == []
@@ -200,7 +296,7 @@ async def test_what_was_found_is_doubtful_and_what_is_new_is_not(tmp_path: Path)
 async def test_the_files_of_a_process_that_lives_are_left_alone(tmp_path: Path) -> None:
     async with a_spool(tmp_path, "p1") as one, a_spool(tmp_path, "p2") as other:
         one.add([a_row()])
-        await asyncio.sleep(0)
+        await one.settled()
 
         assert await other.take_over() == 0
         assert len(await emptied(one)) == 1
@@ -327,6 +423,7 @@ async def test_a_file_that_somebody_took_away_is_counted(tmp_path: Path, caplog:
     async with a_spool(tmp_path, memory_rows_max=0) as spool:
         for number in range(SEGMENT_ROWS_MAX + 3):
             spool.add([a_row(f"req_{number}")])
+        await spool.settled()
         (tmp_path / "p1.00000001.rows").unlink()
         rows = await emptied(spool)
 
@@ -364,6 +461,7 @@ async def test_beyond_what_memory_holds_rows_are_on_disk_alone_and_still_come_in
     async with a_spool(tmp_path, memory_rows_max=SEGMENT_ROWS_MAX) as spool:
         for number in range(3 * SEGMENT_ROWS_MAX + 7):
             spool.add([a_row(f"req_{number}")])
+        await spool.settled()
         in_memory = sum(len(each.usage or ()) for each in spool._closed)
         rows = await emptied(spool)
 
@@ -375,6 +473,7 @@ async def test_a_full_spool_loses_the_oldest_and_says_so(tmp_path: Path, caplog:
     async with a_spool(tmp_path, bytes_max=3_000_000) as spool:
         for number in range(4 * SEGMENT_ROWS_MAX):
             spool.add([a_row(f"req_{number}")])
+        await spool.settled()
         size = sum(file.stat().st_size for file in tmp_path.glob("*.rows"))
         lost, rows = spool.lost, await emptied(spool)
 
@@ -393,17 +492,19 @@ async def test_a_disk_that_takes_nothing_leaves_rows_in_memory_as_far_as_that_go
 
     async with a_spool(tmp_path, memory_rows_max=SEGMENT_ROWS_MAX) as spool:
         spool.add([a_row("before")])
-        await asyncio.sleep(0)
-        monkeypatch.setattr(spool_module.os, "write", full)
+        await spool.settled()
+        monkeypatch.setattr(segment_module.os, "write", full)
         for number in range(3 * SEGMENT_ROWS_MAX):
             spool.add([a_row(f"req_{number}")])
+        await spool.settled()
         lost, problem = spool.lost, spool.problem
         rows = await emptied(spool)
+        await spool.settled()
         monkeypatch.undo()
         spool.add([a_row("after")])
         rows += await emptied(spool)
         spool.add([a_row("later")])
-        await asyncio.sleep(0)
+        await spool.settled()
         mended = spool.problem
 
     assert lost + len(rows) == 3 * SEGMENT_ROWS_MAX + 2
@@ -424,14 +525,16 @@ async def test_rows_reach_the_disk_itself_when_they_have_waited(
         forced.append(str(Path(f"/proc/self/fd/{file}").readlink()))
         true_sync(file)
 
-    monkeypatch.setattr(spool_module.os, "fsync", sync)
+    monkeypatch.setattr(segment_module.os, "fsync", sync)
     async with a_spool(tmp_path) as spool:
         spool.add([a_row()])
+        await spool.settled()
         await spool.sync()
         too_early = list(forced)
         spool._current.began_at -= 2.0
         await spool.sync()
         await spool.sync()
+        spool.add([a_row("left behind")])
 
     assert too_early == []
     assert next(name for name in forced if name.endswith(".rows")) == str(tmp_path / "p1.00000001.rows")
@@ -439,7 +542,7 @@ async def test_rows_reach_the_disk_itself_when_they_have_waited(
     assert len([name for name in forced if name.endswith(".rows")]) == 2
 
 
-@pytest.mark.parametrize("call", ["dup", "fsync", "open"])
+@pytest.mark.parametrize("call", ["fsync", "open"])
 async def test_a_disk_or_limit_that_fails_ends_nothing_and_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -449,9 +552,9 @@ async def test_a_disk_or_limit_that_fails_ends_nothing_and_is_tried_again(
     await killed(tmp_path)
     async with a_spool(tmp_path) as spool:
         spool.add([a_row()])
-        await asyncio.sleep(0)
+        await spool.settled()
         spool._current.began_at -= 2.0
-        monkeypatch.setattr(spool_module.os, call, fail)
+        monkeypatch.setattr(segment_module.os, call, fail)
         await spool.keep(look=call == "open")
         problem = spool.problem
         monkeypatch.undo()
@@ -489,6 +592,7 @@ async def test_a_file_that_cannot_be_removed_stops_nobody_who_adds(
         monkeypatch.setattr(Path, "unlink", fail)
         for number in range(2 * SEGMENT_ROWS_MAX):
             spool.add([a_row(f"req_{number}")])
+        await spool.settled()
         lost, problem = spool.lost, spool.problem
         monkeypatch.undo()
 
@@ -517,7 +621,7 @@ async def test_to_take_over_many_rows_takes_little_memory_and_lets_others_have_t
 async def test_the_folder_is_for_its_owner_alone(tmp_path: Path) -> None:
     async with a_spool(tmp_path / "a" / "b") as spool:
         spool.add([a_row()])
-        await asyncio.sleep(0)
+        await spool.settled()
         modes = {file.stat().st_mode & 0o777 for file in (tmp_path / "a" / "b").iterdir()}
 
     assert modes == {0o600}

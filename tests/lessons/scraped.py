@@ -48,7 +48,7 @@ quick_gateway = partial(
 patient_gateway = partial(
     gateway_in_loop, open_watch=partial(EngineWatch, interval_s=0.05, timeout_s=30.0, stale_after_s=60.0)
 )
-"""As often, but it does not take a page for lost that comes late because others use the machine as well."""
+"""The same interval, with a timeout long enough for a loaded machine."""
 
 
 async def series_of(gateway: RunningGateway) -> dict[str, float]:

@@ -25,6 +25,7 @@ from headgate.edge.replies import Replies
 from headgate.model.outcome import FACES, Outcome
 from headgate.model.units import MILLISECOND, SECOND, Duration
 from headgate.wire.keys import digest, format_digest
+from testing.descriptors import no_descriptors_left
 from testing.fake_engine import Behaviour, FakeEngine, Received
 from testing.fault_proxy import FaultProxy
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
@@ -242,6 +243,14 @@ async def its_key_cannot_be_looked_up(folder: Path) -> Told:
                 return await asked(gateway, headers={"authorization": "Bearer of the database"})
 
 
+async def the_gateway_is_out_of_descriptors(folder: Path) -> Told:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), folder) as gateway:
+        async with gateway.http.get(gateway.url + "/v1/models") as answer:
+            await answer.read()
+        with no_descriptors_left():
+            return await asked(gateway)
+
+
 Way = Callable[[Path], Awaitable[Told]]
 PATHS: dict[Outcome, tuple[Way, ...]] = {
     Outcome.QUEUE_FULL: (the_queue_of_the_class_is_full, the_queue_of_the_tenant_is_full, the_door_is_full),
@@ -254,6 +263,7 @@ PATHS: dict[Outcome, tuple[Way, ...]] = {
     Outcome.NO_ENDPOINTS: (its_only_endpoint_fails_under_it, every_endpoint_is_ejected, no_endpoint_gets_ready),
     Outcome.DRAINING: (it_comes_while_the_gateway_leaves, it_waits_when_the_grace_is_over),
     Outcome.EVICTED: (it_runs_when_the_grace_is_over,),
+    Outcome.GATEWAY_FAILED: (the_gateway_is_out_of_descriptors,),
     Outcome.UNVERIFIED: (its_key_cannot_be_looked_up,),
 }
 

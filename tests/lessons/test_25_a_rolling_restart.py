@@ -35,6 +35,7 @@ class Switch:
     def __init__(self, configs: list[Config]) -> None:
         self._configs = configs
         self._ready: list[Config] = []
+        self._taken_out: list[Config] = []
         self._turn = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self.url = ""
@@ -53,6 +54,14 @@ class Switch:
                 task.cancel()
             await asyncio.gather(asking, *self._tasks, return_exceptions=True)
 
+    def take_out(self, config: Config) -> None:
+        """Sends it no new connection, as Kubernetes does before it runs `preStop`."""
+        self._taken_out.append(config)
+        self._ready = [each for each in self._ready if each is not config]
+
+    def put_back(self, config: Config) -> None:
+        self._taken_out.remove(config)
+
     async def until_ready(self, count: int) -> None:
         async with asyncio.timeout(30):
             while len(self._ready) != count:
@@ -62,7 +71,8 @@ class Switch:
         async with aiohttp.ClientSession() as http:
             while True:
                 answers = await asyncio.gather(*(self._is_ready(http, config) for config in self._configs))
-                self._ready = [config for config, ready in zip(self._configs, answers, strict=True) if ready]
+                answered = zip(self._configs, answers, strict=True)
+                self._ready = [config for config, ready in answered if ready and config not in self._taken_out]
                 await asyncio.sleep(self.EVERY_S)
 
     async def _is_ready(self, http: aiohttp.ClientSession, config: Config) -> bool:
@@ -200,7 +210,9 @@ async def test_no_stream_is_severed_and_no_call_fails_while_both_gateways_are_re
                     while seen.total() < CALLERS:
                         await asyncio.sleep(0.01)
                     for number in range(2):
+                        switch.take_out(gateways.configs[number])
                         await gateways.replace(number)
+                        switch.put_back(gateways.configs[number])
                         await switch.until_ready(2)
                     over.set()
 
@@ -268,11 +280,10 @@ async def test_a_hold_queue_keeps_callers_for_longer_than_they_would_wait_for_a_
         config = that_may_have_none(engine.url, start_wait="20s")
         async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
             waiting = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(5)]
+            await gateway.until(lambda status: status["held_for_start"] == {"small": 5})
             held_at = time.monotonic()
             # For twice as long as they would wait for a place.
-            await gateway.until(
-                lambda status: status["held_for_start"] == {"small": 5} and time.monotonic() > held_at + 0.4
-            )
+            await gateway.until(lambda _: time.monotonic() > held_at + 0.4)
             engine.loading = False
             answers = await asyncio.gather(*waiting)
 

@@ -8,10 +8,12 @@ long a newcomer would wait, which band is due, and what each tenant has been cha
 
 from dataclasses import dataclass, field
 from itertools import combinations
+from math import isqrt
 
 from headgate.core.cost import cost_ns
 from headgate.core.measure import soonest_ns
 from headgate.core.routing.rungs import narrowed
+from headgate.core.routing.turnover import Turnover
 from headgate.core.rules import Rules
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
@@ -67,6 +69,12 @@ class Engine:
     grows_at: Instant | None = None
     ready_at: Instant = Instant(0)
     """How far its slow start is, when it goes on, and when it began."""
+
+    @property
+    def places(self) -> int:
+        """How many it takes at once."""
+        percent = min(self.limit_percent, self.grown_percent)
+        return min(self.limit, max(1, self.limit * percent // 100))
 
     @property
     def live(self) -> bool:
@@ -181,7 +189,11 @@ class Open:
     tokens_charged: int
     heard_at: Instant
     charged_most: int = 0
+    places: int = 1
+    """One for each prompt of an array."""
     tokens: int = 0
+    left_with: tuple[int, int, int] | None = None
+    """Tokens of the prompt, of these the cached ones, and of the answer, when its caller wanted it no longer."""
     prefilled_at: Instant | None = None
     """When its prompt should have been computed, where nothing will be heard of it."""
     began: bool = False
@@ -223,6 +235,8 @@ class Books:
     """What bands with a floor have earned at each pool, in hundredths of engine time."""
     held: dict[PoolName, frozenset[int]] = field(default_factory=dict)
     """Bands that the ladder holds at their floors: read from the scheduler."""
+    turnovers: dict[PoolName, Turnover] = field(default_factory=dict)
+    """How long places are held for what is served: learned by the scheduler, read here."""
     lead: dict[Pair, int] = field(default_factory=dict)
     """Per band, pool and pair of tenants that both wait there: by how much more the first was charged since."""
     charged_most: dict[Turns, int] = field(default_factory=dict)
@@ -256,7 +270,7 @@ class Books:
         sharers = self.sharers(engine)
         attempts = [attempt for each in sharers for attempt in self.at(each)]
         return Held(
-            in_flight=[each.service_class for each in attempts],
+            in_flight=[each.service_class for each in attempts for _ in range(each.places)],
             pending_tokens=sum(each.pending_tokens for each in attempts),
             kv_used=sum(each.prompt_tokens + each.tokens for each in attempts),
             kv_reserved=sum(each.kv_tokens for each in attempts),
@@ -275,15 +289,14 @@ class Books:
         if not engine.live or engine.passed_over:
             return False
         held, terms = self.held_at(engine), self.rules.terms(engine.pool)
-        percent = min(engine.limit_percent, engine.grown_percent)
-        if len(held.in_flight) + held.foreign >= min(engine.limit, max(1, engine.limit * percent // 100)):
+        if len(held.in_flight) + held.foreign >= engine.places:
             return False
         if engine.state is EndpointState.TRIAL and self.at(engine):
             return False
         too_slow = terms.tpot_ns is not None and 100 * held.itl_ns > terms.rules.measured_percent * terms.tpot_ns
         return not too_slow and self.holds(engine, prompt_tokens=1, kv_tokens=2)
 
-    def holds(self, engine: Engine, *, prompt_tokens: int, kv_tokens: int) -> bool:
+    def holds(self, engine: Engine, *, prompt_tokens: int, kv_tokens: int, places: int = 1) -> bool:
         """Whether so much more does not fill its memory, nor make its steps too long. Who is alone always may come."""
         held, terms = self.held_at(engine), self.rules.terms(engine.pool)
         if not held.in_flight:
@@ -293,7 +306,7 @@ class Books:
             return False
         if terms.tpot_ns is None:
             return True
-        sequences = len(held.in_flight) + held.foreign + 1
+        sequences = len(held.in_flight) + held.foreign + places
         step_ps = terms.speed.decode_ps(sequences, kv_tokens=held.kv_used + held.kv_foreign + prompt_tokens)
         return engine.decode_percent * step_ps <= terms.rules.predicted_percent * terms.tpot_ns * 1_000
 
@@ -335,14 +348,18 @@ class Books:
         ticket, caps, rules = request.ticket, request.service_class.caps, self.rules
         limits = [each for each in (caps.output_tokens, ticket.output_tokens_max) if each is not None]
         mean, most = min([mean, *limits]), min([most, *limits])
-        answers = ticket.n if caps.n is None else min(ticket.n, caps.n)
+        answers = ticket.prompts * (ticket.n if caps.n is None else min(ticket.n, caps.n))
         predicted = request.predicted
         predicted.output_tokens, predicted.output_tokens_most = mean * answers, most * answers
         request.pools = self.meant(request.pools, request)
         request.long = predicted.prompt_tokens >= rules.policy.headroom.long_tokens
         speed = rules.speed(request.pools[0])
         predicted.cost_ns = cost_ns(
-            speed, predicted.prompt_tokens, predicted.output_tokens, cached=predicted.cached_tokens
+            speed,
+            predicted.prompt_tokens,
+            predicted.output_tokens,
+            cached=predicted.cached_tokens,
+            prompts=ticket.prompts,
         )
 
     def meant(self, pools: tuple[PoolName, ...], request: Asked) -> tuple[PoolName, ...]:
@@ -415,14 +432,24 @@ class Books:
                 engine,
                 prompt_tokens=predicted.prompt_tokens,
                 kv_tokens=predicted.prompt_tokens + predicted.output_tokens_most,
+                places=request.ticket.prompts,
             )
         )
 
     def fits_at(self, pool: PoolName, request: Asked) -> bool:
         return any(each.pool == pool and self.fits(each, request) for each in self.engines.values())
 
-    def waits_longer(self, request: Asked, than: int) -> bool:
+    def waits_longer(self, request: Asked, than: int, now: Instant) -> bool:
         """Whether a newcomer would surely wait for longer behind what waits already."""
+        ahead = self.ahead(request)
+        pools = {each.pool for each in self.engines.values() if each.pool in request.pools}
+        pace = sum(self.pace(pool, long=request.long) for pool in pools) or 1_000
+        free_in = min((self.free_in_ns(pool, ahead // len(pools), now) for pool in pools), default=0)
+        wait, grain = ahead * 1_000 // pace, min((self.grain_ns(pool) for pool in pools), default=0)
+        return wait + isqrt(wait * grain * 1_000 // pace) > than or free_in > than
+
+    def ahead(self, request: Asked) -> int:
+        """What is served before a newcomer."""
         alike = [each for each in self.queued if each.pools == request.pools]
         band = request.service_class.band
         before = sum(each.predicted.cost_ns for each in alike if each.service_class.band < band)
@@ -432,14 +459,26 @@ class Books:
                 beside[each.account] = beside.get(each.account, 0) + each.predicted.cost_ns
         own = beside.pop(request.account, 0)
         if not before and not own:
-            return False
+            return 0
         weight, with_it = self.rules.weight(request.account), own + request.predicted.cost_ns
-        others = [min(work, with_it * self.rules.weight(who) // weight) for who, work in beside.items()]
-        servers = len(self.live(request.pools))
-        if request.long:
-            pools = {each.pool for each in self.engines.values() if each.pool in request.pools}
-            servers = sum(self.lane(pool) for pool in pools)
-        return before + own + sum(others) > than * max(1, servers)
+        return before + own + sum(min(work, with_it * self.rules.weight(who) // weight) for who, work in beside.items())
+
+    def free_in_ns(self, pool: PoolName, ahead: int, now: Instant) -> int:
+        """How long it takes at least until a place is free there."""
+        live = self.live((pool,))
+        if any(self.has_headroom(each) for each in live):
+            return 0
+        return self.turnovers[pool].free_in_ns(sum(each.places for each in live), Duration(ahead), now)
+
+    def grain_ns(self, pool: PoolName) -> int:
+        live = self.live((pool,))
+        return self.turnovers[pool].grain_ns(len(live), sum(each.places for each in live))
+
+    def pace(self, pool: PoolName, *, long: bool) -> int:
+        """How much engine time the pool serves, in thousandths of the time that passes."""
+        live = self.live((pool,))
+        pace = self.turnovers[pool].pace(len(live), sum(each.places for each in live))
+        return pace * self.lane(pool) // max(1, len(live)) if long else pace
 
     # Bands
 

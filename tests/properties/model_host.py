@@ -92,6 +92,7 @@ class ModelHost:
 
     def _read_what_is_learned(self) -> None:
         self.books.held = self.scheduler._state.queue.floors.held
+        self.books.turnovers = {name: pool.turnover for name, pool in self.scheduler._state.fleet.pools.items()}
         for each in self.scheduler._state.fleet.endpoints.values():
             if (engine := self.books.engines.get(each.id)) is not None:
                 engine.decode_percent = each.learned.decode_percent
@@ -112,7 +113,10 @@ class ModelHost:
         for each in summary.endpoints:
             engine = books.engines[each.id]
             assert (each.pool, each.state, each.leaving) == (engine.pool, engine.state, engine.leaving)
-            assert (each.in_flight, each.in_flight_max) == (len(books.at(engine)), engine.limit)
+            assert (each.in_flight, each.in_flight_max) == (
+                sum(open_.places for open_ in books.at(engine)),
+                engine.limit,
+            )
 
     def _compare_with_fleet(self) -> None:
         """2: what is promised at an endpoint is what was promised to its open attempts; so it is nothing when idle."""
@@ -280,7 +284,7 @@ class Check:
 
     def asked(self, ticket: Ticket, admitted: Admitted) -> Asked:
         rules = self.books.rules
-        prompt_tokens = self.scheduler._state.predictions.prompt_tokens(admitted.model, ticket.prompt_bytes)
+        prompt_tokens = self.scheduler._state.predictions.prompt_tokens(ticket, admitted.model)
         request = Asked(
             ticket,
             admitted.service_class,
@@ -310,7 +314,7 @@ class Check:
             request.service_class, request.pools, request.model = record.service_class, record.pools, record.model
         request.predicted.cached_tokens = 0 if record is None else record.cached_tokens
         predictions = self.scheduler._state.predictions
-        request.predicted.prompt_tokens = predictions.prompt_tokens(request.model, request.ticket.prompt_bytes)
+        request.predicted.prompt_tokens = predictions.prompt_tokens(request.ticket, request.model)
         self.books.measure(request, *predictions.output_tokens(request.ticket, request.model))
 
     def admit(self, request: Asked) -> None:
@@ -408,7 +412,7 @@ class Check:
         if certainty is None:
             return False
         allowed = self.books.last_moment(request, self.now) - self.now
-        return self.books.waits_longer(request, than=certainty * allowed // 100)
+        return self.books.waits_longer(request, than=certainty * allowed // 100, now=self.now)
 
     def limits_of(self, tenant: TenantId) -> list[tuple[TenantId, Limits]]:
         """The limits along a tenant's path."""
@@ -471,7 +475,7 @@ class Check:
                 self.charge(attempt, attempt.prompt_tokens, attempt.tokens, attempt.cached_tokens)
         for endpoint_id, heard in reports.items():
             if tokens := sum(each for each, _ in heard):
-                self.books.engines[endpoint_id].itl_ns = sum(took for _, took in heard) // tokens
+                self.books.engines[endpoint_id].itl_ns = sum(took for count, took in heard if count) // tokens
 
     def withdraw(self, request_id: RequestId, cause: WithdrawalCause) -> None:
         if (request := self.books.asked.get(request_id)) is None:
@@ -490,7 +494,7 @@ class Check:
             return
         engine = attempt.engine
         if not attempt.let_go:
-            if event.ending in GOOD:
+            if event.ending is AttemptEnding.COMPLETED:
                 self.success(engine)
             elif event.ending in FAILURES:
                 self.failure(engine)
@@ -507,6 +511,9 @@ class Check:
         if usage is not None and usage.source is UsageSource.ENGINE:
             cached_tokens = min(usage.cached_tokens, usage.prompt_tokens)
             self.charge(attempt, usage.prompt_tokens, usage.output_tokens, cached_tokens)
+        elif attempt.left_with is not None:
+            prompt_tokens, cached_tokens, output_tokens = attempt.left_with
+            self.charge(attempt, prompt_tokens, max(output_tokens, attempt.tokens), cached_tokens)
         elif ending is AttemptEnding.COMPLETED:
             self.charge(attempt, attempt.prompt_tokens, attempt.tokens or attempt.tokens_charged, attempt.cached_tokens)
         elif attempt.began:
@@ -516,7 +523,7 @@ class Check:
 
     def charge(self, attempt: Open, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> None:
         speed = self.books.rules.speed(attempt.engine.pool)
-        cost = cost_ns(speed, prompt_tokens, output_tokens, cached=cached_tokens)
+        cost = cost_ns(speed, prompt_tokens, output_tokens, cached=cached_tokens, prompts=attempt.places)
         weighted = charge(cost, self.books.rules.weight(attempt.account))
         self.books.charge_attempt(attempt, 0 if attempt.let_go else weighted)
 
@@ -635,7 +642,7 @@ class Check:
     def measured(self, engine: Engine, said: EndpointMeasured) -> None:
         """Whatever an engine says beyond what was sent to it is somebody else's, but for a little."""
         attempts, kv_tokens = self.books.at(engine), self.books.rules.terms(engine.pool).kv_tokens
-        engine.foreign = max(0, said.running + said.waiting - len(attempts) - 2)
+        engine.foreign = max(0, said.running + said.waiting - sum(each.places for each in attempts) - 2)
         engine.kv_foreign = 0
         if said.kv_percent is not None and kv_tokens is not None:
             used = sum(each.prompt_tokens + each.tokens for each in attempts)
@@ -816,6 +823,7 @@ class Check:
             charged=0,
             tokens_charged=predicted.output_tokens,
             heard_at=self.now,
+            places=request.ticket.prompts,
         )
         if not attempt.stream:
             attempt.prefilled_at = moments(self.scheduler._state.attempts.prefills).get(order.request_id)
@@ -908,8 +916,20 @@ class Check:
         assert (order.attempts, order.waited_ns, order.held_ns) == (request.attempts, request.waited, request.held)
         assert order.service_class is not None
         self.check_retry_after(order)
+        for attempt in self.under_way(request):
+            self.check_left(attempt, expected)
         del self.books.asked[order.request_id]
         self.books.ended[order.request_id] = order.outcome
+
+    def check_left(self, attempt: Open, outcome: Outcome) -> None:
+        """Whoever leaves or is late keeps the charge of its prompt and of what it had of its answer."""
+        record = self.scheduler._state.attempts.get(attempt.request_id, attempt.number)
+        if record is None or record.left_with is None:
+            return
+        assert outcome in (Outcome.CANCELLED, Outcome.TOO_LATE)
+        prompt_tokens, cached_tokens, output_tokens = attempt.left_with = record.left_with
+        assert (prompt_tokens, cached_tokens) == (attempt.prompt_tokens, attempt.cached_tokens)
+        assert output_tokens == attempt.tokens if attempt.stream else output_tokens >= attempt.tokens
 
     def end_unknown(self, ticket: Ticket, expected: Outcome) -> None:
         order = self.ends.pop(ticket.request_id)

@@ -355,10 +355,12 @@ class ReportCheck(Check):
             charged=self.charged_before(told, record.charged),
             tokens_charged=told.tokens if longer else predicted.output_tokens,
             heard_at=self.now if told.first_token else Instant(self.now - told.age_ns),
+            places=told.ticket.prompts,
             tokens=told.tokens,
             let_go=told.let_go,
             began=told.first_token,
             computed=told.first_token,
+            left_with=record.left_with,
         )
         lacking = attempt.prompt_tokens + attempt.tokens - attempt.kv_tokens
         attempt.kv_tokens += lacking + GROWN_BY if lacking > 0 else 0

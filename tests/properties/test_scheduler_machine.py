@@ -209,6 +209,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         retries=st.sampled_from([0, 0, 0, 1]),
         prompt=prompts,
         beginning=st.integers(0, 2),
+        array=st.sampled_from([1, 1, 1, 2, 3, 8]),
         key=keys,
         allowed=st.tuples(allowances, allowances),
         later=waits,
@@ -223,6 +224,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         retries: int = 0,
         prompt: tuple[int, int] = (100, 0),
         beginning: int = 0,
+        array: int = 1,
         key: str | None = None,
         allowed: tuple[float | None, float | None] = (None, None),
         later: Duration = Duration(0),
@@ -243,7 +245,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         depth = len([each for each in (1, 2, 3) if BYTES_PER_TOKEN * reach(each) <= prompt[0]])
         hashes = [10 * beginning + part for part in range(depth)] if beginning else []
-        ticket = replace(event.ticket, prefix=pack(hashes))
+        ticket = replace(event.ticket, prefix=pack(hashes), prompts=array)
         self.host.tell(RequestArrived(ticket), later)
 
     @rule(

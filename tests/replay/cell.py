@@ -124,6 +124,10 @@ async def tell(log: Log) -> list[list[Command]]:
             case _:
                 (cell.scheduler if isinstance(event, FleetEvent) else cell.gateway).tell(event)
         await cell.settle()
+        if len(cell.decided.answers) == before:
+            # A gateway does not pass on what is told twice. What is due by now is decided all the same.
+            cell.ring()
+            await cell.settle()
         answer: list[Command] = []
         for (_, at), commands in zip(cell.decided.log[before:], cell.decided.answers[before:], strict=True):
             assert at == now

@@ -14,14 +14,14 @@ from headgate.core.commands import Command
 from headgate.core.events import Event
 from headgate.core.scheduler import Scheduler
 from headgate.model.units import Instant
-from testing.days import LARGE, Day
+from testing.days import FAULTY, Day
 
 Log = list[tuple[Event, Instant]]
 
 
 def write(seed: int, length: int) -> tuple[Log, list[list[Command]]]:
     """A log, and what the scheduler answered while it was written."""
-    scheduler, day = Scheduler(), Day(LARGE, Random(seed))
+    scheduler, day = Scheduler(), Day(FAULTY, Random(seed))
     log: Log = [(event, day.now) for event in day.opening()]
     answers = [scheduler.handle(event, now) for event, now in log]
     while len(log) < length:

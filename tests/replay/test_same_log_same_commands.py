@@ -134,7 +134,7 @@ def test_the_made_up_log_makes_the_scheduler_do_all_that_it_can_do() -> None:
     orders = kinds(commands_of(answers))
 
     assert set(orders) == {kind.__name__ for kind in (Dispatch, Abort, End, Eject, Readmit)}
-    assert min(orders.values()) >= 15
+    assert min(orders.values()) >= 10
     assert outcomes_of(answers) >= {
         Outcome.COMPLETED,
         Outcome.INVALID,
@@ -144,6 +144,7 @@ def test_the_made_up_log_makes_the_scheduler_do_all_that_it_can_do() -> None:
         Outcome.FORBIDDEN,
         Outcome.DUPLICATE,
         Outcome.RETRY_REFUSED,
+        Outcome.QUARANTINED,
         Outcome.QUEUE_FULL,
         Outcome.DRAINING,
         Outcome.EXPIRED,
@@ -153,6 +154,7 @@ def test_the_made_up_log_makes_the_scheduler_do_all_that_it_can_do() -> None:
         Outcome.ENGINE_FAILED,
         Outcome.ENGINE_SILENT,
         Outcome.ENGINE_REFUSED,
+        Outcome.GATEWAY_FAILED,
     }
 
 

@@ -10,7 +10,8 @@ import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Self
+
+from testing.raw_server import RawServer
 
 HANG = None
 """In place of more bytes: stays silent."""
@@ -42,7 +43,7 @@ def a_completion(content: str) -> bytes:
 
 
 @dataclass
-class HostileEngine:
+class HostileEngine(RawServer):
     script: deque[Script] = field(default_factory=deque)
     prompts: list[str] = field(default_factory=list)
     connections: int = 0
@@ -53,36 +54,17 @@ class HostileEngine:
     probes: int = 0
     probes_sent_to: str = ""
     """Where probes are sent instead of being answered."""
-    url: str = ""
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        self._tasks: set[asyncio.Task[None]] = set()
-        return self
+    def __post_init__(self) -> None:
+        super().__init__()
 
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         try:
             while await self._one(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError):
             self.left.set()
-        except asyncio.CancelledError:
-            # The test is over; the server's own callback would complain of a task that was cancelled.
-            pass
-        finally:
-            writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         """Serves one request; whether the connection stays."""

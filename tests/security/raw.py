@@ -134,7 +134,9 @@ def body_of(content: str, **fields: Any) -> bytes:
     return json.dumps(chat(content, **fields)).encode()
 
 
-def head_of(*lines: bytes, first: bytes = b"POST %b HTTP/1.1" % CHAT.encode(), host: bytes | None = b"x") -> bytes:
+def head_of(
+    *lines: bytes, first: bytes = b"POST %b HTTP/1.1" % CHAT.encode(), host: bytes | None = b"localhost"
+) -> bytes:
     hosts = [] if host is None else [b"host: " + host]
     return b"\r\n".join([first, *hosts, *lines]) + b"\r\n\r\n"
 

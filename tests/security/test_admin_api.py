@@ -103,6 +103,8 @@ class FakeWire:
     def __init__(self) -> None:
         self.status, self.headers, self.body = 0, {}, b""
 
+    def identified(self) -> None: ...
+
     def ask_for_body(self) -> None: ...
 
     def send_head(self, status: int, headers: Headers) -> None:

@@ -5,6 +5,7 @@ What a flood costs is measured on a process of its own.
 """
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -119,7 +120,7 @@ async def test_a_head_within_its_limits_is_taken(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
         await caller.send(request_of(body_of("hi"), *(b"x-%d: a" % number for number in range(18))))
         assert (await caller.answer()).status == 200
-        await caller.send(request_of(body_of("hi"), b"x-a: " + b"a" * 7 * KIB))
+        await caller.send(request_of(body_of("hi"), b"x-a: " + b"a" * 3 * KIB, b"x-b: " + b"b" * 3 * KIB))
         assert (await caller.answer()).status == 200
 
 
@@ -286,5 +287,28 @@ async def test_bodies_of_untold_length_count_as_they_come(tmp_path: Path) -> Non
 async def test_a_length_of_thousands_of_digits_is_a_length(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
         body = body_of("hi")
-        await caller.send(head_of(b"content-length: " + b"0" * 5000 + b"%d" % len(body)) + body)
+        await caller.send(head_of(b"content-length: " + b"0" * 4000 + b"%d" % len(body)) + body)
         assert (await caller.answer()).status in {200, 400}
+
+
+# Names and single headers
+
+
+async def test_one_long_header_is_rejected(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        await caller.send(request_of(body_of("hi"), b"x-headgate-class: " + b"z" * 5_000))
+        answer = await caller.answer(seconds_max=2)
+
+    assert answer.status == 431
+    assert engine.requests == []
+
+
+@pytest.mark.parametrize("field", ["model", "service_tier"])
+async def test_long_names_in_a_body_are_rejected(tmp_path: Path, field: str) -> None:
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], field: "z" * 5_000}).encode()
+    async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
+        await caller.send(request_of(body))
+        answer = await caller.answer(seconds_max=2)
+
+    assert (answer.status, answer.error["param"]) == (400, field)
+    assert engine.requests == []

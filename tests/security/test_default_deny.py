@@ -200,6 +200,35 @@ async def test_an_operators_page_is_only_read(stage: Stage, path: bytes) -> None
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    "path",
+    # Liveness probes may send any Host header; the page contains nothing confidential.
+    [
+        *(each for each in NEEDS_NO_KEY if each != b"/health"),
+        *NEEDS_NO_KEY_ASKED,
+        b"/explain/req_1",
+        *sorted(CONSOLE_FILES),
+        *LEADS_THERE,
+        b"/admin/v1/tenants",
+    ],
+    ids=bytes.decode,
+)
+async def test_every_admin_page_rejects_unknown_hosts_and_foreign_origins(stage: Stage, path: bytes) -> None:
+    """DNS rebinding: the browser sends the attacker's host name to the address of the admin listener."""
+    authority = stage.gateway.admin_url.removeprefix("http://").encode()
+
+    async def status(host: bytes, *lines: bytes) -> int:
+        async with connected(stage.gateway.admin_url) as caller:
+            first = b"GET %b HTTP/1.1\r\nhost: %b" % (path, host)
+            await caller.send(b"\r\n".join([first, *lines, b"connection: close", b"", b""]))
+            return (await caller.answer()).status
+
+    assert await status(b"attacker.example:9090") == 421
+    assert await status(authority, b"origin: http://attacker.example:9090") == 421
+    assert await status(authority, b"origin: http://" + authority) != 421
+
+
+@pytest.mark.asyncio(loop_scope="module")
 async def test_the_explanation_of_a_request_is_only_read_and_by_its_name_alone(stage: Stage) -> None:
     served = await stage.ask(b"POST", b"/v1/chat/completions", KEY)
     assert served is not None

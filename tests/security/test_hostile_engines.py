@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from headgate.core.events import AttemptEnded, AttemptEnding, Event
 from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.security.hostile_engine import HANG, HostileEngine, Script, a_completion, framed
 from tests.security.raw import Answer, body_of, connected, request_of
@@ -168,3 +169,63 @@ async def test_an_error_body_without_end_is_not_kept_for_ever(tmp_path: Path) ->
 
     assert answer.status in {400, 502}
     assert len(answer.body) <= 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("usage", "flaw"),
+    [
+        ({"prompt_tokens": 10**9, "completion_tokens": 1}, "reported 1000000000 tokens for a prompt of"),
+        ({"prompt_tokens": 9, "completion_tokens": 500}, "reported 500 output tokens and was asked for 20"),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_usage_that_cannot_be_is_flagged_and_charged_to_nobody(
+    tmp_path: Path, usage: dict[str, int], flaw: str, stream: bool
+) -> None:
+    ends: list[AttemptEnded] = []
+
+    class Watcher:
+        def saw(self, event: Event, commands: object, now: int) -> None:
+            del commands, now
+            if isinstance(event, AttemptEnded):
+                ends.append(event)
+
+    body = GOOD[:-1] + b', "usage": %b}' % json.dumps(usage).encode()
+    answer = framed(body)
+    if stream:
+        chunk = {"choices": [{"index": 0, "delta": {"content": "good"}}], "usage": usage}
+        answer = framed(b"data: %b\n\ndata: [DONE]\n\n" % json.dumps(chunk).encode(), kind=b"text/event-stream")
+    tenants = {"laptop": {"limits": {"tokens_per_minute": 100_000}}}
+    async with HostileEngine() as engine:
+        engine.script.extend([Script((answer,)), Script((framed(GOOD),))])
+        config = a_config(engine.url, tenants=tenants)
+        async with gateway_in_loop(config, tmp_path, observers=[Watcher()]) as gateway:
+            assert (await ask(gateway, "hi", stream=stream, max_tokens=20)).status == 200
+            assert said(await ask(gateway, "hi", max_tokens=20)) == "good"
+
+    assert (ends[0].ending, ends[0].usage, ends[0].disbelieved) == (AttemptEnding.COMPLETED, None, True)
+    assert flaw in ends[0].detail
+    assert not ends[1].disbelieved
+
+
+async def test_the_many_tokens_of_a_large_photo_are_believed(tmp_path: Path) -> None:
+    ends: list[AttemptEnded] = []
+
+    class Watcher:
+        def saw(self, event: Event, commands: object, now: int) -> None:
+            del commands, now
+            if isinstance(event, AttemptEnded):
+                ends.append(event)
+
+    photo = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    answer = framed(GOOD[:-1] + b', "usage": {"prompt_tokens": 15500, "completion_tokens": 1}}')
+    async with HostileEngine() as engine:
+        engine.script.append(Script((answer,)))
+        async with gateway_in_loop(a_config(engine.url), tmp_path, observers=[Watcher()]) as gateway:
+            messages = [{"role": "user", "content": [photo]}]
+            assert (await ask(gateway, "", messages=messages, max_tokens=20)).status == 200
+
+    [end] = ends
+    assert not end.disbelieved
+    assert end.usage is not None
+    assert end.usage.prompt_tokens == 15_500

@@ -165,7 +165,11 @@ FOR_THE_ENGINE: dict[str, Any] = {
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("name", FOR_THE_ENGINE)
+@pytest.mark.parametrize(
+    "name",
+    # Bodies with so many strings are parsed by the process for large bodies.
+    [pytest.param(each, marks=[pytest.mark.process] * (each in ("stop", "logit_bias"))) for each in FOR_THE_ENGINE],
+)
 async def test_what_only_an_engine_can_judge_reaches_it_untouched_or_not_at_all(stage: Stage, name: str) -> None:
     value = FOR_THE_ENGINE[name]
     answer, engine_got = await stage.ask(CHAT, **{name: value})

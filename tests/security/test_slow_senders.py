@@ -7,7 +7,7 @@ set small.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,11 @@ async def is_served(gateway: GatewayInLoop, *, admin: bool = False) -> bool:
         return (await caller.answer(seconds_max=WAIT_S_MAX)).status == 200
 
 
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
 async def is_open(caller: Caller) -> bool:
     return not await caller.is_closed(seconds_max=0.02)
 
@@ -57,8 +62,12 @@ async def is_open(caller: Caller) -> bool:
 @pytest.mark.parametrize("admin", [False, True], ids=["data", "admin"])
 async def test_a_connection_without_a_first_byte_is_closed(tmp_path: Path, admin: bool) -> None:
     async with a_gateway(tmp_path, head_max=f"{LIMIT_S}s") as (_, gateway):
+        connections = gateway.gateway._listeners[-1 if admin else 0].connections
+        others = len(connections)
         async with connected(gateway.admin_url if admin else gateway.url) as caller:
             assert await is_served(gateway, admin=admin)
+            # The thread that answers probes awaits the first byte for a moment, and then the loop does.
+            await until(lambda: len(connections) > others)
             sweep_after(gateway, LIMIT_S / 2)
             assert await is_open(caller)
             sweep_after(gateway, LIMIT_S + 1)
@@ -162,7 +171,7 @@ async def test_an_idle_connection_is_closed_without_a_word(tmp_path: Path, admin
     async with a_gateway(tmp_path, idle_max=f"{LIMIT_S}s") as (_, gateway):
         async with connected(gateway.admin_url if admin else gateway.url) as caller:
             for _ in range(2):
-                await caller.send(head_of(first=b"GET %b HTTP/1.1" % (b"/health" if admin else b"/v1/models")))
+                await caller.send(head_of(first=b"GET %b HTTP/1.1" % (b"/ready" if admin else b"/v1/models")))
                 assert (await caller.answer()).status == 200
             sweep_after(gateway, LIMIT_S / 2)
             assert await is_open(caller)

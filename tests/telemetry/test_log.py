@@ -6,15 +6,27 @@ import logging
 import pytest
 
 from headgate.core.commands import BudgetCrossed, Command, Eject, End
-from headgate.core.events import TimerFired
+from headgate.core.events import RequestArrived, TimerFired
 from headgate.model.money import BudgetLeft, NanoUsd, Period
 from headgate.model.outcome import Outcome
+from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND
-from headgate.telemetry.log import ENDINGS_PER_S_MAX, JsonFormatter, LogObserver, TextFormatter
+from headgate.telemetry.log import (
+    ENDINGS_PER_S_MAX,
+    REASON_CHARS_MAX,
+    REFUSALS_PER_TENANT_S_MAX,
+    JsonFormatter,
+    LogObserver,
+    TextFormatter,
+)
 
 
 def an_end(outcome: Outcome, request_id: str = "req_1") -> End:
     return End(request_id, outcome, "interactive", 2, 1_500_000_000, None, "the engine answered 500: no luck")
+
+
+def an_arrival(tenant: str) -> RequestArrived:
+    return RequestArrived(Ticket("req_1", Api.CHAT, "m", tenant, stream=False, prompt_bytes=1))
 
 
 def lines(caplog: pytest.LogCaptureFixture, formatter: logging.Formatter) -> list[str]:
@@ -71,6 +83,38 @@ def test_a_flood_of_refusals_is_counted_instead_of_told(caplog: pytest.LogCaptur
     found = [json.loads(line) for line in lines(caplog, JsonFormatter())][ENDINGS_PER_S_MAX:]
     assert [line["message"] for line in found] == ["endings not logged one by one", "request ended"]
     assert found[0]["count"] == 500 - ENDINGS_PER_S_MAX
+
+
+def test_one_tenants_rejected_requests_do_not_use_up_the_lines_of_others(caplog: pytest.LogCaptureFixture) -> None:
+    observer = LogObserver()
+    with caplog.at_level("INFO", logger="headgate"):
+        for number in range(200):
+            observer.saw(an_arrival("flood"), [an_end(Outcome.RATE_LIMITED, str(number))], now=0)
+        observer.saw(an_arrival("acme"), [an_end(Outcome.RATE_LIMITED, "req_acme")], now=0)
+        assert len(caplog.records) == REFUSALS_PER_TENANT_S_MAX + 1
+        observer.saw(TimerFired(), [an_end(Outcome.SHED)], now=SECOND)
+
+    found = [json.loads(line) for line in lines(caplog, JsonFormatter())][REFUSALS_PER_TENANT_S_MAX:]
+    assert found[0]["request"] == "req_acme"
+    assert found[1]["count"] == 200 - REFUSALS_PER_TENANT_S_MAX
+
+
+def test_words_of_callers_forge_no_line_and_no_field(caplog: pytest.LogCaptureFixture) -> None:
+    end = an_end(Outcome.MODEL_NOT_FOUND, 'x"\n2026-01-01 CRITICAL headgate: forged \x1b[2J\u2028 request=req_2')
+    with caplog.at_level("INFO", logger="headgate"):
+        LogObserver().saw(TimerFired(), [end], now=0)
+
+    [line] = lines(caplog, TextFormatter())
+    assert len(line.splitlines()) == 1
+    assert "\x1b" not in line
+    assert 'request="x\\"\\x0a2026-01-01 CRITICAL headgate: forged \\x1b[2J\\u2028 request=req_2"' in line
+
+
+def test_long_reasons_are_cut(caplog: pytest.LogCaptureFixture) -> None:
+    end = End("req_1", Outcome.MODEL_NOT_FOUND, None, 0, 0, None, "model " + "z" * 60_000)
+
+    [line] = told(caplog, end)
+    assert len(line["reason"]) == REASON_CHARS_MAX
 
 
 def test_a_mistake_brings_its_trace_in_both_forms() -> None:

@@ -24,7 +24,7 @@ def ended(outcome: Outcome | None = Outcome.COMPLETED, *, took_ms: float = 100, 
 
 @pytest.mark.parametrize("outcome", [None, *Outcome])
 def test_all_that_did_not_end_well_is_kept_and_nothing_else_at_a_rate_of_zero(outcome: Outcome | None) -> None:
-    failed = outcome in (None, Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT)
+    failed = outcome in (None, Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED)
     ordinary = outcome in (Outcome.COMPLETED, Outcome.CANCELLED)
 
     assert a_keeping().why(ended(outcome)) is (Kept.FAILED if failed else None if ordinary else Kept.REFUSED)

@@ -331,7 +331,7 @@ def test_every_ending_is_served_or_not_or_the_callers_own() -> None:
     callers = {
         *(Outcome.INVALID, Outcome.MODEL_NOT_FOUND, Outcome.TOO_LARGE, Outcome.UNAUTHORIZED, Outcome.FORBIDDEN),
         *(Outcome.DUPLICATE, Outcome.RATE_LIMITED, Outcome.OVER_BUDGET, Outcome.RETRY_REFUSED, Outcome.CANCELLED),
-        Outcome.ENGINE_REFUSED,
+        *(Outcome.ENGINE_REFUSED, Outcome.QUARANTINED),
     }
 
     assert callers | NOT_SERVED | {Outcome.COMPLETED} == set(Outcome)

@@ -6,7 +6,9 @@ import time
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.wire.conversation import measure, trim
+from headgate.wire.conversation import measure as measure_messages
+from headgate.wire.conversation import trim
+from headgate.wire.media import IMAGE_TOKENS, has_media
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 10_000}}
@@ -30,6 +32,10 @@ def result(call_id: str) -> Message:
 
 def raw(messages: list[Message]) -> bytes:
     return json.dumps(messages, separators=(",", ":")).encode()
+
+
+def measure(messages: bytes) -> tuple[int, int]:
+    return measure_messages(messages, media=has_media(messages))
 
 
 def trimmed(messages: list[Message], length_max: int) -> tuple[list[Message], int]:
@@ -79,14 +85,14 @@ def test_a_result_without_an_id_belongs_to_the_answer_before_it() -> None:
     assert trimmed([user("1"), *bound], 1) == (bound, 1)
 
 
-def test_media_counts_by_its_text_and_goes_with_its_turn() -> None:
+def test_media_counts_by_its_kind_and_goes_with_its_turn() -> None:
     looked = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, IMAGE]}
     messages = [SYSTEM, looked, answer("a cat"), user("sure?")]
 
     length, kept = measure(raw(messages))
 
     assert kept == len(raw([SYSTEM, user("sure?")]))
-    assert kept < length < 250
+    assert kept < length - 4 * IMAGE_TOKENS < 250
     assert trimmed(messages, kept) == ([SYSTEM, user("sure?")], 1)
 
 

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headgate.model.caps import Caps
 from headgate.model.ticket import Api
+from headgate.wire.media import AUDIO_TOKENS, FILE_TOKENS, IMAGE_TOKENS
 from headgate.wire.request import DEPTH_MAX, METADATA_KEYS_MAX, BadRequest, RequestBody, is_large
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -186,7 +188,7 @@ def test_any_further_field_is_carried_through(more: dict[str, object]) -> None:
     assert encoded == sent | {"model": "own"}
 
 
-def test_media_is_not_counted_by_its_encoded_length() -> None:
+def test_media_counts_by_its_kind_and_not_by_its_encoded_length() -> None:
     text = {"type": "text", "text": "What is this?"}
     audio = {"type": "input_audio", "input_audio": {"data": "A" * 50_000, "format": "wav"}}
     file = {"type": "file", "file": {"file_data": "A" * 50_000}}
@@ -196,9 +198,92 @@ def test_media_is_not_counted_by_its_encoded_length() -> None:
         {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
     ]
 
-    counted = chat(messages=messages).prompt_bytes
+    counted = chat(messages=messages).prompt_bytes - 4 * (IMAGE_TOKENS + AUDIO_TOKENS + FILE_TOKENS)
 
     assert len("Be brief.What is this?") < counted < 150
+
+
+@pytest.mark.parametrize(
+    ("api", "prompt", "media"),
+    [
+        (Api.CHAT, {"messages": [{"role": "user", "content": [IMAGE]}]}, True),
+        (Api.CHAT, {"messages": MESSAGES}, False),
+        (Api.RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, True),
+        (Api.RESPONSES, {"input": "input_file"}, False),
+        (Api.EMBEDDINGS, {"input": [{"image_url": "https://example.com/a.png"}]}, True),
+        (Api.EMBEDDINGS, {"input": ["image_url"]}, False),
+    ],
+)
+def test_it_is_known_whether_there_is_media_in_a_prompt(api: Api, prompt: dict[str, object], media: bool) -> None:
+    assert parsed(api, model="m", **prompt).length.media is media
+
+
+def test_text_of_unknown_parts_beside_an_image_is_counted() -> None:
+    hidden = {"type": "refusal", "refusal": "x" * 5_000}
+    messages = [{"role": "user", "content": [IMAGE, hidden]}]
+
+    assert chat(messages=messages).prompt_bytes > 5_000 + 4 * IMAGE_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("api", "prompt", "name"),
+    [
+        *((Api.CHAT, {"messages": MESSAGES}, name) for name in ("tools", "functions", "response_format", "documents")),
+        *((Api.CHAT, {"messages": MESSAGES}, name) for name in ("chat_template", "chat_template_kwargs", "prediction")),
+        *((Api.COMPLETIONS, {"prompt": "hi"}, name) for name in ("suffix", "response_format")),
+        *((Api.RESPONSES, {"input": "hi"}, name) for name in ("tools", "text", "instructions")),
+    ],
+)
+def test_every_field_that_becomes_tokens_is_measured(api: Api, prompt: dict[str, object], name: str) -> None:
+    value: object = "x" * 4_000 if name in ("suffix", "instructions", "chat_template") else [{"a": "x" * 4_000}]
+    plain, longer = parsed(api, model="m", **prompt), parsed(api, model="m", **prompt, **{name: value})
+
+    added = len(json.dumps(value))
+
+    assert longer.prompt_bytes == plain.prompt_bytes + added
+    assert longer.prompt_bytes_kept == plain.prompt_bytes_kept + added
+
+
+@pytest.mark.parametrize("value", [None, [], {}, ""])
+def test_empty_fields_beside_the_prompt_count_nothing(value: object) -> None:
+    assert chat(messages=MESSAGES, tools=value).prompt_bytes == chat(messages=MESSAGES).prompt_bytes
+
+
+def test_fields_that_become_no_tokens_are_not_measured() -> None:
+    fields = {"metadata": {"a": "x" * 400}, "user": "x" * 400, "stop": ["x" * 400]}
+
+    assert chat(messages=MESSAGES, **fields).prompt_bytes == chat(messages=MESSAGES).prompt_bytes
+
+
+@pytest.mark.parametrize(
+    ("prompt", "prompts"),
+    [
+        ("one", 1),
+        (["one"], 1),
+        (["one", "two", "th,ree"], 3),
+        ([1, 2, 3], 1),
+        ([[1, 2], [3]], 2),
+        ([[1, 2], "x"], 2),
+        ([1, "x", 3], 1),
+        ([1, "x", "y"], 2),
+        (["x"] * 400, 400),
+    ],
+)
+@pytest.mark.parametrize(("api", "name"), [(Api.COMPLETIONS, "prompt"), (Api.EMBEDDINGS, "input")])
+def test_each_prompt_of_an_array_is_a_sequence(api: Api, name: str, prompt: object, prompts: int) -> None:
+    assert parsed(api, model="m", **{name: prompt}).length.prompts == prompts
+
+
+def test_tools_leave_less_room_for_turns() -> None:
+    caps = Caps(prompt_tokens=1_000, trims_prompt=True)
+    turns = [{"role": "user", "content": "x" * 900} for _ in range(4)]
+    tools = [{"type": "function", "function": {"name": "f", "description": "x" * 1_800}}]
+
+    _, told = chat(messages=turns).capped(caps)
+    shorter, told_with_tools = chat(messages=turns, tools=tools).capped(caps)
+
+    assert (told, told_with_tools) == ((), ("turns_dropped=2",))
+    assert 3_600 < shorter.prompt_bytes <= 4_003
 
 
 def test_the_word_for_media_in_a_text_is_counted_as_text() -> None:
@@ -261,12 +346,13 @@ def test_a_response_keeps_the_options_of_its_stream() -> None:
     assert json.loads(body.encode(served_model="m"))["stream_options"] == {"include_obfuscation": False}
 
 
-def test_the_items_of_a_response_count_by_their_text() -> None:
+def test_the_items_of_a_response_count_by_their_text_and_the_kind_of_media() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 100_000}
     items = [{"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, image]}]
 
     assert parsed(Api.RESPONSES, model="m", input=MESSAGES).prompt_bytes == len(json.dumps(MESSAGES))
-    assert len("What is this?") < parsed(Api.RESPONSES, model="m", input=items).prompt_bytes < 50
+    counted = parsed(Api.RESPONSES, model="m", input=items).prompt_bytes - 4 * IMAGE_TOKENS
+    assert len("What is this?") < counted < 50
 
 
 @pytest.mark.parametrize(
@@ -298,12 +384,17 @@ def test_an_image_that_a_tool_has_found_does_not_count_as_text() -> None:
     picture = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 100_000}
     for output in ([picture], picture):
         found = {"type": "function_call_output", "call_id": "c", "output": output}
-        assert parsed(Api.RESPONSES, model="m", input=[found]).prompt_bytes < 1000
+        assert parsed(Api.RESPONSES, model="m", input=[found]).prompt_bytes < 4 * IMAGE_TOKENS + 1000
 
 
 def test_a_body_is_large_by_its_length_or_by_what_is_in_it() -> None:
     assert not is_large(b"{}" * 4096)
     assert is_large(b"{}" * 4097)
+    assert not is_large(b"[]" * 4096)
+    assert is_large(b"[]" * 4097)
+    assert is_large(b"[]" * 2048 + b"{}" * 2049)
+    assert not is_large(b'"",' * 4096)
+    assert is_large(b'"",' * 4097)
     assert not is_large(b"x" * 262_144)
     assert is_large(b"x" * 262_145)
 

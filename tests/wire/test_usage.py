@@ -1,13 +1,15 @@
 """Is the usage of an answer found, wherever it stands and however the answer is cut?"""
 
 import json
+from typing import cast
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
-from headgate.wire.usage import OBJECT_BYTES_MAX, UsageFinder, read_usage
+from headgate.wire.usage import OBJECT_BYTES_MAX, TAIL_BYTES_MAX, UsageFinder, read_usage
+from testing.work import cut_into, lines_run
 
 CHAT = (
     b'{"choices":[{"finish_reason":"length","index":0,"message":{"role":"assistant","content":"Hello"}}],'
@@ -119,7 +121,7 @@ def test_an_object_beyond_measure_is_passed_over_and_not_held() -> None:
     finder = UsageFinder()
     for start in range(0, len(endless), 100):
         finder.feed(endless[start : start + 100])
-        assert len(finder._held) <= OBJECT_BYTES_MAX
+        assert finder.held_bytes <= OBJECT_BYTES_MAX + TAIL_BYTES_MAX + 1
     finder.feed(b'1]}},"usage":{"prompt_tokens":2}')
 
     assert finder.usage == engine_said(2, 0)
@@ -144,3 +146,56 @@ def test_how_the_answer_is_cut_changes_nothing(
 
     expected = None if usage is None else engine_said(usage, 1)
     assert found(*(body[start : start + size] for start in range(0, len(body), size))) == expected
+
+
+HOSTILE = [
+    *(b'"usage":{', b'"usage":{}', b'"usage":{"', b'\\"usage":{', b'"usage"usage":{'),
+    *(b'"usage"', b'"usage" ', b'"usag', b'"', b"{", b"}"),
+]
+
+
+@pytest.mark.parametrize("unit", HOSTILE)
+@pytest.mark.parametrize("size", [1, 7, 1000, 10**6])
+def test_work_of_finding_usage_is_linear_in_any_cutting(unit: bytes, size: int) -> None:
+    def work(length: int) -> int:
+        data = (unit * (length // len(unit) + 1))[:length]
+        pieces = cut_into(data, size)
+        return lines_run(lambda: found(*pieces), "headgate.wire.usage")
+
+    # Twice and four times OBJECT_BYTES_MAX: a rescan of held bytes would show.
+    once, twice = work(2 * OBJECT_BYTES_MAX), work(4 * OBJECT_BYTES_MAX)
+    assert twice <= 2.2 * once + 100
+    assert twice <= 30 * 4 * OBJECT_BYTES_MAX
+
+
+def usages_in(value: object) -> list[object]:
+    """The innermost usage objects of a JSON value, in the order of its bytes."""
+    match value:
+        case list():
+            return [usage for element in cast("list[object]", value) for usage in usages_in(element)]
+        case dict():
+            members = cast("dict[str, object]", value).items()
+            return [usage for name, element in members for usage in usages_in(element) or own_usage(name, element)]
+        case _:
+            return []
+
+
+def own_usage(name: str, value: object) -> list[object]:
+    return [cast("object", value)] if name == "usage" and isinstance(value, dict) else []
+
+
+COUNTS = st.dictionaries(st.sampled_from(["prompt_tokens", "completion_tokens", "x"]), st.integers(0, 99), max_size=3)
+NAMES = st.sampled_from(["usage", "a", "\\", '"usage":'])
+VALUES = st.recursive(
+    st.text(st.sampled_from('usage":\\ \n'), max_size=12) | st.integers(0, 9) | COUNTS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(value=VALUES, spaces=st.sampled_from([None, 2]), size=st.integers(1, 60))
+def test_last_readable_usage_of_any_json_value_is_found(value: object, spaces: int | None, size: int) -> None:
+    body = json.dumps(value, indent=spaces).encode()
+    readable = [usage for each in usages_in(value) if (usage := read_usage(json.dumps(each).encode()))]
+
+    assert found(*cut_into(body, size)) == (readable[-1] if readable else None)

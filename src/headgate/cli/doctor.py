@@ -14,6 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.wire.escape import escaped
+
 if TYPE_CHECKING:
     from headgate.cli.checkup.finding import Finding, Level
     from headgate.config.settings import Settings
@@ -44,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in findings]}, indent=2))
     else:
-        print("\n".join(_lines(findings)))
+        print("\n".join(map(escaped, _lines(findings))))
         print(_summary(findings), file=sys.stderr)
     return 0 if well else 1
 
@@ -70,7 +72,7 @@ def _live(args: argparse.Namespace) -> int:
         hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --gateway"
         print(f"headgate: {error}; {hint}", file=sys.stderr)
         return 1
-    print(page.decode().rstrip() if args.json else "\n".join(lines(said)))
+    print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(said))))
     return 0 if said.well else 1
 
 

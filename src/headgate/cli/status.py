@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headgate.wire.escape import escaped
+
 if TYPE_CHECKING:
     from headgate.cli.output.status import DatabaseState, EndpointState, EngineFound, GatewayStatus, LedgerState
 
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
         hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --url"
         print(f"headgate: {error}; {hint}", file=sys.stderr)
         return 1
-    print(page.decode().rstrip() if args.json else "\n".join(lines(status, url)))
+    print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(status, url))))
     return 0
 
 
@@ -113,6 +115,8 @@ def _ledger(ledger: "LedgerState") -> Iterator[str]:
         yield f"  the database is away: {ledger.problem}; rows wait in the spool and are written when it is back"
     if ledger.spool_problem is not None:
         yield f"  {ledger.spool_problem}"
+    if ledger.attempts_unrecorded:
+        yield f"  {ledger.attempts_unrecorded:,} attempts were sent without a record on disk"
     if ledger.rows_lost or ledger.rows_refused:
         yield f"  {ledger.rows_lost + ledger.rows_refused:,} rows are lost for good; the log says why"
 

@@ -27,6 +27,7 @@ from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.policy import Policy
 from headgate.model.tenant import Tenant
 from headgate.model.units import EndpointId, Instant, ModelName, TenantId
+from headgate.ports.ledger import AttemptJournal
 from headgate.ports.observer import Observer
 from headgate.telemetry.directory import DirectoryFigures
 from headgate.telemetry.ledger import LedgerFigures
@@ -88,6 +89,10 @@ class Accounts:
     def of_requests(self) -> tuple[Observer, ...]:
         """Who sees the requests of this process."""
         return () if self._ledger is None else (self._ledger.observer,)
+
+    @property
+    def journal(self) -> AttemptJournal | None:
+        return None if self._ledger is None else self._ledger.observer
 
     @property
     def of_scheduler(self) -> tuple[Observer, ...]:

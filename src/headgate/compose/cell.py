@@ -62,11 +62,23 @@ def open_cell(
     )
 
 
-def open_registry(host: CellHost, cell: CellOptions, admin: Callable[[], tuple[str, int]]) -> "Registry":
-    """Where the members of the cell tell each other where they are asked; `admin` is where this one is."""
+def open_registry(
+    host: CellHost, cell: CellOptions, admin: Callable[[], tuple[str, int]], leave: Callable[[], None]
+) -> "Registry":
+    """Where the members of the cell tell each other where they are asked; `admin` is where this one is.
+
+    This one is to `leave` when another process has its name.
+    """
+    from headgate.hosts.cell.redis.names import NameLease
     from headgate.hosts.cell.redis.registry import Registry
 
-    return Registry(cell.store, cell=cell.name, member=host.name, admin=admin, leads=lambda: host.leads)
+    def on_lost(problem: str) -> None:
+        host.lose_name(problem)
+        leave()
+
+    incarnation, member = f"{host.incarnation}-{secrets.token_hex(4)}", host.name
+    name = NameLease(cell.store, cell=cell.name, member=member, incarnation=incarnation, on_lost=on_lost)
+    return Registry(cell.store, cell=cell.name, member=member, name=name, admin=admin, leads=lambda: host.leads)
 
 
 def cell_status(host: CellHost, cell: CellOptions, staged: str | None) -> Mapping[str, object]:

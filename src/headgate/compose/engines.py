@@ -17,7 +17,7 @@ from headgate.core.summary import Summary
 from headgate.engines.connect_times import ConnectTimes
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.gpus import GpuWatch, exporter_url
-from headgate.engines.http import HttpEngine
+from headgate.engines.http import HttpEngine, turn_budget
 from headgate.engines.watch import EngineWatch
 from headgate.fleets.static import changes
 from headgate.model.endpoint import Endpoint
@@ -48,6 +48,7 @@ class Engines:
         self.watch = open_watch(session, tell_host, _tell_signals)
         self.gpus = GpuWatch(session, lambda: not self.watch.resting)
         self.connect_times = ConnectTimes()
+        self._budget = turn_budget()
         self._addresses: dict[EndpointId, _Address] = {}
         self._endpoints: tuple[Endpoint, ...] = ()
 
@@ -103,6 +104,7 @@ class Engines:
             dialect=dialect,
             passes_priority=address.passes_priority,
             on_connected=partial(self.connect_times.took, address.pool),
+            budget=self._budget,
         )
 
     def close(self) -> None:

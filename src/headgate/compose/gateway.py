@@ -154,13 +154,14 @@ class Gateway:
             metadata_names=settings.metadata_names,
             records=self._sight,
             sample_ppm=settings.sample_ppm,
+            journal=self._accounts.journal,
         )
 
     def _open_registry(self) -> "Registry | None":
         cell = self._settings.cell
         if self._cell is None or cell is None:
             return None
-        return open_registry(self._cell, cell, lambda: self._listeners[-1].address)
+        return open_registry(self._cell, cell, lambda: self._listeners[-1].address, self._leave.set)
 
     def _open_requests(self) -> Requests:
         archive, now = self._sight.kept.archive, self._clock.now
@@ -214,7 +215,7 @@ class Gateway:
             self._engines.close()
             await self._large_bodies.stop()
             await self._session.close()
-        return 0 if self._fault is None else _EXIT_MISTAKE
+        return int(self._cell is not None and self._cell.nameless) if self._fault is None else _EXIT_MISTAKE
 
     def _refused(self, request_id: str, refused: Refused) -> None:
         """Before it became a request: it has a record by which its answer is explained, and no trace."""
@@ -222,6 +223,8 @@ class Gateway:
         self._sight.kept.take(request_record.of_none(RequestId(request_id), refused.status, str(refused)))
 
     async def _serve(self, started: Callable[[tuple[str, int] | None, tuple[str, int]], None]) -> None:
+        if self._parts.registry is not None:
+            await self._parts.registry.claim_name()
         self._parts.listeners = _listen(
             self._parts, self._admin, self._settings, on_refused=self._refused, serves=self._serves, shared=self._shared
         )
@@ -252,19 +255,15 @@ class Gateway:
                 self._parts.keda = await start_scaler(self._settings.scaler_listen, self._scaling, self._host.summary)
             started(doors[0].address if doors else None, admin.address)
             await self._leave.wait()
-            await asyncio.gather(self._drain(), self._stop_scaler())
+            # Before the last requests end: new ones go elsewhere, and only there it is known how many are wanted.
+            await asyncio.gather(self._drain(), self._parts.stop_scaler())
         finally:
-            await self._stop_scaler()
+            await self._parts.stop_scaler()
             self._sight.let_go()
             await asyncio.gather(*(listener.stop() for listener in self._listeners))
             for task in beside:
                 task.cancel()
             await asyncio.gather(*beside, return_exceptions=True)
-
-    async def _stop_scaler(self) -> None:
-        """Before the last requests end: new ones go elsewhere, and only there it is known how many are wanted."""
-        if self._parts.keda is not None:
-            await self._parts.keda.stop()
 
     def leave(self) -> None:
         """Begins to drain; said once more, leaves at once."""
@@ -354,9 +353,9 @@ def _listen(
     parts: Parts, admin: AdminApp, settings: Settings, *, on_refused: OnRefused, serves: bool, shared: bool
 ) -> tuple[Listener, ...]:
     """The one for callers, where there are any, and last the one for operators."""
-    limits = settings.limits
+    limits, health = settings.limits, parts.sight.turns.health
     if not serves:
-        return (Listener(admin, bind(*settings.admin_listen), limits),)
+        return (Listener(admin, bind(*settings.admin_listen), limits, health=health),)
     for_callers = bind(*settings.listen, shared=shared)
     try:
         for_operators = bind(*settings.admin_listen)
@@ -364,4 +363,4 @@ def _listen(
         for_callers.close()
         raise
     door = Listener(parts.door, for_callers, limits, on_refused=on_refused)
-    return door, Listener(admin, for_operators, limits)
+    return door, Listener(admin, for_operators, limits, health=health)

@@ -61,3 +61,7 @@ class Parts:
     def decides(self) -> bool:
         """Whether the scheduler in this process decides."""
         return self.cell is None or self.cell.leads
+
+    async def stop_scaler(self) -> None:
+        if self.keda is not None:
+            await self.keda.stop()

@@ -15,12 +15,12 @@ from headgate.config.settings import Settings
 from headgate.core.events import PolicyChanged
 from headgate.edge.admin.api import AdminApi
 from headgate.edge.admin.app import AdminApp
+from headgate.edge.admin.hosts import AllowedHosts
 from headgate.edge.door import Access
 from headgate.edge.replies import Replies
 from headgate.hosts.cell.host import CellHost
 from headgate.hosts.local.host import LocalHost
-from headgate.model.limits import LimitsLeft
-from headgate.model.units import EndpointId, TenantId
+from headgate.model.units import EndpointId
 from headgate.telemetry.log import tell
 
 
@@ -119,6 +119,7 @@ class Reload:
     def take_over(self, settings: Settings) -> None:
         """Brings door, scheduler, fleets, engines and probes to what the settings say."""
         parts = self._parts
+        self._admin.hosts = AllowedHosts((*settings.admin_hosts, settings.admin_listen.host))
         self._admin.api = open_admin_api(parts.accounts, parts.host, settings)
         self._take_policy(settings)
         parts.scaling.change_rules(settings.scaling_rules)
@@ -134,11 +135,7 @@ class Reload:
 
 
 def open_access(accounts: Accounts, host: LocalHost | CellHost, settings: Settings) -> Access:
-    def limits_left(tenant_id: TenantId) -> LimitsLeft | None:
-        """What the scheduler would say; in a cell that is mostly another process, and is told with every answer."""
-        return host.limits_left(tenant_id) if isinstance(host, LocalHost) else None
-
-    return accounts.access(settings, limits_left, host.budgets_left)
+    return accounts.access(settings, host.limits_left, host.budgets_left)
 
 
 def open_admin_api(accounts: Accounts, host: LocalHost | CellHost, settings: Settings) -> AdminApi | None:

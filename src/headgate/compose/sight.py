@@ -35,6 +35,7 @@ from headgate.telemetry.ledger import LedgerFigures
 from headgate.telemetry.live.state import GatewayNow
 from headgate.telemetry.log import LogObserver
 from headgate.telemetry.loop_lag import measure_for_ever
+from headgate.telemetry.loop_turns import TurnWatch, turn_metrics
 from headgate.telemetry.meters import Meters
 from headgate.telemetry.page import Family
 from headgate.telemetry.process import process_figures
@@ -88,6 +89,7 @@ class Sight:
         self._word: SchedulerWord | None = None
         """What whoever decides says of the pools, once this process runs."""
         self._loop_lag = Histogram()
+        self.turns = TurnWatch(asyncio.get_running_loop().call_soon_threadsafe)
         self._tasks: set[asyncio.Task[None]] = set()
 
     # What it sees
@@ -118,6 +120,7 @@ class Sight:
     def begin(self, sources: Sources, ended: Callable[["asyncio.Task[None]"], None]) -> None:
         """`ended` is told of whatever runs from here on and ends by itself."""
         self._run(measure_for_ever(self._loop_lag), ended)
+        self.turns.start()
         self.kept.begin()
         self._traces.begin()
         self._run(self._live.run(), ended)
@@ -175,6 +178,7 @@ class Sight:
         self._traces.change_to(settings)
 
     async def stop(self) -> None:
+        self.turns.stop()
         for task in (running := tuple(self._tasks)):
             task.cancel()
         if running:
@@ -205,6 +209,7 @@ class Sight:
         )
 
     def _more(self) -> Iterator[Family]:
+        yield turn_metrics(self.turns)
         yield from stage_metrics(self.kept.stages)
         yield from records_metrics(self.kept.figures())
         if (traces := self._traces.figures()) is not None:

@@ -34,6 +34,8 @@ def read_caps(section: CapsSection, base: Caps, place: Place, report: Report) ->
             ReasoningEffort, section.reasoning_effort, base.reasoning_effort, (*place, "reasoning_effort"), report
         ),
         image_detail=_most(ImageDetail, section.image_detail, base.image_detail, (*place, "image_detail"), report),
+        prompts=_number(section.prompts, base.prompts),
+        inputs=_number(section.inputs, base.inputs),
     )
 
 

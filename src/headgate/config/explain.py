@@ -71,6 +71,7 @@ def as_data(settings: Settings) -> dict[str, object]:
         "hash": settings.hash,
         "listen": address_text(*settings.listen),
         "admin_listen": address_text(*settings.admin_listen),
+        "admin_hosts": list(settings.admin_hosts),
         "scaler_listen": None if settings.scaler_listen is None else address_text(*settings.scaler_listen),
         "pools": {
             pool.name: {
@@ -293,10 +294,11 @@ def _ledger(ledger: LedgerOptions, unit: str | None) -> str:
     kept = f", with metadata {_names(ledger.metadata)}" if ledger.metadata else ""
     units = f", units by {unit}" if unit else ""
     idle = "shared among its tenants" if ledger.shares_idle else "the platform's"
+    on_failure = "rejected" if ledger.refuses_unrecorded else "served without a record"
     waits = f"up to {size_text(ledger.spool_bytes_max)} wait in {ledger.spool}"
     return (
         f"every attempt is written down for {ledger.retention_days:,} days{kept}{units}; {waits} while the database is "
-        f"away; idle time is {idle}"
+        f"away; idle time is {idle}; if the disk fails, requests are {on_failure}"
     )
 
 

@@ -27,7 +27,7 @@ from headgate.wire.keys import format_digest
 
 _STRETCH = 100_000
 _HEX_DIGITS = 16
-_OF_ONE_PROCESS = ("listen", "admin_listen", "scaler_listen", "zone")
+_OF_ONE_PROCESS = ("listen", "admin_listen", "admin_hosts", "scaler_listen", "zone")
 """What gateways of one cell need not have alike."""
 
 
@@ -99,6 +99,7 @@ def _parts(settings: Settings) -> dict[str, object]:
     parts: dict[str, object] = {
         "listen": settings.listen,
         "admin_listen": settings.admin_listen,
+        "admin_hosts": sorted(settings.admin_hosts),
         "scaler_listen": settings.scaler_listen,
         "drain_grace_ns": settings.drain_grace_ns,
         "limits": settings.limits,

@@ -23,6 +23,7 @@ METADATA_MAX: Final = 16
 
 _KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _IDLE: Final = ("platform", "shared")
+_DISK_FAILS: Final = ("serve", "refuse")
 _WEBHOOK: Final = ("notices", "webhook")
 
 
@@ -38,6 +39,9 @@ def ledger_options(file: File, report: Report) -> LedgerOptions | None:
     if ledger.idle not in _IDLE:
         hint = suggestion(ledger.idle, _IDLE, quiet=f"; there is {', '.join(_IDLE)}")
         report.problem(("ledger", "idle"), f'nobody is called "{ledger.idle}" here{hint}')
+    if ledger.when_disk_fails not in _DISK_FAILS:
+        hint = suggestion(ledger.when_disk_fails, _DISK_FAILS, quiet=f"; write {' or '.join(_DISK_FAILS)}")
+        report.problem(("ledger", "when_disk_fails"), f'"{ledger.when_disk_fails}" is not a mode{hint}')
     _check_metadata(ledger, report)
     return LedgerOptions(
         spool=ledger.spool,
@@ -45,6 +49,7 @@ def ledger_options(file: File, report: Report) -> LedgerOptions | None:
         retention_days=ledger.retention,
         metadata=tuple(ledger.metadata),
         shares_idle=ledger.idle == "shared",
+        refuses_unrecorded=ledger.when_disk_fails == "refuse",
     )
 
 

@@ -6,6 +6,7 @@ against each other (references.py, classes.py, pools.py, tenants.py), all of it 
 and the settings to their hash (fingerprint.py).
 """
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import callers
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.units import Duration
+
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 def load(
@@ -122,6 +125,7 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
     return Settings(
         listen=Address(*file.listen),
         admin_listen=Address(*file.admin_listen),
+        admin_hosts=tuple(file.admin_hosts),
         scaler_listen=None if file.scaler_listen is None else Address(*file.scaler_listen),
         drain_grace_ns=Duration(file.drain_grace),
         limits=limits(file, report),
@@ -151,6 +155,9 @@ def _check_numbers(file: File, report: Report) -> None:
         report.problem(("admin_listen",), "is the same as listen; give the admin listener a port of its own")
     if file.scaler_listen in (file.listen, file.admin_listen) and file.scaler_listen[1] != 0:
         report.problem(("scaler_listen",), "is the address of another listener; give it a port of its own")
+    for number, name in enumerate(file.admin_hosts):
+        if not _HOST_NAME.fullmatch(name):
+            report.problem(("admin_hosts", number), "is not a host name; write it without scheme and port")
 
 
 def _policy(

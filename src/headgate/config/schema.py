@@ -79,8 +79,10 @@ class LimitsSection(Section, frozen=True):
     bodies_bytes_max: Bytes = _EDGE.bodies_bytes_max
     requests_open_max: Positive = _EDGE.requests_open_max
     connections_open_max: Positive = _EDGE.connections_open_max
+    unauthenticated_connections_max: Positive = _EDGE.unauthenticated_connections_max
     head_bytes_max: Bytes = _EDGE.head_bytes_max
     headers_max: Positive = _EDGE.headers_max
+    field_bytes_max: Bytes = _EDGE.field_bytes_max
     head_max: Lasting = _EDGE.head_ns_max
     receive_max: Lasting = _EDGE.receive_ns_max
     idle_max: Lasting = _EDGE.idle_ns_max
@@ -251,6 +253,8 @@ class CapsSection(Section, frozen=True):
     prompt_logprobs: CountCap | None = None
     reasoning_effort: str | None = None
     image_detail: str | None = None
+    prompts: PositiveCap | None = None
+    inputs: PositiveCap | None = None
 
 
 class VariantSection(Section, frozen=True):
@@ -414,6 +418,7 @@ class LedgerSection(Section, frozen=True):
     metadata: list[str] = []
     unit: str | None = None
     idle: str = "platform"
+    when_disk_fails: str = "serve"
 
 
 class NoticesSection(Section, frozen=True):
@@ -447,6 +452,7 @@ class File(Section, frozen=True):
     models: Annotated[dict[str, ModelSection], Meta(extra={"next": "name at least one model and its pools"})]
     listen: AddressText = ("127.0.0.1", 8080)
     admin_listen: AddressText = ("127.0.0.1", 9090)
+    admin_hosts: list[str] = []
     scaler_listen: AddressText | None = None
     drain_grace: LastingOrNone = 30 * SECOND
     error_docs: str | None = None

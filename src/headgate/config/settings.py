@@ -65,6 +65,8 @@ class AdminKey:
 class Settings:
     listen: Address
     admin_listen: Address
+    admin_hosts: tuple[str, ...]
+    """Host names by which operators reach the admin listener, besides addresses and localhost."""
     scaler_listen: Address | None
     """Where KEDA asks how many endpoints are wanted; None where nobody does."""
     drain_grace_ns: Duration

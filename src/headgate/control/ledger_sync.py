@@ -44,13 +44,14 @@ class LiveLedger:
         self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._shown = settings.spool
         try:
-            self._spool = Spool(settings.spool, bytes_max=settings.spool_bytes_max, name=self._name)
+            refuses, size = settings.refuses_unrecorded, settings.spool_bytes_max
+            self._spool = Spool(settings.spool, bytes_max=size, name=self._name, refuses=refuses)
         except OSError as error:
             what = f"ledger.spool: {settings.spool} cannot be used ({error.strerror})"
             raise OSError(0, f"{what}; make it a folder that this process may write") from error
         self._database = Database(database.url, query_s_max=QUERY_S_MAX)
         self._writer = Writer(self._database, self._spool, retention_days=settings.retention_days)
-        self.observer = Recorder(self._spool, self._spool)
+        self.observer = Recorder(self._spool, self._spool, refuses=refuses)
         self._tasks: list[asyncio.Task[None]] = []
 
     # Its life
@@ -130,6 +131,8 @@ class LiveLedger:
             lost=self._spool.lost,
             refused=self._writer.refused,
             open_requests=self.observer.open_requests,
+            unrecorded=self.observer.unrecorded,
+            disk_up=self._spool.unrecordable is None,
         )
 
     def status(self) -> Mapping[str, object]:
@@ -137,6 +140,7 @@ class LiveLedger:
             "spool": self._shown,
             "problem": self._writer.problem,
             "spool_problem": self._spool.problem,
+            "attempts_unrecorded": self.observer.unrecorded,
             "rows_written": self._writer.written,
             "rows_waiting": self._spool.waiting,
             "rows_known_already": self._writer.known_already,

@@ -160,17 +160,19 @@ class Arrears:
         if pool is not None and told.counted is not Counted.SENT:
             self._count_attempts(pool, told, arrived, now)
         if told.completed and usage.source is UsageSource.ENGINE:
-            self._predictions.learn(ticket, model, usage, answers=answers)
+            most = ticket.output_most(None if service_class is None else service_class.caps.output_tokens)
+            self._predictions.learn(ticket, model, usage, answers=answers, output_most=most)
 
     def _predicted(self, ticket: Ticket, model: ModelName, answers: int) -> Usage:
-        prompt_tokens = self._predictions.prompt_tokens(model, ticket.prompt_bytes)
+        prompt_tokens = self._predictions.prompt_tokens(ticket, model)
         output_tokens = answers * self._predictions.output_tokens(ticket, model)[0]
         return Usage(prompt_tokens, output_tokens, 0, UsageSource.ESTIMATED)
 
     def _price(self, pool: PoolName, ticket: Ticket, usage: Usage) -> int:
         """What its tenant is charged for so much at a pool."""
         cached = min(usage.cached_tokens, usage.prompt_tokens)
-        cost = cost_ns(self._rules.speed(pool), usage.prompt_tokens, usage.output_tokens, cached=cached)
+        tokens, prompts = (usage.prompt_tokens, usage.output_tokens), ticket.prompts
+        cost = cost_ns(self._rules.speed(pool), *tokens, cached=cached, prompts=prompts)
         return fair.charge(cost, self._rules.weight(self._rules.account(ticket.tenant)))
 
     def _count_attempts(self, pool: PoolName, told: RequestSettled, arrived: Instant, now: Instant) -> None:
@@ -183,5 +185,4 @@ class Arrears:
 
 
 def _answers(ticket: Ticket, service_class: ServiceClass | None) -> int:
-    answers_max = None if service_class is None else service_class.caps.n
-    return ticket.n if answers_max is None else min(ticket.n, answers_max)
+    return ticket.answers(None if service_class is None else service_class.caps.n)

@@ -23,9 +23,11 @@ from headgate.core.routing.least_seconds import promise
 from headgate.core.routing.occupancy import Heard
 from headgate.core.rules import Rules
 from headgate.core.state import TRUE_UP_TOKENS, Attempt, Request
+from headgate.model.ticket import WITHOUT_OUTPUT
 from headgate.model.units import Instant, RequestId, after
-from headgate.model.usage import UsageSource
+from headgate.model.usage import Usage, UsageSource
 
+_PS_PER_NS: Final = 1_000
 _SHORT_SHARE: Final = 16
 """A prompt that makes up no more than a sixteenth of a step holds up nobody, and is not worth an alarm."""
 
@@ -63,15 +65,23 @@ class Attempts:
         attempt = Attempt(endpoint, number=request.attempt, stream=ticket.stream, reservation=promised, now=now)
         attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
         attempt.account, attempt.answers = request.account, request.answers
+        attempt.output_most = ticket.output_most(request.service_class.caps.output_tokens)
         attempt.tokens_charged = request.output_tokens
         attempt.charged = self._price(attempt, promised.prompt_tokens, request.output_tokens, promised.cached_tokens)
         self.by_number[ticket.request_id, request.attempt] = attempt
-        adds_ps = prompt_ps(endpoint.terms.speed, promised.prompt_tokens, promised.cached_tokens)
-        attempt.stay = endpoint.time.begin(adds_ps, now)
+        self._begin_stay(attempt, now)
         self._occupancy.occupy(endpoint, promised, request.hashes)
+        self._fleet.pools[endpoint.pool].turnover.take(attempt, now, cost_ns=request.cost_ns, places=promised.places)
         if not ticket.stream:
             self._watch_prefill(attempt, now)
         return attempt
+
+    def _begin_stay(self, attempt: Attempt, now: Instant) -> None:
+        """Its endpoint's time is its own in part from here on."""
+        promised, endpoint, ticket = attempt.reservation, attempt.endpoint, attempt.ticket
+        speed, prompts = endpoint.terms.speed, ticket.prompts
+        adds_ps = prompt_ps(speed, promised.prompt_tokens, promised.cached_tokens, prompts=prompts)
+        attempt.stay = endpoint.time.begin(adds_ps, now, sequences=promised.places)
 
     def _watch_prefill(self, attempt: Attempt, now: Instant) -> None:
         """Sees to it that the prompt of an answer that comes whole is taken for computed; a short one at once."""
@@ -93,6 +103,7 @@ class Attempts:
         attempt = Attempt(endpoint, number=told.attempt, stream=ticket.stream, reservation=promised, now=sent)
         attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
         attempt.account, attempt.answers, attempt.let_go = request.account, request.answers, told.let_go
+        attempt.output_most = ticket.output_most(request.service_class.caps.output_tokens)
         attempt.tokens, attempt.tokens_charged = told.tokens, request.output_tokens
         if told.tokens >= request.output_tokens + TRUE_UP_TOKENS:
             attempt.tokens_charged = told.tokens
@@ -102,8 +113,7 @@ class Attempts:
         self.by_number[ticket.request_id, told.attempt] = attempt
         # Who is leaving takes no more work, so what it holds of a prompt is of no use to anybody.
         self._occupancy.occupy(endpoint, promised, () if endpoint.leaving else request.hashes)
-        adds_ps = prompt_ps(endpoint.terms.speed, promised.prompt_tokens, promised.cached_tokens)
-        attempt.stay = endpoint.time.begin(adds_ps, now)
+        self._begin_stay(attempt, now)
         self._go_on(attempt, told, sent=sent, now=now)
         return attempt
 
@@ -111,8 +121,12 @@ class Attempts:
         """Notes how far it is already."""
         attempt.began, computed_at = told.first_token, _computed_at(attempt, sent)
         attempt.computed = attempt.began or (not attempt.stream and computed_at <= now)
+        attempt.computed_at = min(computed_at, now)
         self._occupancy.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
         self._reckon_age(attempt, told, now)
+        if told.over:
+            # Nobody tells why its request ended; nearly always its caller did not want it any longer.
+            self.leave(attempt, now)
         if attempt.began:
             attempt.heard_at = now
             self.began(attempt, now)
@@ -130,7 +144,8 @@ class Attempts:
         if told.over:
             time.count_late(attempt.stay)
         else:
-            input_ps = speed.prefill_ps(promised.prompt_tokens, cached=promised.cached_tokens)
+            prompts, cached = attempt.ticket.prompts, promised.cached_tokens
+            input_ps = speed.prefill_ps(promised.prompt_tokens, cached=cached, prompts=prompts)
             time.adopt(attempt.stay, told.age_ns, input_ps=input_ps, output_ps=output_ps)
 
     # While it runs
@@ -140,6 +155,7 @@ class Attempts:
         if not attempt.began:
             attempt.began = True
             attempt.heard_at = now
+            attempt.endpoint.service.served(attempt.ticket, attempt.model, now)
             self._computed(attempt, now)
         if attempt.stream and not attempt.streaming:
             attempt.streaming = True
@@ -153,7 +169,7 @@ class Attempts:
     def _computed(self, attempt: Attempt, now: Instant) -> None:
         """Its prompt keeps nobody waiting any more."""
         if not attempt.computed:
-            attempt.computed = True
+            attempt.computed, attempt.computed_at = True, now
             attempt.endpoint.time.compute(attempt.stay, _answer_ps(attempt), now)
             self._occupancy.began(attempt.endpoint, attempt.reservation)
 
@@ -165,9 +181,12 @@ class Attempts:
                 continue
             if (of_endpoint := heard.get(attempt.endpoint)) is None:
                 of_endpoint = heard[attempt.endpoint] = Heard()
-            of_endpoint.attempts += 1
-            of_endpoint.tokens += report.tokens
-            of_endpoint.took_ns += now - attempt.heard_at
+            if report.tokens:
+                # Without tokens it is the caller who does not read, and that says nothing about the engine.
+                of_endpoint.attempts += 1
+                of_endpoint.tokens += report.tokens
+                of_endpoint.took_ns += now - attempt.heard_at
+                attempt.endpoint.service.served(attempt.ticket, attempt.model, now)
             of_endpoint.kv_tokens_more += attempt.produced(report.tokens, now)
             if attempt.tokens >= attempt.tokens_charged + TRUE_UP_TOKENS:
                 promised = attempt.reservation
@@ -177,12 +196,27 @@ class Attempts:
 
     # The end
 
+    def leave(self, attempt: Attempt, now: Instant) -> None:
+        """Its caller wants it no longer: what was computed for it until now is its tenant's.
+
+        A prompt whose computation was begun counts as a whole, since an engine does not stop in the middle of it.
+        """
+        promised, tokens = attempt.reservation, attempt.tokens
+        if attempt.computed and not attempt.stream:
+            tokens = max(tokens, _tokens_unheard(attempt, now))
+        attempt.left_with = (promised.prompt_tokens, promised.cached_tokens, tokens)
+
     def ended(self, attempt: Attempt, request: Request | None, event: AttemptEnded, now: Instant) -> int:
         """Frees its place and settles its account; how many tokens it was. Its request may have ended before."""
         request_id, attempt.ending = event.request_id, event.ending
+        if event.ending is AttemptEnding.COMPLETED:
+            attempt.endpoint.service.served(attempt.ticket, attempt.model, now)
         if request is not None:
             request.spent = (*request.spent, attempt)
         attempt.endpoint.time.end(attempt.stay, now)
+        # How soon a caller left tells nothing about how long other requests keep their places.
+        served = event.ending is AttemptEnding.COMPLETED
+        self._fleet.pools[attempt.endpoint.pool].turnover.give_back(attempt, now, served=served)
         del self.by_number[request_id, attempt.number]
         if self._whole.get(request_id) is attempt:
             del self._whole[request_id]
@@ -205,7 +239,10 @@ class Attempts:
             prompt_tokens, output_tokens = event.usage.prompt_tokens, event.usage.output_tokens
             cached_tokens = min(event.usage.cached_tokens, prompt_tokens)
             if event.ending is AttemptEnding.COMPLETED:
-                self._predictions.learn(attempt.ticket, attempt.model, event.usage, answers=attempt.answers)
+                self._learn(attempt, event.usage)
+        elif attempt.left_with is not None:
+            prompt_tokens, cached_tokens, output_tokens = attempt.left_with
+            output_tokens = max(output_tokens, attempt.tokens)
         elif event.ending is AttemptEnding.COMPLETED:
             # An engine that does not count serves nobody for nothing: what is not told was as predicted.
             prompt_tokens, cached_tokens = promised.prompt_tokens, promised.cached_tokens
@@ -213,6 +250,10 @@ class Attempts:
         self._charge(attempt, prompt_tokens, output_tokens, cached_tokens)
         attempt.used = (prompt_tokens, cached_tokens, output_tokens)
         return prompt_tokens + output_tokens
+
+    def _learn(self, attempt: Attempt, usage: Usage) -> None:
+        ticket, answers, most = attempt.ticket, attempt.answers, attempt.output_most
+        self._predictions.learn(ticket, attempt.model, usage, answers=answers, output_most=most)
 
     def of(self, request: Request) -> Sequence[Attempt]:
         """All attempts of a request that are known here, in flight or not, in their order."""
@@ -231,7 +272,8 @@ class Attempts:
 
     def _price(self, attempt: Attempt, prompt_tokens: int, output_tokens: int, cached_tokens: int) -> int:
         """What its tenant is to be charged for so much at its endpoint. What the engine held already is free."""
-        cost = cost_ns(attempt.endpoint.terms.speed, prompt_tokens, output_tokens, cached=cached_tokens)
+        speed, prompts = attempt.endpoint.terms.speed, attempt.ticket.prompts
+        cost = cost_ns(speed, prompt_tokens, output_tokens, cached=cached_tokens, prompts=prompts)
         return fair.charge(cost, self._rules.weight(attempt.account))
 
 
@@ -248,6 +290,18 @@ def _answer_ps(attempt: Attempt) -> int:
     """What it adds to a step once its prompt is computed."""
     speed, prompt_tokens = attempt.endpoint.terms.speed, attempt.reservation.prompt_tokens
     return answer_ps(speed, prompt_tokens, attempt.tokens_charged, answers=attempt.answers)
+
+
+def _tokens_unheard(attempt: Attempt, now: Instant) -> int:
+    """How many tokens an answer that comes whole has probably had so far: one of each answer in every step."""
+    if attempt.ticket.api in WITHOUT_OUTPUT:
+        return 0
+    endpoint, promised, answers = attempt.endpoint, attempt.reservation, attempt.answers
+    held, speed = endpoint.shared, endpoint.terms.speed
+    step_ps = speed.decode_ps(held.in_flight + held.foreign, kv_tokens=held.kv_used + held.kv_foreign)
+    steps = (now - attempt.computed_at) * _PS_PER_NS * 100 // max(1, step_ps * endpoint.learned.decode_percent)
+    most = promised.kv_tokens - promised.prompt_tokens
+    return min(answers * steps, most if attempt.output_most is None else answers * attempt.output_most)
 
 
 def _computed_at(attempt: Attempt, sent: Instant) -> Instant:

@@ -16,13 +16,19 @@ _PS_PER_NS: Final = 1_000
 
 
 def cost_ns(
-    speed: EngineSpeed, prompt_tokens: int, output_tokens: int, *, cached: int = 0, batch: int = MEAN_BATCH
+    speed: EngineSpeed,
+    prompt_tokens: int,
+    output_tokens: int,
+    *,
+    cached: int = 0,
+    batch: int = MEAN_BATCH,
+    prompts: int = 1,
 ) -> Duration:
-    """Nanoseconds of one engine, by itself or shared."""
-    per_token = (
-        speed.decode_sequence_ps + speed.step_ps // batch + speed.kv_token_ps * (prompt_tokens + output_tokens // 2)
-    )
-    return Duration((speed.prefill_ps(prompt_tokens, cached=cached) + output_tokens * per_token) // _PS_PER_NS)
+    """Nanoseconds of one engine, by itself or shared. Tokens are those of all prompts together."""
+    kv_tokens = (prompt_tokens + output_tokens // 2) // prompts
+    per_token = speed.decode_sequence_ps + speed.step_ps // batch + speed.kv_token_ps * kv_tokens
+    prefill_ps = speed.prefill_ps(prompt_tokens, cached=cached, prompts=prompts)
+    return Duration((prefill_ps + output_tokens * per_token) // _PS_PER_NS)
 
 
 def first_token_ns(

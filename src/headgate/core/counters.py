@@ -62,7 +62,7 @@ class WindowCounter(NamedTuple):
 
 
 class LengthsCounter(NamedTuple):
-    """How long the answers of a model were, for a tenant; for all of them where it has no name."""
+    """How long the answers of a model were, for a tenant."""
 
     tenant: TenantId
     model: ModelName
@@ -71,11 +71,13 @@ class LengthsCounter(NamedTuple):
 
 
 class PromptCounter(NamedTuple):
-    """How many tokens the bytes of prompts were."""
+    """How many tokens the bytes of a tenant's prompts were, as far as they are remembered."""
 
     model: ModelName
     prompt_bytes: int
     tokens: int
+    """In millionths."""
+    tenant: TenantId = TenantId("")
 
 
 class FirstTokensCounter(NamedTuple):
@@ -134,6 +136,13 @@ class StartCounter(NamedTuple):
     took_ns: Duration
 
 
+class QuarantineCounter(NamedTuple):
+    """A request that failed on endpoints which serve others, and how long it is not sent to any."""
+
+    identity: str
+    left_ns: Duration
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     turns: tuple[TurnsCounter, ...] = ()
@@ -149,6 +158,7 @@ class Counters:
     endpoints: tuple[EndpointCounter, ...] = ()
     starts: tuple[StartCounter, ...] = ()
     budgets: tuple[BudgetCounter, ...] = ()
+    quarantine: tuple[QuarantineCounter, ...] = ()
 
     def known_to(self, policy: Policy) -> "Counters":
         """The same without what this policy does not name: it may be another one than that under which they came."""
@@ -162,7 +172,7 @@ class Counters:
             credits=tuple(each for each in self.credits if each[0] in tenants),
             windows=tuple(each for each in self.windows if each.pool in pools),
             lengths=tuple(each for each in self.lengths if each.tenant in tenants and each.model in models),
-            prompts=tuple(each for each in self.prompts if each.model in models),
+            prompts=tuple(each for each in self.prompts if each.tenant in tenants and each.model in models),
             first_tokens=tuple(
                 each for each in self.first_tokens if each.service_class in hedging and each.pool in pools
             ),
@@ -170,4 +180,5 @@ class Counters:
             endpoints=self.endpoints,
             starts=tuple(each for each in self.starts if each.pool in pools),
             budgets=self.budgets,
+            quarantine=self.quarantine,
         )

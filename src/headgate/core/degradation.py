@@ -172,6 +172,8 @@ def stricter(one: Caps, other: Caps) -> Caps:
         prompt_logprobs=_least(one.prompt_logprobs, other.prompt_logprobs),
         reasoning_effort=_first(_EFFORTS, one.reasoning_effort, other.reasoning_effort),
         image_detail=_first(_DETAILS, one.image_detail, other.image_detail),
+        prompts=_least(one.prompts, other.prompts),
+        inputs=_least(one.inputs, other.inputs),
     )
 
 

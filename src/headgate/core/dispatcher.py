@@ -143,7 +143,18 @@ class Dispatcher:
             state.hedging.learn(request, attempt.endpoint.pool, Duration(now - attempt.heard_at))
             self.responded_first(request, attempt, now, out)
             state.requests.began(request)
+            self.answered_elsewhere(request, now, out)
         state.attempts.began(attempt, now)
+
+    def answered_elsewhere(self, request: Request, now: Instant, out: list[Command]) -> None:
+        """Counts the failures that had been put down to others than the endpoints."""
+        blame, fleet = self._state.blame, self._state.fleet
+        for failed in request.spent:
+            excuse, failed.excuse = failed.excuse, None
+            if excuse is not None and blame.is_endpoints_after_all(
+                failed.endpoint, failed.ticket, excuse, now, among=fleet.endpoints.values()
+            ):
+                out += fleet.health.failed_after_all(failed.endpoint, now)
 
     def responded_first(self, request: Request, attempt: Attempt, now: Instant, out: list[Command]) -> None:
         """This attempt answers the request; the other one, if there are two, is aborted."""

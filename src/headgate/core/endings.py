@@ -5,7 +5,7 @@ its caller's deadline, or withdrawn. An attempt that failed before its first tok
 it may is checked first, and its retry credit spent after that.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from headgate.core.admission.admission import Admission
 from headgate.core.admission.gate import Refusal, again, drain, expected_wait, judge
@@ -19,8 +19,12 @@ from headgate.core.queues.queue import why_expired
 from headgate.core.retry_budget import pool_of_retry
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.state import Attempt, Request
+from headgate.model.fault import FaultOrigin
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Duration, Instant, RequestId, seconds
+
+_EXCUSES: Final = (FaultOrigin.TENANT, FaultOrigin.MODEL, FaultOrigin.GATEWAY)
+"""Who is not to blame after all if the same request is answered elsewhere."""
 
 
 class Endings:
@@ -85,6 +89,7 @@ class Endings:
     def abort_too_late(self, request: Request, now: Instant, out: list[Command]) -> None:
         """Stops all attempts of a request whose deadline has passed while it was running."""
         self._abort_all(request, "the caller's deadline has passed", out)
+        self._leave(request, now)
         self.too_late(request, f"while attempt {request.attempt} was running", now, out)
 
     def too_late(self, request: Request, how: str, now: Instant, out: list[Command]) -> None:
@@ -100,12 +105,18 @@ class Endings:
         else:
             self._state.queue.remove(request, now)
         if cause is WithdrawalCause.CLIENT_LEFT:
+            self._leave(request, now)
             self.end(request, Outcome.CANCELLED, "the client left", now, out)
         else:
             outcome = Outcome.DRAINING if request.running is None else Outcome.EVICTED
             self.end(
                 request, outcome, "this process is leaving and its grace time is over", now, out, retry_after=SECOND
             )
+
+    def _leave(self, request: Request, now: Instant) -> None:
+        """Its tenant pays for what was computed until its caller left, or until the deadline that its caller set."""
+        if request.running is not None:
+            self._state.attempts.leave(request.running, now)
 
     def _abort_all(self, request: Request, reason: str, out: list[Command]) -> None:
         for attempt in request.in_flight():
@@ -137,8 +148,10 @@ class Endings:
         attempt = state.attempts.get(event.request_id, event.attempt)
         if attempt is None:
             return
+        origin = FaultOrigin.ENDPOINT
         if not attempt.let_go:
-            out += state.fleet.health.attempt_ended(attempt.endpoint, event, now)
+            origin = self._origin(attempt, event, now)
+            out += state.fleet.health.attempt_ended(attempt.endpoint, event, now, origin)
         request = state.requests.by_id.get(event.request_id)
         tokens = state.attempts.ended(attempt, request, event, now)
         if not attempt.let_go:
@@ -148,18 +161,59 @@ class Endings:
         request.running = None
         match event.ending:
             case AttemptEnding.COMPLETED:
+                self._dispatcher.answered_elsewhere(request, now, out)
                 self.end(request, Outcome.COMPLETED, "", now, out)
             case AttemptEnding.REFUSED:
                 self.end(request, Outcome.ENGINE_REFUSED, event.detail, now, out)
             case AttemptEnding.FAILED:
-                self._retry(request, attempt, event.detail, now, out, silent=False)
+                self._failed(request, attempt, event.detail, now, out, origin=origin)
             case AttemptEnding.SILENT:
-                self._retry(request, attempt, event.detail, now, out, silent=True)
+                self._fell_silent(request, attempt, event.detail, now, out, origin=origin)
             case AttemptEnding.ABORTED:
                 # A request that outlives an abort was aborted because its endpoint stalled.
-                self._retry(request, attempt, "its endpoint showed no sign of life", now, out, silent=True)
+                why = "its endpoint showed no sign of life"
+                self._retry(request, attempt, why, now, out, otherwise=Outcome.ENGINE_SILENT)
             case _:
                 assert_never(event.ending)
+
+    def _origin(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
+        """Who is to blame, if the attempt failed."""
+        blame, ticket = self._state.blame, attempt.ticket
+        match event.ending:
+            case AttemptEnding.FAILED | AttemptEnding.SILENT:
+                origin = blame.judge(attempt.endpoint, ticket, attempt.model, event, now)
+                attempt.excuse = origin if origin in _EXCUSES else None
+                return origin
+            case AttemptEnding.COMPLETED:
+                blame.answered(ticket)
+            case AttemptEnding.REFUSED | AttemptEnding.ABORTED:
+                pass
+            case _:
+                assert_never(event.ending)
+        return FaultOrigin.ENDPOINT
+
+    def _failed(
+        self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, origin: FaultOrigin
+    ) -> None:
+        """Ends it if no other endpoint could do better, because the request is to blame."""
+        wait = self._state.blame.quarantined(attempt.ticket, now)
+        too_late = request.deadline is not None and request.deadline.passed(now)
+        if origin is FaultOrigin.REQUEST and not too_late and not request.first_token:
+            reason = f"attempt {request.attempt}: it failed on two endpoints that serve other requests: {detail}"
+            self.end(request, Outcome.QUARANTINED, reason, now, out, retry_after=wait)
+        else:
+            outcome = Outcome.GATEWAY_FAILED if origin is FaultOrigin.GATEWAY else Outcome.ENGINE_FAILED
+            self._retry(request, attempt, detail, now, out, otherwise=outcome)
+
+    def _fell_silent(
+        self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, origin: FaultOrigin
+    ) -> None:
+        """Ends it if its answer is too long for the limit: another endpoint would compute as much, in vain again."""
+        too_late = request.deadline is not None and request.deadline.passed(now)
+        if origin is FaultOrigin.REQUEST and not too_late and not request.first_token:
+            self.end(request, Outcome.ENGINE_SILENT, detail, now, out, retry_after=SECOND)
+        else:
+            self._retry(request, attempt, detail, now, out, otherwise=Outcome.ENGINE_SILENT)
 
     def _goes_on(
         self, request: Request, attempt: Attempt, event: AttemptEnded, now: Instant, out: list[Command]
@@ -175,19 +229,20 @@ class Endings:
         request.running, request.hedge = other, None
         if request.deadline is not None and request.deadline.passed(now):
             abort(request, other, "the caller's deadline has passed", out)
+            self._leave(request, now)
             self.too_late(request, f"while attempt {other.number} was running", now, out)
         return True
 
     def _retry(
-        self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, silent: bool
+        self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, otherwise: Outcome
     ) -> None:
-        """Puts it back at the head of its tenant, for another endpoint to try.
+        """Puts it back at the head of its tenant, for another endpoint to try; or ends it as `otherwise`.
 
-        Only as long as its caller still waits for it, nothing has reached the caller, the present
+        It is tried again only as long as its caller still waits for it, nothing has reached the caller, the present
         policy has a place for it, and the budgets agree.
         """
         state, tenant = self._state, attempt.ticket.tenant
-        outcome = Outcome.ENGINE_SILENT if silent else Outcome.ENGINE_FAILED
+        outcome, silent = otherwise, otherwise is Outcome.ENGINE_SILENT
         attempts_max = state.rules.policy.retry.attempts_max
         verdict = again(request, state.fleet, state.rules, holds=state.queue.holds, now=now)
         if request.deadline is not None and request.deadline.passed(now):

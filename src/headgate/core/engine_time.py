@@ -7,7 +7,8 @@ which each adds m to a step, and a step that takes a by itself, W = a + Σ m, an
 
     (m + a/B) / W
 
-of the moment: its own work, and an even share of the rest. What the work adds changes once, when the prompt is computed
+of the moment: its own work, and an even share of the rest; one that brings several prompts counts as that many
+sequences, and has as many of these shares. What the work adds changes once, when the prompt is computed
 (`prompt_ps`, `answer_ps`): before it is input, after it is output. An attempt that is in flight after its request has
 ended has its part as the others do, and nobody is billed for it: it is late.
 
@@ -41,10 +42,10 @@ TIMES_MAX: Final = 65_536
 """Endpoints of whose time anything is told at once."""
 
 
-def prompt_ps(speed: EngineSpeed, prompt_tokens: int, cached_tokens: int) -> int:
+def prompt_ps(speed: EngineSpeed, prompt_tokens: int, cached_tokens: int, *, prompts: int = 1) -> int:
     """What a prompt adds to each step in which it is computed. One that is longer than a chunk takes several."""
-    whole, chunk, pending = speed.prefill_ps(prompt_tokens, cached=cached_tokens), speed.chunk_tokens, prompt_tokens
-    pending -= cached_tokens
+    whole = speed.prefill_ps(prompt_tokens, cached=cached_tokens, prompts=prompts)
+    chunk, pending = speed.chunk_tokens, prompt_tokens - cached_tokens
     return whole if pending <= chunk else whole * chunk // pending
 
 
@@ -64,13 +65,16 @@ class Stay:
         "input_ns",
         "late",
         "output_ns",
+        "sequences",
         "shared_ns",
         "since",
     )
 
-    def __init__(self, adds_ps: int) -> None:
+    def __init__(self, adds_ps: int, sequences: int = 1) -> None:
         self.adds_ps = adds_ps
         """What it adds to a step."""
+        self.sequences = sequences
+        """How many even shares of the rest of a step are its own."""
         self.late = False
         """Whether its request has ended: it is measured already."""
         self.input_ns = self.output_ns = self.shared_ns = Duration(0)
@@ -185,12 +189,12 @@ class EngineTime:
 
     # Those who stay
 
-    def begin(self, adds_ps: int, now: Instant) -> Stay:
+    def begin(self, adds_ps: int, now: Instant, *, sequences: int = 1) -> Stay:
         if now > self._at:
             self.advance(now)
-        stay = Stay(adds_ps)
+        stay = Stay(adds_ps, sequences)
         stay.since, stay.even_since = self._virtual, self._even
-        self._in_flight += 1
+        self._in_flight += sequences
         self._added_ps += adds_ps
         return stay
 
@@ -217,7 +221,7 @@ class EngineTime:
             work_ns = ours_ns * stay.adds_ps // whole_ps
             stay.input_ns = Duration(work_ns * input_part >> _BITS)
             stay.output_ns = Duration(work_ns - stay.input_ns)
-            stay.shared_ns = Duration(ours_ns * self._step_ps // (whole_ps * self._in_flight))
+            stay.shared_ns = Duration(ours_ns * self._step_ps * stay.sequences // (whole_ps * self._in_flight))
         self._adopted.clear()
 
     def turn_late(self, stay: Stay, now: Instant) -> None:
@@ -229,7 +233,7 @@ class EngineTime:
     def count_late(self, stay: Stay) -> None:
         """What it has from here on is nobody's."""
         stay.late = True
-        self._late_count += 1
+        self._late_count += stay.sequences
         self._late_ps += stay.adds_ps
 
     def end(self, stay: Stay, now: Instant) -> None:
@@ -237,11 +241,11 @@ class EngineTime:
         if now > self._at:
             self.advance(now)
         if stay.late:
-            self._late_count -= 1
+            self._late_count -= stay.sequences
             self._late_ps -= stay.adds_ps
         else:
             self._measure(stay)
-        self._in_flight -= 1
+        self._in_flight -= stay.sequences
         self._added_ps -= stay.adds_ps
         if not self._in_flight:
             lost_ns = self._busy_ns - self._given_ns - (self._late + _HALF >> _BITS)
@@ -254,7 +258,7 @@ class EngineTime:
     def _measure(self, stay: Stay) -> None:
         if self._adopted:
             self._reckon()
-        work, even = stay.adds_ps * (self._virtual - stay.since), self._even - stay.even_since
+        work, even = stay.adds_ps * (self._virtual - stay.since), stay.sequences * (self._even - stay.even_since)
         whole = stay.input + work + even + self._owed
         whole_ns, self._owed = whole >> _BITS, whole & _FRACTION
         self._given_ns += whole_ns

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from headgate.model.caps import Caps
 from headgate.model.endpoint import Endpoint
+from headgate.model.fault import Fault
 from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
 from headgate.model.policy import Policy
@@ -79,6 +80,10 @@ class AttemptEnded:
     ending: AttemptEnding
     detail: str = ""
     usage: Usage | None = None
+    fault: Fault | None = None
+    """What went wrong, of one that failed; None if unknown, which counts against the endpoint."""
+    disbelieved: bool = False
+    """Whether the engine reported a usage that cannot be, and was not believed."""
 
 
 # What was begun under an earlier scheduler

@@ -30,6 +30,8 @@ _BOUNDS: Final = tuple(
     (MILLISECOND << octave) * (_PARTS + part) // _PARTS for octave in range(16) for part in range(_PARTS)
 )
 """Upper bounds of the buckets, from a millisecond to about a minute."""
+FIRST_TOKEN_BUCKETS: Final = len(_BOUNDS) + 1
+"""The last is for what took longer."""
 _FORGET_AFTER: Final = 1_024
 _LOOK_EVERY: Final = 16
 """How many are seen between two looks at all buckets."""
@@ -41,7 +43,7 @@ class FirstTokens:
     __slots__ = ("_counts", "_seen", "wait_ns")
 
     def __init__(self) -> None:
-        self._counts = [0] * (len(_BOUNDS) + 1)
+        self._counts = [0] * FIRST_TOKEN_BUCKETS
         self._seen = 0
         self.wait_ns: Duration | None = None
         """How long to be silent is unusual; None while that is not known."""

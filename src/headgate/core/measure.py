@@ -22,8 +22,8 @@ def measure(request: Request, predictions: Predictions, fleet: Fleet, rules: Rul
     for limit in (caps.output_tokens, ticket.output_tokens_max):
         if limit is not None:
             mean, most = min(mean, limit), min(most, limit)
-    answers = request.answers = ticket.n if caps.n is None else min(ticket.n, caps.n)
-    request.prompt_tokens = predictions.prompt_tokens(request.model, ticket.prompt_bytes)
+    answers = request.answers = ticket.answers(caps.n)
+    request.prompt_tokens = predictions.prompt_tokens(ticket, request.model)
     request.output_tokens, request.output_tokens_most = mean * answers, most * answers
     request.pools = meant(request, request.pools, fleet, rules)
     request.account = rules.account(ticket.tenant)
@@ -31,7 +31,8 @@ def measure(request: Request, predictions: Predictions, fleet: Fleet, rules: Rul
     request.cached_tokens = cached_tokens_most(request, fleet)
     request.long = request.prompt_tokens >= rules.policy.headroom.long_tokens
     speed, cached = rules.speed(request.pools[0]), request.cached_tokens
-    request.cost_ns = cost_ns(speed, request.prompt_tokens, request.output_tokens, cached=cached)
+    tokens, prompts = (request.prompt_tokens, request.output_tokens), ticket.prompts
+    request.cost_ns = cost_ns(speed, *tokens, cached=cached, prompts=prompts)
     if request.target is not None:
         request.soonest_ns = soonest_ns(request, speed)
 

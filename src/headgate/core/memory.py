@@ -13,6 +13,7 @@ from headgate.core.overload import Overload
 from headgate.core.prediction import Predictions
 from headgate.core.queues.queue import Queue
 from headgate.core.retry_budget import RetryBudget
+from headgate.core.routing.blame import Blame
 from headgate.core.routing.fleet import Fleet
 from headgate.model.policy import Policy
 from headgate.model.units import Instant
@@ -27,6 +28,7 @@ class Memory(NamedTuple):
     overload: Overload
     fleet: Fleet
     budgets: Budgets
+    blame: Blame
 
     def counters(self, now: Instant) -> Counters:
         tenant_credits, windows = self.retry_budget.counters(now)
@@ -43,6 +45,7 @@ class Memory(NamedTuple):
             endpoints=self.fleet.counters(),
             starts=self.queue.holds.counters(),
             budgets=self.budgets.counters(),
+            quarantine=self.blame.counters(now),
         )
 
     def restore(self, counters: Counters, policy: Policy, *, then: Instant, now: Instant) -> None:
@@ -59,3 +62,4 @@ class Memory(NamedTuple):
         self.fleet.restore(known.endpoints)
         self.queue.holds.restore(known.starts)
         self.budgets.restore(known.budgets)
+        self.blame.restore(known.quarantine, then)

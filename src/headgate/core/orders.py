@@ -70,6 +70,7 @@ def stricter(one: Limits, other: Limits) -> Limits:
         _least(one.tokens_per_minute, other.tokens_per_minute),
         _least(one.concurrency, other.concurrency),
         _least(one.tokens_whole, other.tokens_whole),
+        _least(one.concurrency_whole, other.concurrency_whole),
     )
 
 

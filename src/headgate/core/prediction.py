@@ -1,10 +1,16 @@
 """How long will an answer be, and how many tokens has a prompt?
 
-Nobody knows before an answer has ended, and the length of the prompt tells nothing about it. What tells is who asks:
-lengths are remembered per tenant and model, in buckets a quarter apart, and forgotten slowly. A tenant of which little
-is known is taken to be like all of them together, and all of them like a first guess.
+Neither is known before an answer has ended. What tells is who asks: lengths of answers and tokens per byte of prompts
+are remembered per tenant and model (`Habits`), bounded in number, and forgotten slowly. Once enough is known of a
+tenant its own record alone counts.
 
-Prompts come as bytes. How many bytes make a token is learned per model from what engines say.
+A tenant of which little is known is judged by a prior that all tenants share. No tenant, and no wrong report of an
+engine, may move the estimates of others by more than a tenth. So the prior is a mean in which each tenant has one vote,
+clipped to a range around the first guess, beside `GUESS_VOTES` votes for the guess itself. A median would not do: it
+jumps by any distance when one vote more stands on one side of a gap.
+
+What a single report can do to the tenant's own record is bounded as well: reports beyond a multiple of the present
+estimate count as that multiple, and reports that cannot be (`impossible`) teach nothing.
 """
 
 from bisect import bisect_left
@@ -12,61 +18,121 @@ from collections.abc import Iterable
 from itertools import accumulate
 from typing import Final
 
-from headgate.core.counters import LengthsCounter, PromptCounter
+from headgate.core.counters import MILLION, LengthsCounter, PromptCounter
 from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
 from headgate.model.units import BYTES_PER_TOKEN, ModelName, TenantId
-from headgate.model.usage import Usage
+from headgate.model.usage import Usage, impossible
 
-_BOUNDS: Final = tuple(round(2 ** (step / 4)) for step in range(4, 69))
+LENGTH_BOUNDS: Final = tuple(round(2 ** (step / 4)) for step in range(4, 69))
 """Upper bounds of the buckets, from 2 to 131,072 tokens: each is about a fifth above the last."""
-_LAST: Final = len(_BOUNDS) - 1
+_LAST: Final = len(LENGTH_BOUNDS) - 1
+LENGTH_BUCKETS: Final = len(LENGTH_BOUNDS)
 _FORGET_AFTER: Final = 512
 """When so many lengths are remembered, half of them are forgotten."""
-_TRUSTED_FROM: Final = 16
-"""So many lengths make a tenant's own record better than everybody's."""
-_RECKONED_EVERY: Final = 8
-"""What follows from a record that is trusted is reckoned anew after so many more."""
+TRUSTED_FROM: Final = 16
+"""So many reports make a tenant's own record count alone."""
 TENANTS_MAX: Final = 10_000
-"""Records of tenants; beyond them all are taken alike."""
+"""Records of tenants; beyond them the one that learned longest ago is forgotten."""
 MEAN_GUESS: Final = 150
 NINETIETH_GUESS: Final = 400
-_BYTES_REMEMBERED: Final = 100_000_000
-_EVERYBODY: Final = TenantId("")
+_LENGTH_TIMES_MAX: Final = 16
+"""An answer longer than so many times what nine in ten do not exceed counts as that long."""
+
+RATE_GUESS: Final = MILLION // BYTES_PER_TOKEN
+"""Tokens per byte of a prompt, in millionths, as are all rates."""
+_RATE_MIN: Final = MILLION // 64
+RATE_MAX: Final = 2 * MILLION
+_RATE_TIMES_MAX: Final = 2
+"""A prompt of more tokens per byte than so many times the present estimate counts as that many; of fewer likewise."""
+_BYTES_COUNTED_MAX: Final = 65_536
+"""A longer prompt weighs no more than one of so many bytes."""
+_BYTES_REMEMBERED: Final = 1_000_000
+_BYTES_TRUSTED: Final = 2_048
+"""The prior weighs as much as so many bytes of the tenant's own prompts."""
+
+GUESS_VOTES: Final = 48
+"""How many tenants the first guess counts as in a prior."""
+VOTE_TIMES_MAX: Final = 4
+"""A tenant's vote is no further from the first guess than by this factor."""
+
+
+class Prior:
+    """The mean of what tenants vote for, each vote clipped to a range around the guess."""
+
+    __slots__ = ("_guess", "_least", "_most", "_sum", "_votes")
+
+    def __init__(self, guess: int) -> None:
+        self._guess = guess
+        self._least, self._most = guess // VOTE_TIMES_MAX, guess * VOTE_TIMES_MAX
+        self._sum = guess * GUESS_VOTES
+        self._votes = GUESS_VOTES
+
+    @property
+    def value(self) -> int:
+        return self._sum // self._votes
+
+    def change(self, old: int | None, new: int | None) -> int | None:
+        """Replaces a vote: None is no vote. Answers with the vote that counts."""
+        if old is not None:
+            self._sum -= old
+            self._votes -= 1
+        if new is None:
+            return None
+        new = min(self._most, max(self._least, new))
+        self._sum += new
+        self._votes += 1
+        return new
+
+
+class Priors:
+    """What is thought of a tenant of which nothing is known, for one model."""
+
+    __slots__ = ("mean", "most", "rate")
+
+    def __init__(self) -> None:
+        self.mean, self.most, self.rate = Prior(MEAN_GUESS), Prior(NINETIETH_GUESS), Prior(RATE_GUESS)
 
 
 class Lengths:
     """How long the answers of one kind were."""
 
-    __slots__ = ("_buckets", "_counts", "_known", "_sums", "total")
+    __slots__ = ("_buckets", "_counts", "_known", "_sums", "_tokens", "total")
 
     def __init__(self) -> None:
-        self._counts = [0] * len(_BOUNDS)
-        self._sums = [0] * len(_BOUNDS)
+        self._counts = [0] * len(LENGTH_BOUNDS)
+        self._sums = [0] * len(LENGTH_BOUNDS)
+        self._tokens = 0
+        """All sums together."""
         self._known: tuple[int, int] | None = None
         self._buckets: tuple[tuple[int, int, int], ...] | None = None
         """As last told to a successor, as long as that is true: of many tenants few have learned since."""
         self.total = 0
 
     def learn(self, tokens: int) -> None:
-        bucket = min(bisect_left(_BOUNDS, tokens), _LAST)
+        tokens = min(tokens, self._counted_max())
+        bucket = min(bisect_left(LENGTH_BOUNDS, tokens), _LAST)
         self._counts[bucket] += 1
         self._sums[bucket] += tokens
+        self._tokens += tokens
         self.total += 1
-        self._buckets = None
-        if self.total <= _TRUSTED_FROM or self.total % _RECKONED_EVERY == 0:
-            self._known = None
+        self._buckets = self._known = None
         if self.total >= _FORGET_AFTER:
             self._forget_half()
 
+    def _counted_max(self) -> int:
+        most = self.mean_and_ninetieth()[1] if self.total >= TRUSTED_FROM else NINETIETH_GUESS
+        return min(LENGTH_BOUNDS[_LAST], _LENGTH_TIMES_MAX * most)
+
     def mean_and_ninetieth(self) -> tuple[int, int]:
         if self._known is None:
-            self._known = (sum(self._sums) // self.total, self.quantile(90))
+            mean = min(LENGTH_BOUNDS[_LAST], self._tokens // self.total)
+            self._known = (mean, self.quantile(90))
         return self._known
 
     def quantile(self, percent: int) -> int:
         """A length that so many percent of the answers did not exceed, rounded up to a bucket's bound."""
         wanted = -(-self.total * percent // 100)
-        return _BOUNDS[bisect_left(tuple(accumulate(self._counts)), wanted)]
+        return LENGTH_BOUNDS[bisect_left(tuple(accumulate(self._counts)), wanted)]
 
     def buckets(self) -> tuple[tuple[int, int, int], ...]:
         """Those that are not empty: number, answers, and their tokens together."""
@@ -76,9 +142,12 @@ class Lengths:
         return self._buckets
 
     def restore(self, buckets: Iterable[tuple[int, int, int]]) -> None:
+        """Replaces what was known."""
+        self._counts, self._sums = [0] * LENGTH_BUCKETS, [0] * LENGTH_BUCKETS
         for bucket, count, tokens in buckets:
             self._counts[bucket], self._sums[bucket] = count, tokens
-            self.total += count
+        self.total, self._tokens = sum(self._counts), sum(self._sums)
+        self._buckets = self._known = None
 
     def _forget_half(self) -> None:
         for bucket, count in enumerate(self._counts):
@@ -86,80 +155,153 @@ class Lengths:
             if count:
                 self._sums[bucket] = self._sums[bucket] * kept // count
             self._counts[bucket] = kept
-        self.total = sum(self._counts)
+        self.total, self._tokens = sum(self._counts), sum(self._sums)
+
+
+class Habits:
+    """What one tenant asks of one model.
+
+    All of it follows from the buckets of its lengths and from two sums, so a successor that is told these goes on as
+    this one would have.
+    """
+
+    __slots__ = ("_mean_vote", "_most_vote", "_priors", "_rate_vote", "bytes_counted", "lengths", "tokens_counted")
+
+    def __init__(self, priors: Priors) -> None:
+        self._priors = priors
+        self.lengths = Lengths()
+        self.bytes_counted = self.tokens_counted = 0
+        """Of its prompts, as far as they are remembered; tokens in millionths."""
+        self._mean_vote: int | None = None
+        self._most_vote: int | None = None
+        self._rate_vote: int | None = None
+
+    # What is thought
+
+    @property
+    def rate(self) -> int:
+        """Tokens per byte of its prompts, within the range of a rate whatever a predecessor has told."""
+        tokens = self.tokens_counted + _BYTES_TRUSTED * self._priors.rate.value
+        return min(RATE_MAX, max(_RATE_MIN, tokens // (self.bytes_counted + _BYTES_TRUSTED)))
+
+    def output_tokens(self) -> tuple[int, int]:
+        """Of one answer: the mean, and what nine in ten do not exceed."""
+        if self.lengths.total >= TRUSTED_FROM:
+            return self.lengths.mean_and_ninetieth()
+        return self._priors.mean.value, self._priors.most.value
+
+    # What is learned
+
+    def learn_output(self, tokens: int) -> None:
+        self.lengths.learn(tokens)
+        self._vote_lengths()
+
+    def learn_prompt(self, prompt_bytes: int, tokens: int) -> None:
+        """Half of what is known is forgotten now and then."""
+        counted, rate = min(prompt_bytes, _BYTES_COUNTED_MAX), self.rate
+        told = tokens * MILLION // prompt_bytes
+        believed = min(RATE_MAX, _RATE_TIMES_MAX * rate, max(_RATE_MIN, rate // _RATE_TIMES_MAX, told))
+        self.bytes_counted += counted
+        self.tokens_counted += counted * believed
+        if self.bytes_counted > _BYTES_REMEMBERED:
+            self.bytes_counted //= 2
+            self.tokens_counted //= 2
+        self._vote_rate()
+
+    def restore_lengths(self, buckets: Iterable[tuple[int, int, int]]) -> None:
+        self.lengths.restore(buckets)
+        self._vote_lengths()
+
+    def restore_prompts(self, prompt_bytes: int, tokens: int) -> None:
+        self.bytes_counted, self.tokens_counted = prompt_bytes, tokens
+        self._vote_rate()
+
+    def _vote_lengths(self) -> None:
+        if self.lengths.total >= TRUSTED_FROM:
+            mean, most = self.lengths.mean_and_ninetieth()
+            self._mean_vote = self._priors.mean.change(self._mean_vote, mean)
+            self._most_vote = self._priors.most.change(self._most_vote, most)
+
+    def _vote_rate(self) -> None:
+        if self.bytes_counted >= _BYTES_TRUSTED:
+            own = self.tokens_counted // self.bytes_counted
+            self._rate_vote = self._priors.rate.change(self._rate_vote, own)
+
+    def withdraw(self) -> None:
+        """It is forgotten: its votes count no more."""
+        self._priors.mean.change(self._mean_vote, None)
+        self._priors.most.change(self._most_vote, None)
+        self._priors.rate.change(self._rate_vote, None)
 
 
 class Predictions:
-    __slots__ = ("_all", "_bytes", "_of_tenant", "_tokens")
+    __slots__ = ("_habits", "_priors")
 
     def __init__(self) -> None:
-        self._of_tenant: dict[tuple[TenantId, ModelName], Lengths] = {}
-        self._all: dict[ModelName, Lengths] = {}
-        self._bytes: dict[ModelName, int] = {}
-        self._tokens: dict[ModelName, int] = {}
+        self._habits: dict[tuple[TenantId, ModelName], Habits] = {}
+        """The one that learned last is the last."""
+        self._priors: dict[ModelName, Priors] = {}
 
     def output_tokens(self, ticket: Ticket, model: ModelName) -> tuple[int, int]:
         """Of one answer: the mean, and what nine in ten do not exceed."""
         if ticket.api in WITHOUT_OUTPUT:
             return 0, 0
-        lengths = self._of_tenant.get((ticket.tenant, model))
-        if lengths is None or lengths.total < _TRUSTED_FROM:
-            lengths = self._all.get(model)
-        if lengths is None or lengths.total < _TRUSTED_FROM:
-            return MEAN_GUESS, NINETIETH_GUESS
-        return lengths.mean_and_ninetieth()
+        if (habits := self._habits.get((ticket.tenant, model))) is not None:
+            return habits.output_tokens()
+        if (priors := self._priors.get(model)) is not None:
+            return priors.mean.value, priors.most.value
+        return MEAN_GUESS, NINETIETH_GUESS
 
-    def prompt_tokens(self, model: ModelName, prompt_bytes: int) -> int:
-        tokens = self._tokens.get(model, 0)
-        if not tokens:
-            return max(1, prompt_bytes // BYTES_PER_TOKEN)
-        return max(1, prompt_bytes * tokens // self._bytes[model])
+    def prompt_tokens(self, ticket: Ticket, model: ModelName) -> int:
+        if (habits := self._habits.get((ticket.tenant, model))) is not None:
+            rate = habits.rate
+        else:
+            priors = self._priors.get(model)
+            rate = RATE_GUESS if priors is None else priors.rate.value
+        return max(1, ticket.prompt_bytes * rate // MILLION)
 
-    def learn(self, ticket: Ticket, model: ModelName, usage: Usage, *, answers: int) -> None:
-        """What an engine says that a request has come to."""
-        self.learn_prompt(model, prompt_bytes=ticket.prompt_bytes, tokens=usage.prompt_tokens)
-        if ticket.api not in WITHOUT_OUTPUT:
-            self.learn_output(ticket.tenant, model, usage.output_tokens // answers)
-
-    def learn_output(self, tenant: TenantId, model: ModelName, tokens: int) -> None:
-        if (everybody := self._all.get(model)) is None:
-            everybody = self._all[model] = Lengths()
-        everybody.learn(tokens)
-        lengths = self._of_tenant.get((tenant, model))
-        if lengths is None:
-            if len(self._of_tenant) >= TENANTS_MAX:
-                return
-            lengths = self._of_tenant[tenant, model] = Lengths()
-        lengths.learn(tokens)
-
-    def learn_prompt(self, model: ModelName, *, prompt_bytes: int, tokens: int) -> None:
-        """What an engine said of a prompt. Half of what is known is forgotten now and then."""
-        if not prompt_bytes or not tokens:
+    def learn(self, ticket: Ticket, model: ModelName, usage: Usage, *, answers: int, output_most: int | None) -> None:
+        """What an engine says that a request has come to. `output_most` is what each answer was allowed."""
+        if impossible(usage, ticket, answers=answers, output_most=output_most) is not None:
             return
-        self._bytes[model] = self._bytes.get(model, 0) + prompt_bytes
-        self._tokens[model] = self._tokens.get(model, 0) + tokens
-        if self._bytes[model] > _BYTES_REMEMBERED:
-            self._bytes[model] //= 2
-            self._tokens[model] //= 2
+        habits = self._latest(ticket.tenant, model)
+        if ticket.prompt_bytes and usage.prompt_tokens:
+            habits.learn_prompt(ticket.prompt_bytes, usage.prompt_tokens)
+        if ticket.api not in WITHOUT_OUTPUT:
+            habits.learn_output(usage.output_tokens // answers)
+
+    def _latest(self, tenant: TenantId, model: ModelName) -> Habits:
+        """The record of a tenant, which has learned later than all others from here on."""
+        habits = self._habits.pop((tenant, model), None)
+        if habits is None:
+            if len(self._habits) >= TENANTS_MAX:
+                self._habits.pop(next(iter(self._habits))).withdraw()
+            if (priors := self._priors.get(model)) is None:
+                priors = self._priors[model] = Priors()
+            habits = Habits(priors)
+        self._habits[tenant, model] = habits
+        return habits
 
     # For a successor
 
     def lengths(self) -> tuple[LengthsCounter, ...]:
-        everybody = tuple(LengthsCounter(_EVERYBODY, model, known.buckets()) for model, known in self._all.items())
-        return everybody + tuple(
-            LengthsCounter(tenant, model, known.buckets()) for (tenant, model), known in self._of_tenant.items()
+        """Of all tenants, in the order in which they learned; also those of which only prompts are known."""
+        return tuple(
+            LengthsCounter(tenant, model, habits.lengths.buckets()) for (tenant, model), habits in self._habits.items()
         )
 
     def prompts(self) -> tuple[PromptCounter, ...]:
-        return tuple(PromptCounter(model, count, self._tokens[model]) for model, count in self._bytes.items())
+        return tuple(
+            PromptCounter(model, habits.bytes_counted, habits.tokens_counted, tenant)
+            for (tenant, model), habits in self._habits.items()
+            if habits.bytes_counted
+        )
 
     def restore(self, lengths: Iterable[LengthsCounter], prompts: Iterable[PromptCounter]) -> None:
+        """An earlier version told what all tenants had together under an empty name: that is left out."""
         for each in lengths:
-            known = Lengths()
-            known.restore(each.buckets)
-            if each.tenant == _EVERYBODY:
-                self._all[each.model] = known
-            else:
-                self._of_tenant[each.tenant, each.model] = known
+            if each.tenant:
+                self._latest(each.tenant, each.model).restore_lengths(each.buckets)
         for each in prompts:
-            self._bytes[each.model], self._tokens[each.model] = each.prompt_bytes, each.tokens
+            if (habits := self._habits.get((each.tenant, each.model))) is not None:
+                habits.restore_prompts(each.prompt_bytes, each.tokens)

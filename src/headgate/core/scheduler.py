@@ -31,6 +31,7 @@ Where to look: `admission/admission` lets requests in, `dispatcher` sends them, 
 """
 
 from headgate.core.admission.admission import Admission
+from headgate.core.admission.limits import Shortage
 from headgate.core.commands import Command
 from headgate.core.counters import Counters
 from headgate.core.dispatcher import Dispatcher
@@ -101,7 +102,8 @@ class Scheduler:
         self._endings.watch_endpoints(now, out)
         if state.queue.holds.starts:
             state.queue.release(now)
-        self._dispatcher.dispatch(now, out)
+        if state.fleet.changed:
+            self._dispatcher.dispatch(now, out)
         if due:
             self._dispatcher.hedge_silent(now, out)
         state.overload.watch(now)
@@ -160,6 +162,10 @@ class Scheduler:
         """What a tenant has left of its rates; None where it has none."""
         return self._state.limits.left(tenant, now)
 
+    def limit_reached(self, tenant: TenantId, now: Instant) -> Shortage | None:
+        """The limit that any request of the tenant would exceed at this moment."""
+        return self._state.limits.reached(tenant, now)
+
     def budgets_left(self, now: Instant, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...]:
         """Where every budget stands; of a tenant, those of its path."""
         return self._state.budgets.left(now, tenant)
@@ -177,4 +183,5 @@ class Scheduler:
             waiting=tuple(Waiting(*where, work) for where, work in backlog.work.by_pools_and_band().items()),
             held=dict(backlog.held),
             queued_tenants=backlog.by_tenant(),
+            quarantined=state.blame.count(self._now),
         )

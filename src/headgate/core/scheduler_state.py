@@ -15,6 +15,7 @@ from headgate.core.overload import Overload
 from headgate.core.prediction import Predictions
 from headgate.core.queues.queue import Queue
 from headgate.core.retry_budget import RetryBudget
+from headgate.core.routing.blame import Blame
 from headgate.core.routing.fleet import Fleet
 from headgate.core.routing.least_seconds import LeastSeconds
 from headgate.core.rules import Rules
@@ -25,6 +26,7 @@ class SchedulerState:
     __slots__ = (
         "agenda",
         "attempts",
+        "blame",
         "budgets",
         "fleet",
         "hedging",
@@ -52,3 +54,4 @@ class SchedulerState:
         self.hedging = Hedging(self.agenda)
         self.limits = TenantLimits()
         self.budgets = Budgets(rules)
+        self.blame = Blame()

@@ -57,6 +57,7 @@ def _part_of(limits: Limits, members: int) -> Limits:
         tokens_per_minute=_part(limits.tokens_per_minute, members),
         concurrency=_part(limits.concurrency, members),
         tokens_whole=limits.tokens_per_minute,
+        concurrency_whole=limits.concurrency,
     )
 
 

@@ -7,6 +7,7 @@ from headgate.core.deadlines import Deadline, deadlines
 from headgate.core.engine_time import Stay
 from headgate.core.events import AttemptEnding
 from headgate.core.routing.endpoints import EndpointRecord, Reservation
+from headgate.model.fault import FaultOrigin
 from headgate.model.money import NanoUsd
 from headgate.model.policy import ServiceClass
 from headgate.model.ticket import Ticket
@@ -33,12 +34,16 @@ class Attempt:
         "began",
         "charged",
         "computed",
+        "computed_at",
         "ending",
         "endpoint",
+        "excuse",
         "heard_at",
+        "left_with",
         "let_go",
         "model",
         "number",
+        "output_most",
         "reservation",
         "stay",
         "stream",
@@ -60,6 +65,9 @@ class Attempt:
         """Whether its first token has come."""
         self.computed = False
         """Whether its prompt has been computed, or should have been where nothing is heard of it."""
+        self.computed_at = now
+        self.left_with: tuple[int, int, int] | None = None
+        """As `used`, at the moment when its caller left or its caller's deadline passed; None for all others."""
         self.streaming = False
         """Whether it has, and more follow one by one."""
         self.tokens = 0
@@ -67,6 +75,8 @@ class Attempt:
         self.heard_at = now
         self.let_go = False
         """Whether another attempt of its request spoke first: how this one ends says nothing."""
+        self.excuse: FaultOrigin | None = None
+        """Who was blamed instead of the endpoint, until the request is answered elsewhere."""
         self.charged = 0
         """What its tenant has been charged for it, in this band."""
         self.band = 0
@@ -76,7 +86,9 @@ class Attempt:
         self.account = TenantId("")
         self.model = ModelName("")
         self.answers = 1
-        """How many it gives to one prompt."""
+        """How many it gives, to all prompts together."""
+        self.output_most: int | None = None
+        """How long each of them may be."""
         self.stay: Stay
         """Its part of its endpoint's time."""
         self.ending: AttemptEnding | None = None
@@ -86,6 +98,8 @@ class Attempt:
 
     def so_far(self) -> tuple[int, int, int]:
         """As `used`, of one that is in flight. Of a prompt that is being computed nothing is known to have been."""
+        if self.left_with is not None:
+            return self.left_with
         promised = self.reservation
         return (promised.prompt_tokens, promised.cached_tokens, self.tokens) if self.began else (0, 0, self.tokens)
 

@@ -27,6 +27,8 @@ class EndpointSummary:
     """How long answers and prompts take there, beside what was said of it: above a hundred it is slower."""
     drained: bool = False
     """Whether an operator has ordered that nothing new goes there."""
+    unserved_members: tuple[str, ...] = ()
+    """Members of the cell that fail at it while most others are served, so that their failures do not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ class Summary:
     waiting: tuple[Waiting, ...] = ()
     held: dict[tuple[PoolName, ClassName], int] = field(default_factory=dict[tuple[PoolName, ClassName], int])
     """Requests that came while a pool had no endpoint and wait, by pool and class; they have a bound of their own."""
+    quarantined: int = 0
+    """Requests that are refused because they failed on endpoints which serve others."""
     queued_tenants: dict[tuple[ClassName, TenantId], int] = field(default_factory=dict[tuple[ClassName, TenantId], int])
     """The same by class and tenant; only who has any waiting is there, so the bounds of the queues are its own."""
 

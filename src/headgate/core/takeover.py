@@ -46,7 +46,7 @@ class Takeover:
     def _memory(self) -> Memory:
         state = self._state
         learned = (state.limits, state.retry_budget, state.predictions, state.hedging, state.overload)
-        return Memory(state.queue, *learned, state.fleet, state.budgets)
+        return Memory(state.queue, *learned, state.fleet, state.budgets, state.blame)
 
     def _arrears(self) -> Arrears:
         state = self._state
@@ -95,7 +95,7 @@ class Takeover:
             state.queue.enter(request, now, out)
 
     def _wait_elsewhere(self, request: Request, now: Instant) -> None:
-        """No endpoint that it was meant for takes work: it falls back, or is held, however many are held already.
+        """No endpoint of its pools accepts work: fall back, or hold the request regardless of the limit on held ones.
 
         An endpoint that has joined may be just about to be said to be ready: who was not held waits for it.
         """

@@ -40,6 +40,10 @@ class Wire(Protocol):
         """The address that the caller connects from."""
         ...
 
+    def identified(self) -> None:
+        """The caller is known: it counts no longer among the unauthenticated connections."""
+        ...
+
     def ask_for_body(self) -> None:
         """Somebody waits for the body, so a caller who asked whether to send it should do so."""
         ...
@@ -55,13 +59,12 @@ class Client:
     __slots__ = (
         "_complete",
         "_grow",
+        "_held",
         "_no_room",
         "_on_left",
-        "_parts",
         "_size",
         "_too_large",
         "_waiter",
-        "_whole",
         "_wire",
         "always",
         "began_at",
@@ -121,9 +124,8 @@ class Client:
         """Called when the caller has more to read than should wait for it, and the other when that is over."""
         self.on_unblocked: Callable[[], None] | None = None
         self._on_left: Callable[[], None] | None = None
-        self._parts: list[bytes] = []
-        self._whole: bytearray | None = None
-        """Instead of the parts, once the body is large: joining it at the end would hold the loop for long."""
+        self._held: bytes | bytearray = b""
+        """The body as far as it has come: one buffer, since many small pieces would take many times their bytes."""
         self._size = 0
         self._too_large = False
         self._grow: Callable[[int], bool] | None = None
@@ -148,6 +150,10 @@ class Client:
         """Whether the body has come whole, or will not be waited for any more."""
         return self._complete or self._too_large or self._no_room
 
+    def identified(self) -> None:
+        """The application knows who calls."""
+        self._wire.identified()
+
     async def body(self, size_max: int) -> bytes | bytearray:
         while not self.received and not self.left:
             self._wire.ask_for_body()
@@ -159,9 +165,9 @@ class Client:
             raise BodyTooLarge
         if not self._complete:
             raise ClientLeft
-        if self._whole is not None:
-            return self._whole
-        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        if self._size <= LARGE_BYTES:
+            self._held = bytes(self._held)  # A large body stays as it is: to copy it would hold the loop for long.
+        return self._held
 
     def count_body(self, grow: Callable[[int], bool]) -> None:
         """Has `grow` asked for each further piece of the body, and at once for what has come, whether there is room."""
@@ -206,21 +212,19 @@ class Client:
             self._forget_body()
         elif self._grow is not None and not self._grow(len(data)):
             self._give_up_body()
-        elif self._size <= LARGE_BYTES:
-            self._parts.append(data)
+        elif not self._held:
+            self._held = data
         else:
-            if self._whole is None:
-                self._whole = bytearray().join(self._parts)
-                self._parts.clear()
-            self._whole += data
+            if isinstance(self._held, bytes):
+                self._held = bytearray(self._held)
+            self._held += data
 
     def _give_up_body(self) -> None:
         self._no_room = True
         self._forget_body()
 
     def _forget_body(self) -> None:
-        self._parts.clear()
-        self._whole = None
+        self._held = b""
         self._wake()
 
     def complete_body(self) -> None:

@@ -12,20 +12,16 @@ answered is not taken: while it waits nobody could hear that the caller of the f
 import asyncio
 import socket
 import struct
-import time
 from math import inf
 from typing import Final, Protocol, cast
 
-import httptools
-
 from headgate.edge.client import Client, Headers
 from headgate.edge.options import EdgeLimits
-from headgate.edge.request_head import HeadBytes, Refused, RequestHead
+from headgate.edge.request_head import Refused
+from headgate.edge.request_reader import RequestReader
 from headgate.model.units import SECOND
+from headgate.wire.turn_budget import REQUEST_NS, TurnBudget
 
-_FRAMING_BYTES_MIN: Final = 64 * 1024
-_FRAMING_PER_BODY_BYTE: Final = 8
-"""Chunk sizes, extensions and trailers may take this much for each byte of the body; one-byte chunks take five."""
 _CHUNK_HEADS: Final = tuple(b"%x\r\n" % length for length in range(2048))
 _RESET: Final = struct.pack("ii", 1, 0)
 """Linger for no time: closing then sends a reset."""
@@ -36,12 +32,17 @@ class Shared(Protocol):
     """What the connections of one listener share."""
 
     limits: EdgeLimits
+    budget: TurnBudget
 
     def add(self, connection: "Connection") -> bool:
         """False if there are too many already."""
         ...
 
     def remove(self, connection: "Connection") -> None: ...
+
+    def identified(self, connection: "Connection") -> None:
+        """Its caller is known."""
+        ...
 
     def serve(self, client: Client, connection: "Connection") -> None: ...
 
@@ -50,61 +51,27 @@ class Shared(Protocol):
     def refusal(self, refused: Refused, client: Client | None) -> bytes: ...
 
 
-class Connection(asyncio.Protocol):
-    """Also the protocol of its parser."""
+class Connection(RequestReader):
+    """One caller's connection, and the protocol of its parser."""
 
     __slots__ = (
-        "_began_at",
         "_bodiless",
-        "_body_bytes",
         "_chunked",
-        "_client",
-        "_closing",
-        "_framing_bytes",
-        "_head",
-        "_head_bytes",
-        "_in_head",
-        "_keep_alive",
-        "_loop",
         "_one_one",
         "_others",
-        "_parser",
-        "_surplus",
-        "_transport",
         "_unread",
-        "blocked",
-        "due_at",
     )
 
     def __init__(self, others: Shared) -> None:
-        self._others = others
-        self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport
-        self._parser = httptools.HttpRequestParser(self)
-        self._began_at = 0
-        """When the first byte of the request came, in nanoseconds of the clock that never goes back."""
-        self._client: Client | None = None
-        """The exchange under way; None between two requests."""
-        self._in_head = True
-        """Whether the next bytes belong to the head of a request, rather than to a body."""
-        self._head_bytes = HeadBytes()
-        self._body_bytes = self._framing_bytes = 0
-        """How much of the body has come, and how much in all since the head."""
-        self._head = RequestHead()
-        self._keep_alive = True
+        super().__init__(others)
+        self._others: Shared = others
         self._one_one = True
         """Whether the request is of HTTP/1.1, not 1.0."""
         self._chunked = False
         """Whether the answer under way is sent in chunks, for want of a length."""
         self._bodiless = False
         """Whether the answer under way has a head alone."""
-        self._surplus = False
-        """Whether a second request has begun before the first was answered."""
-        self._closing = False
-        self.blocked = False
         self._unread = 0
-        self.due_at = self._loop.time() + others.limits.head_ns_max / SECOND
-        """When something must have happened on this connection, or it ends."""
 
     # What asyncio tells
 
@@ -114,31 +81,6 @@ class Connection(asyncio.Protocol):
         if not self._others.add(self):
             self._closing = True
             self._transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        if self._closing:
-            return
-        if self._in_head:
-            if not self._head_bytes.count and self._client is None:
-                self.due_at = self._loop.time() + self._others.limits.head_ns_max / SECOND
-        else:
-            self._framing_bytes += len(data)
-        rest_bytes = 0
-        try:
-            if self._in_head:
-                data, rest_bytes = self._head_bytes.take(data, self._others.limits)
-            if data:
-                counted = self._head_bytes.count
-                self._parser.feed_data(data)
-                if self._in_head and self._head_bytes.count == counted:
-                    self._head_bytes.count += rest_bytes  # Empty lines before a request look like the end of its head.
-            self._check_sizes()
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
-            if (refused := _refused(error)) is None:
-                raise
-            self._refuse(refused)
-        except Refused as refused:
-            self._refuse(refused)
 
     def pause_writing(self) -> None:
         self.blocked = True
@@ -152,7 +94,7 @@ class Connection(asyncio.Protocol):
         if self._closing:
             return
         # Paused or not: a request that stood behind an early answer may have begun meanwhile.
-        self._transport.resume_reading()
+        self.go_on_reading()
         client = self._client
         if client is None:
             self._await_request()
@@ -164,36 +106,25 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self.due_at = inf
+        self._slices.drop()
         self._others.remove(self)
         if self._client is not None:
             self._client.leave()
 
     # What the parser tells
 
-    def on_message_begin(self) -> None:
-        self._began_at = time.monotonic_ns()
-        self._head = RequestHead()
-
-    def on_url(self, url: bytes) -> None:
-        self._head.target += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._in_head:
-            return  # A trailer, which says nothing that was not known before the body.
-        self._head.add(name, value, self._others.limits)
-
     def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._body_bytes = self._framing_bytes = 0
         if self._client is not None:
             self._surplus = True
             self._keep_alive = False
-            return
+            raise Refused(400, "wait for the answer before another request is sent")  # Ends the parsing, no more.
+        self._in_head = False
         head, limits = self._head, self._others.limits
         self._keep_alive = self._parser.should_keep_alive()
         version = self._parser.get_http_version()
         self._one_one = version != "1.0"
         head.check(version)
+        self._framing.begin(chunked=b"transfer-encoding" in head.headers)
         self.due_at = self._loop.time() + limits.receive_ns_max / SECOND
         method = self._parser.get_method().decode()
         self._bodiless = method == "HEAD"
@@ -207,19 +138,17 @@ class Connection(asyncio.Protocol):
             body_bytes_max=limits.body_bytes_max,
             began_at=self._began_at,
         )
+        self._budget.charge(REQUEST_NS)
         self._others.serve(self._client, self)
-
-    def on_body(self, data: bytes) -> None:
-        self._body_bytes += len(data)
-        if self._client is not None and not self._surplus:
-            self._client.take_body(data)
 
     def on_message_complete(self) -> None:
         self._in_head = True
         self._head_bytes.clear()
         self._head.expects_continue = False
-        if self._surplus or self._client is None:
+        if self._client is None:
             return
+        self._take_pieces(0)
+        self._framing.chunked = False
         if not self.blocked:
             self.due_at = inf
         self._client.complete_body()
@@ -232,6 +161,9 @@ class Connection(asyncio.Protocol):
     def peer(self) -> str:
         name: object = self._transport.get_extra_info("peername")
         return str(name[0]) if isinstance(name, tuple) and name else ""  # pyright: ignore[reportUnknownArgumentType]
+
+    def identified(self) -> None:
+        self._others.identified(self)
 
     def ask_for_body(self) -> None:
         if self._head.expects_continue and self._one_one:
@@ -326,16 +258,6 @@ class Connection(asyncio.Protocol):
             self.due_at = self._loop.time() + self._others.limits.client_stall_ns_max / SECOND
         self._transport.close()
 
-    def _check_sizes(self) -> None:
-        if self._in_head:
-            self._head_bytes.check(self._others.limits)
-        framing = self._framing_bytes - self._body_bytes
-        if framing > max(_FRAMING_BYTES_MIN, _FRAMING_PER_BODY_BYTE * self._body_bytes):
-            raise Refused(400, "the body's chunks are mostly something else than body")
-        client = self._client
-        if client is not None and client.finished and self._framing_bytes > self._others.limits.passed_over_bytes_max:
-            raise Refused(413, "what is sent after the answer is more than will be passed over")
-
     def _refuse(self, refused: Refused) -> None:
         """Says why, where an answer can still be given, and ends the connection."""
         self._keep_alive = False
@@ -346,18 +268,6 @@ class Connection(asyncio.Protocol):
         else:
             # The exchange under way has an answer of its own, which must not be mixed up with another.
             self.abort()
-
-
-def _refused(error: httptools.HttpParserError | httptools.HttpParserUpgrade) -> Refused | None:
-    """None for a mistake of our own in one of the parser's callbacks."""
-    match error:
-        case httptools.HttpParserCallbackError():
-            reason = error.__context__
-            return reason if isinstance(reason, Refused) else None
-        case httptools.HttpParserUpgrade():
-            return Refused(400, "this is not a request that is served here; speak HTTP/1.1")
-        case _:
-            return Refused(400, f"the bytes are not an HTTP/1.1 request: {error}")
 
 
 def _frame(headers: Headers, *, one_one: bool, keep_alive: bool) -> tuple[bool, bool]:

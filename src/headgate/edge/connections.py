@@ -18,6 +18,7 @@ from headgate.edge.connection import Connection
 from headgate.edge.options import EdgeLimits
 from headgate.edge.request_head import Refused
 from headgate.wire.replies import error_body
+from headgate.wire.turn_budget import TurnBudget
 
 log = logging.getLogger("headgate")
 
@@ -34,11 +35,14 @@ class Connections:
     def __init__(self, app: App, limits: EdgeLimits, on_refused: OnRefused) -> None:
         self._app = app
         self.limits = limits
+        self.budget = TurnBudget(lambda resume: asyncio.get_running_loop().call_soon(resume), time.perf_counter_ns)
         self.on_refused = on_refused
         """Told of what was refused before it became a request."""
         self.tasks: set[asyncio.Task[None]] = set()
         """The exchanges under way."""
         self._open: dict[Connection, None] = {}
+        self._unidentified: dict[Connection, None] = {}
+        """Connections whose caller is not known yet, the oldest first."""
         self._dated = (0, b"")
 
     def __len__(self) -> int:
@@ -51,16 +55,30 @@ class Connections:
     def add(self, connection: Connection) -> bool:
         if len(self._open) >= self.limits.connections_open_max:
             return False
-        self._open[connection] = None
+        self._open[connection] = self._unidentified[connection] = None
+        if len(self._unidentified) > self.limits.unauthenticated_connections_max:
+            # The oldest goes: a caller with a key sends it at once, connections that only take up room do not.
+            oldest = next(iter(self._unidentified))
+            del self._unidentified[oldest]
+            oldest.abort()
         return True
 
     def remove(self, connection: Connection) -> None:
         self._open.pop(connection, None)
+        self._unidentified.pop(connection, None)
+
+    def identified(self, connection: Connection) -> None:
+        self._unidentified.pop(connection, None)
 
     def sweep(self, now: float) -> None:
         """Ends what has taken too long."""
         for connection in [each for each in self._open if each.due_at < now]:
             connection.end_overdue(now)
+
+    @property
+    def any_unheard(self) -> bool:
+        """Whether a caller has connected and its request has not arrived yet."""
+        return any(each.unheard for each in self._open)
 
     def close_idle(self) -> None:
         """Lets go of the connections that wait for a request, and of each other one after its answer."""

@@ -15,20 +15,22 @@ from dataclasses import dataclass, field
 from headgate.core.events import RequestWithdrawn, WithdrawalCause
 from headgate.edge import request_record
 from headgate.edge.auth import KeyRing
+from headgate.edge.body_bytes import BodyBytes, BodyClaim
 from headgate.edge.client import Client, ClientLeft, NoRoomForBody
 from headgate.edge.exchange import Exchange
-from headgate.edge.intake import Intake, ModelAsked, Turned, identify, take_in
+from headgate.edge.intake import Intake, ModelAsked, Turned, announced_bytes, identify, take_in
 from headgate.edge.kserve import SERVER_ROUTES, KserveReplies, ServerAsked, find_route, is_kserve
 from headgate.edge.large_bodies.client import CapLarge, ReadLarge, cap_in_thread, read_in_thread
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.options import EdgeLimits
-from headgate.edge.replies import JSON, Replies
+from headgate.edge.replies import JSON, Replies, rates_left
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, EndpointId, ModelName, RequestId, TenantId
 from headgate.ports.engine import Engine
 from headgate.ports.host import Host
+from headgate.ports.ledger import AttemptJournal
 from headgate.ports.records import NoRecords, Records, RequestRecord
 from headgate.wire.replies import json_body, models_body
 
@@ -78,9 +80,10 @@ class Door:
     """Told of each request that has ended, however it did."""
     sample_ppm: int | None = None
     """Of a million traces so many are kept whatever becomes of them; None where no traces are sent."""
+    journal: AttemptJournal | None = None
+    """Notes each attempt before it is sent; None without a ledger."""
     draining: bool = False
-    bodies_bytes: int = 0
-    """What the bodies of open requests take."""
+    _bodies: BodyBytes = field(default_factory=BodyBytes)
     _open: set[RequestId] = field(default_factory=set[RequestId])
     _coming_in: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The limits of requests that are still being read."""
@@ -167,18 +170,10 @@ class Door:
         access = self.access
         record.tenant = tenant = identify(client, access.keys)
         record.authorised_at = time.monotonic_ns()
-        request_id, body_bytes = record.request_id, 0
-
-        def grow(size: int) -> bool:
-            nonlocal body_bytes
-            if self.bodies_bytes + size > self.limits.bodies_bytes_max:
-                return False
-            body_bytes += size
-            self.bodies_bytes += size
-            return True
-
+        request_id, body = record.request_id, self._bodies.open(tenant)
+        self._check_head(client, tenant, body)
         self._open.add(request_id)
-        client.count_body(grow)
+        client.count_body(lambda size: body.grow(size, self.limits.bodies_bytes_max))
         try:
             intake = await self._take_in(api, tenant, client, request_id, asked)
             if self.access is not access:
@@ -196,12 +191,30 @@ class Door:
                 record=record,
                 # By how it began: meanwhile traces may have been switched on or off.
                 traced=bool(record.span),
+                journal=self.journal,
             ).run()
         finally:
             self._open.discard(request_id)
-            self.bodies_bytes -= body_bytes
+            body.close()
             if not self._open:
                 self._emptied.set()
+
+    def _check_head(self, client: Client, tenant: TenantId, body: BodyClaim) -> None:
+        """Rejects what the head alone decides, before a body that has not arrived yet is read."""
+        if client.received:
+            return  # The scheduler decides with the whole request in hand.
+        if (short := self.host.limit_reached(tenant)) is not None:
+            if (left := self.host.limits_left(tenant)) is not None:
+                client.always += rates_left(left)
+            raise Turned(short.outcome, short.reason, retry_after_ns=short.wait_ns)
+        announced = announced_bytes(client)
+        if announced <= self.limits.body_bytes_max and not body.has_room(announced, self.limits.bodies_bytes_max):
+            raise self._no_room()
+
+    @property
+    def bodies_bytes(self) -> int:
+        """Bytes of the bodies of open requests."""
+        return self._bodies.total
 
     def _no_room(self) -> Turned:
         message = f"the bodies of open requests take {self.bodies_bytes} bytes; with this one they would take more"
@@ -216,6 +229,7 @@ class Door:
             tenant=tenant,
             request_id=request_id,
             body_bytes_max=self.limits.body_bytes_max,
+            field_bytes_max=self.limits.field_bytes_max,
             read_large=self.read_large,
             zone=self.zone,
             asked=asked,

@@ -12,6 +12,7 @@ same breath: before the scheduler says so, since that may be a message away.
 import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import (
@@ -31,15 +32,20 @@ from headgate.edge.relay import EngineReply, Relay, Result
 from headgate.edge.replies import Replies, tale
 from headgate.edge.request_record import passed_on
 from headgate.model.caps import Caps
+from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Duration, EndpointId, Instant
+from headgate.model.usage import Usage, impossible
 from headgate.ports.engine import Call, Company, Engine
 from headgate.ports.host import Host
+from headgate.ports.ledger import AttemptJournal
 from headgate.ports.records import AttemptRecord, RequestRecord
 from headgate.wire.batched_apis import BATCHED
 from headgate.wire.request import RequestBody
 
 _SPOKEN = "another attempt was the first to answer"
+_REPORTED_BEFORE_S = 0.002
+"""So long before a deadline it is told what was delivered: timers of the loop are a millisecond apart."""
 
 
 class Exchange:
@@ -56,12 +62,17 @@ class Exchange:
         cap_large: CapLarge = cap_in_thread,
         record: RequestRecord | None = None,
         traced: bool = False,
+        journal: AttemptJournal | None = None,
     ) -> None:
-        """What becomes of it is written into `record`. Where it is `traced` engines are told of its trace."""
+        """What becomes of it is written into `record`. Where it is `traced` engines are told of its trace.
+
+        No attempt is sent before the `journal` has it.
+        """
         self._client = client
         ticket = self._ticket = intake.ticket
         self._record = record or RequestRecord(ticket.request_id, Instant(0), 0)
         self._traced = traced
+        self._journal = journal
         self._intake = intake
         self._cache_salt = cache_salt
         self._cap_large = cap_large
@@ -87,6 +98,7 @@ class Exchange:
         self._record.queued_at = time.monotonic_ns()
         line = self._host.open(self._ticket, self._aside)
         self._client.notify_when_left(self._client_left)
+        reporting = self._report_before_deadline()
         ended = False
         try:
             while isinstance(order := await line.next(), Dispatch):
@@ -94,6 +106,8 @@ class Exchange:
             ended = True
             self._conclude(order)
         finally:
+            if reporting is not None:
+                reporting.cancel()
             if not ended:
                 self._give_up()
             if (untaken := line.close()) is not None:
@@ -103,11 +117,30 @@ class Exchange:
                 # The end of the request has stopped it, and it has nothing more to wait for.
                 await hedge
 
+    def _report_before_deadline(self) -> asyncio.TimerHandle | None:
+        """Sees to it that what was delivered is told just before the scheduler ends the request at its deadline."""
+        if (left_ns := self._ticket.completion_ns_left) is None:
+            return None
+        seconds_left = max(0.0, left_ns / SECOND - _REPORTED_BEFORE_S)
+        return asyncio.get_running_loop().call_later(seconds_left, self._report_delivered)
+
     def _give_up(self) -> None:
         """Nobody will carry out what the scheduler orders for this request from here on."""
         self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.GRACE_OVER))
 
+    def _report_delivered(self) -> None:
+        """Tells what each attempt has produced so far. What its tenant pays goes by what was told before the end."""
+        reports: list[AttemptProgress] = []
+        for attempt in self._open.values():
+            if attempt.events > attempt.reported:
+                number, tokens = attempt.dispatch.attempt, attempt.events - attempt.reported
+                reports.append(AttemptProgress(self._ticket.request_id, number, tokens))
+                attempt.reported = attempt.events
+        if reports:
+            self._host.tell(Progressed(tuple(reports)))
+
     def _client_left(self) -> None:
+        self._report_delivered()
         self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.CLIENT_LEFT))
 
     def _aside(self, order: Abort | Dispatch) -> None:
@@ -139,7 +172,8 @@ class Exchange:
         except asyncio.CancelledError:
             if attempt.stopped is None or task.uncancel():
                 raise
-            result = Result(*attempt.stopped)
+            ending, why, fault = attempt.stopped
+            result = Result(ending, why, fault=fault)
         finally:
             self._attempts.remove(attempt)
             del self._open[dispatch.attempt]
@@ -174,7 +208,7 @@ class Exchange:
     async def _relay(self, dispatch: Dispatch, attempt: OpenAttempt) -> Result:
         engine = self._engines.get(dispatch.endpoint_id)
         if engine is None:
-            return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left")
+            return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left", fault=Fault.CONNECTION)
         body, degraded = await self._shaped(dispatch.caps)
         call = self._call(body, dispatch, attempt.record)
         self._model = dispatch.model or self._ticket.model
@@ -185,15 +219,30 @@ class Exchange:
         self._record.degraded, self._record.model_served = degraded, dispatch.model
         waited_ns, number, limits, held_ns = dispatch.waited_ns, dispatch.attempt, dispatch.limits, dispatch.held_ns
         told = tale(dispatch.service_class, self._model, waited_ns, number, degraded, limits=limits, held_ns=held_ns)
+        if self._journal is not None and (why := await self._journal.noted(dispatch.request_id, dispatch.attempt)):
+            return Result(AttemptEnding.FAILED, why, fault=Fault.GATEWAY)
         relay = Relay(self._client, attempt, told, quotes_engine=self._replies.quotes_engines)
         result = await relay.run(engine, call, lambda: self._first_token(attempt))
         self._refusal = relay.refusal or self._refusal
-        return result
+        return result if result.usage is None else self._believed(result, result.usage, dispatch.caps)
+
+    def _believed(self, result: Result, usage: Usage, caps: Caps) -> Result:
+        """The result without its usage if that cannot be: then what was delivered counts, as without any."""
+        ticket = self._ticket
+        answers, most = ticket.answers(caps.n), ticket.output_most(caps.output_tokens)
+        flaw = impossible(usage, ticket, answers=answers, output_most=most)
+        if flaw is None:
+            return result
+        detail = f"{result.detail}; {flaw}" if result.detail else flaw
+        return replace(result, detail=detail, usage=None, disbelieved=True)
 
     async def _shaped(self, caps: Caps) -> tuple[RequestBody, tuple[str, ...]]:
         """The body as its class allows it, and what was given up for that."""
         whole = self._intake.body
-        body, degraded = await self._cap_large(whole, caps) if whole.is_large else whole.capped(caps)
+        if whole.is_large:
+            body, degraded = await self._cap_large(whole, caps, self._ticket.tenant)
+        else:
+            body, degraded = whole.capped(caps)
         return (body if degraded else whole), degraded
 
     def _call(self, body: RequestBody, dispatch: Dispatch, record: AttemptRecord) -> Call:
@@ -225,7 +274,8 @@ class Exchange:
             whole = self._record
             whole.prompt_tokens, whole.cached_tokens = usage.prompt_tokens, usage.cached_tokens
             whole.output_tokens = usage.output_tokens
-        self._host.tell(AttemptEnded(dispatch.request_id, dispatch.attempt, result.ending, result.detail, result.usage))
+        how = result.ending, result.detail, result.usage, result.fault, result.disbelieved
+        self._host.tell(AttemptEnded(dispatch.request_id, dispatch.attempt, *how))
 
     # The end
 

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from headgate.edge.auth import KeyRing, Unverified
 from headgate.edge.client import BodyTooLarge, Client
 from headgate.edge.large_bodies.client import ReadLarge, read_in_thread
+from headgate.edge.options import FIELD_BYTES_MAX
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
+from headgate.wire.fingerprint import body_digest, fingerprint
 from headgate.wire.kserve.infer import HEADER_LENGTH, Asked, InferBody, json_length
 from headgate.wire.prefix import salted
 from headgate.wire.request import BadRequest, RequestBody, is_large
@@ -30,6 +32,7 @@ TIME_LEFT_MAX = Duration(24 * 3600 * SECOND)
 """More time than this is no deadline that a request could miss; it is taken for this."""
 IDEMPOTENCY_KEY = b"idempotency-key"
 IDEMPOTENCY_KEY_CHARS_MAX = 255
+_DigestAndBody = tuple[bytes, RequestBody]
 
 
 class Turned(Exception):
@@ -67,11 +70,14 @@ class Intake:
     body: RequestBody
     passed_on: Mapping[str, str]
     """Headers that go along to the engine."""
+    digest: bytes = b""
+    """Hash of the body as it came."""
 
     def of(self, tenant: TenantId) -> "Intake":
         """The same, asked by another tenant."""
         prefix = salted(self.body.prefix, tenant)
-        return replace(self, ticket=replace(self.ticket, tenant=tenant, prefix=prefix))
+        name = fingerprint(self.digest, tenant, self.ticket.model)
+        return replace(self, ticket=replace(self.ticket, tenant=tenant, prefix=prefix, fingerprint=name))
 
 
 def identify(client: Client, keys: KeyRing) -> TenantId:
@@ -82,6 +88,7 @@ def identify(client: Client, keys: KeyRing) -> TenantId:
     if tenant is None:
         message = "no known API key was given; send it as `Authorization: Bearer KEY`"
         raise Turned(Outcome.UNAUTHORIZED, message)
+    client.identified()
     return tenant
 
 
@@ -92,6 +99,7 @@ async def take_in(
     tenant: TenantId,
     request_id: RequestId,
     body_bytes_max: int,
+    field_bytes_max: int = FIELD_BYTES_MAX,
     read_large: ReadLarge = read_in_thread,
     zone: str = "",
     asked: ModelAsked | None = None,
@@ -105,9 +113,10 @@ async def take_in(
     deadline_ns = _deadline(headers.get(DEADLINE))
     idempotency_key = _idempotency_key(headers.get(IDEMPOTENCY_KEY))
     if asked is None:
-        body = await _read(client, api, body_bytes_max, read_large)
+        digest, body = await _read(client, api, body_bytes_max, tenant, read_large)
     else:
-        body = await _read_tensors(client, asked, body_bytes_max, read_large)
+        digest, body = await _read_tensors(client, asked, body_bytes_max, tenant, read_large)
+    _check_names(body, field_bytes_max)
     first_token_ns, completion_ns = _time_left(headers, deadline_ns, stream=body.stream)
     ticket = Ticket(
         request_id=request_id,
@@ -129,34 +138,48 @@ async def take_in(
         rung=_text(headers.get(b"x-headgate-rung")),
         zone=zone,
         metadata=body.metadata(metadata_names) if metadata_names else (),
+        prompts=body.length.prompts,
+        prompt_bytes_before=body.length.before,
+        fingerprint=fingerprint(digest, tenant, body.model),
+        media=body.length.media,
     )
     passed_on = {name.decode(): headers[name].decode("latin-1") for name in _PASSED_ON if name in headers}
-    return Intake(ticket, body, passed_on)
+    return Intake(ticket, body, passed_on, digest)
 
 
-async def _read(client: Client, api: Api, size_max: int, read_large: ReadLarge) -> RequestBody:
-    return await _parse(await _receive(client, size_max), api, read_large)
+async def _read(client: Client, api: Api, size_max: int, tenant: TenantId, read_large: ReadLarge) -> _DigestAndBody:
+    raw = await _receive(client, size_max)
+    # A large body may be handed over to another process by what reads it.
+    return body_digest(raw), await _parse(raw, api, tenant, read_large)
 
 
-async def _read_tensors(client: Client, asked: ModelAsked, size_max: int, read_large: ReadLarge) -> RequestBody:
+async def _read_tensors(
+    client: Client, asked: ModelAsked, size_max: int, tenant: TenantId, read_large: ReadLarge
+) -> _DigestAndBody:
     """Of tensors the JSON is read, to refuse what no engine should see; they travel on as they came."""
     raw = await _receive(client, size_max)
+    digest = body_digest(raw)
     if asked.asked is not Asked.INFERENCE:
-        return InferBody.of(b"", model=asked.model, asked=asked.asked)
+        return digest, InferBody.of(b"", model=asked.model, asked=asked.asked)
     try:
         json_bytes = json_length(client.headers.get(HEADER_LENGTH.encode()), len(raw))
     except BadRequest as bad:
         raise _not_understood(bad) from None
-    await _parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER, read_large)
-    return InferBody.of(raw, model=asked.model, asked=asked.asked, json_bytes=json_bytes)
+    await _parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER, tenant, read_large)
+    return digest, InferBody.of(raw, model=asked.model, asked=asked.asked, json_bytes=json_bytes)
+
+
+def announced_bytes(client: Client) -> int:
+    """The length of the body that the head announces; 0 if it announces none."""
+    announced = client.headers.get(b"content-length", b"")
+    # Digits beyond counting are too many whatever they are; leading zeros are none.
+    return int(announced.lstrip(b"0")[:20] or b"0") if announced.isdigit() else 0
 
 
 async def _receive(client: Client, size_max: int) -> bytes | bytearray:
     if client.headers.get(b"content-encoding", b"identity").lower() != b"identity":
         raise Turned(Outcome.INVALID, "compressed bodies are not accepted; send the body as plain JSON")
-    announced = client.headers.get(b"content-length", b"")
-    # Digits beyond counting are too many whatever they are; leading zeros are none.
-    if announced.isdigit() and int(announced.lstrip(b"0")[:20] or b"0") > size_max:
+    if announced_bytes(client) > size_max:
         raise _too_large(size_max)
     try:
         return await client.body(size_max)
@@ -164,13 +187,20 @@ async def _receive(client: Client, size_max: int) -> bytes | bytearray:
         raise _too_large(size_max) from None
 
 
-async def _parse(raw: bytes | bytearray, api: Api, read_large: ReadLarge) -> RequestBody:
+async def _parse(raw: bytes | bytearray, api: Api, tenant: TenantId, read_large: ReadLarge) -> RequestBody:
     try:
         if isinstance(raw, bytes) and not is_large(raw):
             return RequestBody.parse(raw, api)
-        return await read_large(raw, api)
+        return await read_large(raw, api, tenant)
     except BadRequest as bad:
         raise _not_understood(bad) from None
+
+
+def _check_names(body: RequestBody, chars_max: int) -> None:
+    """Names are kept in records and shown to operators, so they are short."""
+    for field, name in (("model", body.model), ("service_tier", body.service_tier)):
+        if name is not None and len(name) > chars_max:
+            raise Turned(Outcome.INVALID, f"{field} has {len(name)} characters; at most {chars_max} are allowed", field)
 
 
 def _not_understood(bad: BadRequest) -> Turned:

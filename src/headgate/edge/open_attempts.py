@@ -18,6 +18,7 @@ from headgate.core.events import (
     WithdrawalCause,
 )
 from headgate.edge.client import Client
+from headgate.model.fault import Fault
 from headgate.model.units import SECOND, Duration, RequestId, seconds
 from headgate.ports.records import AttemptRecord
 
@@ -68,13 +69,13 @@ class OpenAttempt:
         self.events = 0
         """Events so far; each is taken for one token. A comment that keeps a connection alive is none."""
         self.reported = 0
-        self.stopped: tuple[AttemptEnding, str] | None = None
+        self.stopped: tuple[AttemptEnding, str, Fault | None] | None = None
         """Why it was stopped from outside, if it was."""
 
-    def stop(self, ending: AttemptEnding, why: str) -> None:
+    def stop(self, ending: AttemptEnding, why: str, fault: Fault | None = None) -> None:
         """Interrupts whatever the attempt is waiting for, unless its caller has everything already."""
         if self.stopped is None and not self.client.finished:
-            self.stopped = (ending, why)
+            self.stopped = (ending, why, fault)
             self._task.cancel()
 
 
@@ -133,7 +134,10 @@ class OpenAttempts:
     def _check_engine(self, attempt: OpenAttempt, now: float) -> None:
         dispatch = attempt.dispatch
         if _is_over(attempt, now):
-            attempt.stop(AttemptEnding.SILENT, f"not complete within {seconds(dispatch.total_ns_max)}")
+            # A stream that has yet to begin is silent. Of an answer that comes whole nobody knows how far it is.
+            silent = attempt.streamed and not attempt.first_seen
+            why = f"not complete within {seconds(dispatch.total_ns_max)}"
+            attempt.stop(AttemptEnding.SILENT, why, None if silent else Fault.LIMIT)
         elif attempt.first_seen:
             self._check_silence(attempt, dispatch.idle_ns_max, "no token for", now)
         else:

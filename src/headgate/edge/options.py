@@ -6,6 +6,7 @@ from headgate.model.units import SECOND, Duration
 
 KIB = 1024
 MIB = 1024 * KIB
+FIELD_BYTES_MAX = 4 * KIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +17,15 @@ class EdgeLimits:
     requests_open_max: int = 20_000
     connections_open_max: int = 25_000
     """Further connections are closed immediately."""
+    unauthenticated_connections_max: int = 4_096
+    """Connections that have not sent a valid key; beyond it the oldest of them is closed.
+
+    Twice the accept backlog, so that a burst of reconnecting clients is served."""
     head_bytes_max: int = 64 * KIB
     headers_max: int = 100
     """Header lines per request."""
+    field_bytes_max: int = FIELD_BYTES_MAX
+    """Size of one header line, and of the names that a body may carry (`model`, `service_tier`)."""
     head_ns_max: Duration = Duration(10 * SECOND)
     """Time for a request's head, from its first byte, and for a new connection to send that byte."""
     receive_ns_max: Duration = Duration(60 * SECOND)
@@ -31,4 +38,4 @@ class EdgeLimits:
     @property
     def passed_over_bytes_max(self) -> int:
         """Bytes of an unread request body that are discarded so that the client can read the response."""
-        return 4 * self.body_bytes_max
+        return max(MIB, 4 * self.body_bytes_max)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from headgate.core.events import AttemptEnding
 from headgate.edge.client import Client, Headers
 from headgate.edge.open_attempts import OpenAttempt
+from headgate.model.fault import Fault
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.engine import Answer, BatchedAnswer, Call, Engine, EngineFault, FramedAnswer
@@ -31,6 +32,9 @@ _ERROR_BODY_MAX = 64 * 1024
 _KINDS_TOLD = frozenset({"application/json", "application/xml", "text/event-stream", "text/html", "text/plain"})
 """Content types that may stand in a message. Others are the engine's own words."""
 
+_UNAVAILABLE = frozenset({502, 503, 504})
+"""Error statuses that say nothing about the request: the engine, or a proxy before it, cannot serve."""
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -39,6 +43,10 @@ class Result:
     ending: AttemptEnding
     detail: str = ""
     usage: Usage | None = None
+    fault: Fault | None = None
+    """What went wrong, if it failed."""
+    disbelieved: bool = False
+    """Whether the engine reported a usage that cannot be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +75,7 @@ class Relay:
         try:
             answer = await engine.ask(call)
         except EngineFault as fault:
-            return Result(AttemptEnding.FAILED, str(fault))
+            return _failed(str(fault), fault=fault.fault)
         try:
             if answer.status >= 300:
                 return await self._error(answer)
@@ -81,12 +89,12 @@ class Relay:
             # A caller that reads events finds none in anything else, and would take that for all there is.
             error = None if streamed else reported_error(await _beginning(answer))
             if error is not None:
-                return Result(AttemptEnding.FAILED, self._quote("", error))
+                return _failed(self._quote("", error))
             kind = answer.content_type.partition(";")[0].strip().lower()
             told = kind if kind in _KINDS_TOLD else "a content type of its own"
-            return Result(AttemptEnding.FAILED, f"the engine answered with {told}, unasked")
+            return _failed(f"the engine answered with {told}, unasked")
         except EngineFault as fault:
-            return Result(AttemptEnding.FAILED, str(fault))
+            return _failed(str(fault), fault=fault.fault)
         finally:
             answer.close()
 
@@ -107,10 +115,10 @@ class Relay:
             answer.let_end()
             return Result(AttemptEnding.COMPLETED, "", scanner.usage)
         if scanner.error is not None:
-            return Result(AttemptEnding.FAILED, self._quote("", scanner.error), scanner.usage)
+            return _failed(self._quote("", scanner.error), scanner.usage)
         if scanner.overlong:
-            return Result(AttemptEnding.FAILED, "the engine sent an event without end", scanner.usage)
-        return Result(AttemptEnding.FAILED, "the stream ended before its last event", scanner.usage)
+            return _failed("the engine sent an event without end", scanner.usage)
+        return _failed("the stream ended before its last event", scanner.usage)
 
     def _pace(self, answer: Answer) -> None:
         """Takes from the engine no faster than the caller reads, from the moment it speaks for the request."""
@@ -164,7 +172,8 @@ class Relay:
         text = await _beginning(answer)
         detail = self._quote(f" with {answer.status}", read_error(text))
         if not answer.blames_request(text):
-            return Result(AttemptEnding.FAILED, detail)
+            accepted = answer.status >= 500 and answer.status not in _UNAVAILABLE
+            return _failed(detail, fault=Fault.ANSWER if accepted else Fault.UNAVAILABLE)
         # Some engines report a mistake of the caller as a failure of their own. To callers it is what it is.
         status = answer.status if answer.status < 500 else 400
         self.refusal = EngineReply(status, answer.content_type, text)
@@ -254,15 +263,19 @@ class _Whole:
     def conclude(self, quote: Callable[[str, str], str]) -> Result:
         """The engine has sent all it had to send."""
         if not self._client.started and (error := reported_error(self._held)) is not None:
-            return Result(AttemptEnding.FAILED, quote("", error), self._finder.usage)
+            return _failed(quote("", error), self._finder.usage)
         if not self._any_bytes and not self._held.rstrip().endswith(b"}"):
             # Where the engine sends no length, a connection that breaks looks like the end.
-            return Result(AttemptEnding.FAILED, "the engine's answer is not a whole JSON object")
+            return _failed("the engine's answer is not a whole JSON object")
         if self._client.started:
             self._client.finish()
         else:
             self._client.reply(*self._head, bytes(self._held))
         return Result(AttemptEnding.COMPLETED, "", self._finder.usage)
+
+
+def _failed(detail: str, usage: Usage | None = None, *, fault: Fault = Fault.ANSWER) -> Result:
+    return Result(AttemptEnding.FAILED, detail, usage, fault)
 
 
 async def _beginning(answer: Answer) -> bytes:

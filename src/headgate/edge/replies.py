@@ -22,7 +22,7 @@ _UNPRINTABLE = re.compile(r"[^\x20-\x7e]")
 _MODEL_SHOWN_MAX = 256
 UNKNOWN_URL = "unknown_url"
 """The code of a path that is not on the list; its outcome is `invalid`."""
-INTERRUPTED = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT)
+INTERRUPTED = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED)
 """What is told as an interrupted stream once the first byte has been sent."""
 
 

@@ -4,14 +4,13 @@ Heads that could be understood in more than one way are rejected, since a proxy 
 otherwise (request smuggling).
 """
 
-import re
 from typing import Final
 
 from headgate.edge.options import EdgeLimits
 
 # Java's HTTP client offers HTTP/2 with every request. The parser would take that for the end of HTTP and lose the body.
-_UPGRADE: Final = re.compile(rb"(?<=\n)upgrade:", re.IGNORECASE)
-_UPGRADE_BEGUN: Final = re.compile(rb"(?<=\n)u(?:p(?:g(?:r(?:a(?:d(?:e)?)?)?)?)?)?\Z", re.IGNORECASE)
+_UPGRADE: Final = b"\nupgrade:"
+_UPGRADE_RENAMED: Final = b"x-upgrade-passed-over:"
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _ONCE: Final = frozenset({b"host", b"authorization", b"content-length", b"transfer-encoding"})
 """Headers of which a second one makes it a matter of opinion what was asked."""
@@ -50,15 +49,37 @@ class HeadBytes:
         head, rest = (seen, b"") if end < 0 else (seen[: end + 4], seen[end + 4 :])
         self.count += len(head) - len(before) - len(self._held)
         self.check(limits)
-        begun = _UPGRADE_BEGUN.search(head)
-        self._held = head[begun.start() :] if begun else b""
-        head = head[: len(head) - len(self._held)]
+        held_bytes = _upgrade_begun(head)
+        self._held = head[len(head) - held_bytes :]
+        head = head[: len(head) - held_bytes]
         self._last = head[-3:]
-        return _UPGRADE.sub(b"x-upgrade-passed-over:", head)[len(before) :] + rest, len(rest)
+        return _without_upgrades(head)[len(before) :] + rest, len(rest)
 
     def check(self, limits: EdgeLimits) -> None:
         if self.count > limits.head_bytes_max:
             raise Refused(431, f"the head of a request may have {limits.head_bytes_max} bytes")
+
+
+def _upgrade_begun(head: bytes) -> int:
+    """How many bytes at the end of it may be the beginning of an upgrade header."""
+    end = head[1 - len(_UPGRADE) :].lower()
+    line = end.rfind(b"\n")
+    return len(end) - line - 1 if line >= 0 and _UPGRADE.startswith(end[line:]) else 0
+
+
+def _without_upgrades(head: bytes) -> bytes:
+    """With its upgrade headers renamed. A regular expression that ignores case takes thirty times as long."""
+    lowered = head.lower()
+    at = lowered.find(_UPGRADE)
+    if at < 0:
+        return head
+    pieces: list[bytes] = []
+    done = 0
+    while at >= 0:
+        pieces += (head[done : at + 1], _UPGRADE_RENAMED)
+        done = at + len(_UPGRADE)
+        at = lowered.find(_UPGRADE, done)
+    return b"".join((*pieces, head[done:]))
 
 
 class RequestHead:
@@ -77,6 +98,8 @@ class RequestHead:
         self._lines += 1
         if self._lines > limits.headers_max:
             raise Refused(431, f"a request may have {limits.headers_max} headers")
+        if len(name) + len(value) > limits.field_bytes_max:
+            raise Refused(431, f"one header may have {limits.field_bytes_max} bytes (limits.field_bytes_max)")
         name = name.lower()
         if name in _ONCE and name in self.headers:
             raise Refused(400, f"the header {name.decode()} may stand only once")

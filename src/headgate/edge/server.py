@@ -8,7 +8,9 @@ import asyncio
 import contextlib
 import socket
 import sys
+from functools import partial
 
+from headgate.edge.admin.health import Health, HealthThread
 from headgate.edge.connections import App, Connections, OnRefused
 from headgate.edge.options import EdgeLimits
 
@@ -32,15 +34,37 @@ class Listener:
         limits: EdgeLimits,
         *,
         on_refused: OnRefused = lambda _id, _refused: None,
+        health: Health | None = None,
     ) -> None:
+        """With `health`, a thread accepts the connections and answers probes by it while the loop is busy."""
         self.connections = Connections(app, limits, on_refused)
         self._socket = listening
+        self._health = health
+        self._accepting: HealthThread | None = None
+        self._taking: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.address: tuple[str, int] = listening.getsockname()[:2]
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._health is not None:
+            taken = partial(loop.call_soon_threadsafe, self._take_accepted)
+            self._accepting = HealthThread(self._socket, self._health, taken)
+            self._accepting.start()
+            return
         self._server = await loop.create_server(self.connections, sock=self._socket, backlog=_BACKLOG)
+
+    def _take_accepted(self) -> None:
+        while self._accepting is not None and self._accepting.accepted:
+            task = asyncio.get_running_loop().create_task(self._take(self._accepting.accepted.popleft()))
+            self._taking.add(task)
+            task.add_done_callback(self._taking.discard)
+
+    async def _take(self, accepted: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(self.connections, accepted)
+        except OSError:
+            accepted.close()
 
     async def sweep_for_ever(self) -> None:
         while True:
@@ -59,11 +83,17 @@ class Listener:
         self.connections.close_idle()
 
     async def stop(self) -> None:
-        if self._server is None:
+        if self._accepting is not None:
+            self._accepting.stop()
+            await asyncio.gather(*self._taking, return_exceptions=True)
+        elif self._server is not None:
+            await asyncio.sleep(0)  # Accepts what has connected meanwhile; closing would reset it.
+            self._server.close()
+        else:
             self._socket.close()
             return
-        self._server.close()
         connections = self.connections
+        await self._hear_the_last()
         connections.close_idle()
         await self._until_over()
         for task in list(connections.tasks):
@@ -73,6 +103,13 @@ class Listener:
         connections.abort()
         # What was aborted is told so in the next turn of the loop.
         await asyncio.sleep(0)
+
+    async def _hear_the_last(self) -> None:
+        """Waits for the requests of callers that have just connected: they still expect an answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_REQUESTS_S):
+                while self.connections.any_unheard:  # noqa: ASYNC110 (a moment of a process's life)
+                    await asyncio.sleep(0.01)
 
     async def _until_over(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -10,10 +10,8 @@ answer.
 """
 
 import asyncio
-import os
 import re
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable
 from typing import Final, cast
@@ -21,7 +19,10 @@ from typing import Final, cast
 import httptools
 
 from headgate.engines.dialect import Dialect
+from headgate.engines.faults import broken_off, fault_of, unanswered
+from headgate.model.fault import Fault
 from headgate.ports.engine import EngineFault
+from headgate.wire.turn_budget import READ_BYTES, SLICE_BYTES, UNTIMED_BYTES_IN_ALL, SlicedReads, TurnBudget
 
 HEAD_BYTES_MAX: Final = 64 * 1024
 CONTENT_TYPE_BYTES_MAX: Final = 256
@@ -29,6 +30,11 @@ INTERIM_MAX: Final = 8
 """How many provisional answers (1xx) may come before the real one."""
 READ_BUFFER_BYTES: Final = 64 * 1024
 """As much is held for one answer whose reader is slow, and one more read; then the engine's socket is left full."""
+FRAMING_BYTES_MAX: Final = 16 * 1024
+"""The most bytes of a chunk extension, or of all trailers, without a byte of the body between them."""
+_UNBROKEN_BYTES_MAX: Final = FRAMING_BYTES_MAX + SLICE_BYTES
+UNTIMED_BYTES: Final = 4 * 1024
+"""Reads up to this size are parsed at once; longer ones in slices, within the budget of the turn."""
 END_S_MAX: Final = 1.0
 """How long to wait, after all that matters, for the clean end that lets the connection be used again."""
 
@@ -43,14 +49,19 @@ class EngineConnection(asyncio.Protocol):
 
     __slots__ = (
         "_answer",
+        "_budget",
+        "_framing_bytes",
         "_head_bytes",
         "_headers",
         "_interim",
+        "_joins",
         "_loop",
         "_on_free",
         "_on_lost",
         "_parser",
         "_paused",
+        "_pieces",
+        "_slices",
         "_transport",
         "_until_close",
         "_waiter",
@@ -59,7 +70,10 @@ class EngineConnection(asyncio.Protocol):
     )
 
     def __init__(
-        self, on_free: "Callable[[EngineConnection], None]", on_lost: "Callable[[EngineConnection], None]"
+        self,
+        on_free: "Callable[[EngineConnection], None]",
+        on_lost: "Callable[[EngineConnection], None]",
+        budget: TurnBudget,
     ) -> None:
         self._on_free = on_free
         self._on_lost = on_lost
@@ -72,6 +86,14 @@ class EngineConnection(asyncio.Protocol):
         """Who awaits the head of an answer."""
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
+        self._framing_bytes = 0
+        """Bytes that came since the last piece of the body, and those that came with it."""
+        self._pieces: list[bytes] = []
+        """Pieces of the body that the slice has brought which is being parsed."""
+        self._joins = False
+        """Whether pieces are collected, to be handed on together at the end of a slice."""
+        self._budget = budget
+        self._slices = SlicedReads(budget, self)
         self._interim = 0
         self._until_close = False
         """Whether the answer goes on until the engine closes, having told no length."""
@@ -84,10 +106,10 @@ class EngineConnection(asyncio.Protocol):
     ) -> "HttpAnswer":
         """Sends the question and gives the answer once its head has come. Raises `EngineFault`."""
         if not self.is_open:
-            raise EngineFault(_unanswered(None))
+            raise EngineFault(unanswered(None), Fault.CONNECTION)
         self._parser = httptools.HttpResponseParser(self)
         self._headers = {}
-        self._head_bytes = self._interim = 0
+        self._head_bytes = self._framing_bytes = self._interim = 0
         waiter = self._waiter = self._loop.create_future()
         self._transport.writelines(question)
         if sent is not None:
@@ -112,6 +134,33 @@ class EngineConnection(asyncio.Protocol):
         self.is_open = True
 
     def data_received(self, data: bytes) -> None:
+        size = len(data)
+        budget = self._budget
+        budget.untimed_bytes += size + READ_BYTES
+        if budget.untimed_bytes > UNTIMED_BYTES_IN_ALL or size > UNTIMED_BYTES or self._slices.unparsed:
+            self._take_timed(data)
+        else:
+            self._parse(data)
+
+    def _take_timed(self, data: bytes) -> None:
+        if self._answer is None and self._waiter is None:
+            self.abort()  # Were they to wait, a question could be asked meanwhile, and they would be its answer.
+            return
+        self._slices.take(data)
+        if not self._slices.unparsed:
+            self.go_on_reading()  # The answer may have stopped it and gone on while it was being parsed.
+
+    def parse(self, data: bytes) -> bool:
+        """Parses a slice of a long read; its pieces of the body are handed on together. Whether more is wanted."""
+        self._joins = True
+        try:
+            self._parse(data)
+        finally:
+            self._joins = False
+            self._hand_on()
+        return self.is_open
+
+    def _parse(self, data: bytes) -> None:
         if self._answer is None:
             if self._waiter is None:
                 # Nobody asked: whatever this is, it could be taken for the answer to the next question.
@@ -127,16 +176,36 @@ class EngineConnection(asyncio.Protocol):
             self._fail(reason)
         except httptools.HttpParserError as error:
             self._fail(EngineFault(f"its answer is not HTTP ({error})"))
-        if self._waiter is not None and self._head_bytes > HEAD_BYTES_MAX:
+        self._framing_bytes += len(data)
+        if self._framing_bytes > _UNBROKEN_BYTES_MAX:
+            self._check_sizes()
+
+    def _check_sizes(self) -> None:
+        if self._answer is not None:
+            self._fail(EngineFault(f"a chunk extension or its trailers exceed {FRAMING_BYTES_MAX} bytes"))
+        elif self._waiter is not None and self._head_bytes > HEAD_BYTES_MAX:
             self._fail(EngineFault(f"the head of its answer has more than {HEAD_BYTES_MAX} bytes"))
+
+    def _hand_on(self) -> None:
+        """Hands the pieces of the body that a slice has brought to the answer, joined."""
+        pieces, answer = self._pieces, self._answer
+        if not pieces:
+            return
+        body = b"".join(pieces)
+        pieces.clear()
+        if answer is not None:
+            answer.take(body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_open = False
+        self._slices.drop()
         self._on_lost(self)
         if self._answer is not None:
             answer, self._answer = self._answer, None
-            answer.end(None if self._until_close and exc is None else EngineFault(_breaking_off(exc)))
-        self._refuse(EngineFault(_unanswered(exc)))
+            answer.end(
+                None if self._until_close and exc is None else EngineFault(broken_off(exc), fault_of(exc, Fault.ANSWER))
+            )
+        self._refuse(EngineFault(unanswered(exc), fault_of(exc, Fault.CONNECTION)))
 
     # What the parser tells
 
@@ -157,6 +226,7 @@ class EngineConnection(asyncio.Protocol):
             return
         assert self._waiter is not None
         waiter, self._waiter = self._waiter, None
+        self._framing_bytes = 0
         if waiter.done():
             raise EngineFault("nobody waits for its answer any more")
         headers = self._headers
@@ -171,16 +241,22 @@ class EngineConnection(asyncio.Protocol):
         waiter.set_result(self._answer)
 
     def on_body(self, data: bytes) -> None:
-        if self._answer is not None:
+        self._framing_bytes = 0
+        if self._joins:
+            self._pieces.append(data)
+        elif self._answer is not None:
             self._answer.take(data)
 
     def on_message_complete(self) -> None:
+        self._hand_on()
         if self._answer is None:
             self._headers = {}  # A provisional answer: the real one follows.
             return
         answer, self._answer = self._answer, None
         answer.end(None)
-        if self._parser.should_keep_alive() and not self._transport.get_write_buffer_size() and self.is_open:
+        # Bytes behind the answer would be taken for the next one.
+        unsent_or_unparsed = self._transport.get_write_buffer_size() or self._slices.unparsed_bytes
+        if self._parser.should_keep_alive() and not unsent_or_unparsed and self.is_open:
             self.resume()
             self._on_free(self)
         else:
@@ -197,8 +273,22 @@ class EngineConnection(asyncio.Protocol):
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            if self.is_open:
-                self._transport.resume_reading()
+            self.go_on_reading()
+
+    # Bytes that wait for their turn
+
+    def stop_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def go_on_reading(self) -> None:
+        if self.is_open and not self._paused and not self._slices.unparsed:
+            self._transport.resume_reading()
+
+    def give_up_reading(self) -> None:
+        reason = "the gateway has too many bytes of engines waiting to be parsed"
+        self._fail(EngineFault(reason, Fault.GATEWAY))
+
+    # Ends
 
     def close(self) -> None:
         """For a connection that carries nothing."""
@@ -208,15 +298,17 @@ class EngineConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut, without waiting for the engine to read what is still being sent; nobody is told."""
         self.is_open = False
+        self._slices.drop()
         self._answer = self._waiter = None
         self._transport.abort()
 
     def _fail(self, fault: EngineFault) -> None:
         """What comes over this connection can no longer be trusted."""
+        self._hand_on()
         answer, self._answer = self._answer, None
         if answer is not None:
-            answer.end(EngineFault(f"the engine's answer broke off: {fault}"))
-        self._refuse(EngineFault(f"the engine could not be asked: {fault}"))
+            answer.end(EngineFault(f"the engine's answer broke off: {fault}", fault.fault))
+        self._refuse(EngineFault(f"the engine could not be asked: {fault}", fault.fault))
         self.abort()
 
     def _refuse(self, fault: EngineFault) -> None:
@@ -319,7 +411,7 @@ class HttpAnswer:
 
     def take(self, data: bytes) -> None:
         take = self._take
-        if take is not None and not self._paused:
+        if take is not None and not self._paused and not self._held:
             if take(data):
                 self._have_enough()
             return
@@ -341,9 +433,14 @@ class HttpAnswer:
         self._wake()
 
     def _go_on(self) -> None:
-        """Hands over what is held, and has more come."""
+        """Hands over held bytes within the budget of this turn, and schedules the rest."""
+        handed = 0
         while self._held and self._take is not None and not self._paused:
+            if handed >= READ_BUFFER_BYTES:
+                asyncio.get_running_loop().call_soon(self._go_on)
+                return
             data = self._held.popleft()
+            handed += len(data)
             self._held_bytes -= len(data)
             if self._take(data):
                 self._have_enough()
@@ -366,31 +463,3 @@ class HttpAnswer:
 
 def _pass_over(_: bytes) -> bool:
     return False
-
-
-def why(error: BaseException | None) -> str:
-    """Why an engine was not heard, without its address: the reason may reach callers, who need not know it."""
-    match error:
-        case None:
-            return "the connection was closed"
-        case socket.gaierror():
-            return "its host name does not resolve"
-        case ssl.SSLError():
-            return f"no TLS with it ({error.reason or 'handshake failed'})"
-        case TimeoutError(errno=None):
-            return "no answer in time"
-        case OSError(errno=int(number)):
-            return os.strerror(number).lower()
-        case OSError():
-            return "the connection was lost"
-        case _:
-            return type(error).__name__
-
-
-def _breaking_off(error: Exception | None) -> str:
-    return f"the engine's answer broke off: {'the connection was closed' if error is None else why(error)}"
-
-
-def _unanswered(error: Exception | None) -> str:
-    reason = "it closed the connection without an answer" if error is None else why(error)
-    return f"the engine could not be asked: {reason}"

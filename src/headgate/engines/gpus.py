@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from headgate.engines.dialect import GPU_UTILISATION
-from headgate.engines.metrics_page import read_metrics
+from headgate.engines.metrics_page import Metric, in_turns, metrics_steps, read_metrics
 from headgate.engines.page import PAGE_BYTES_MAX, Unheard, get_page
 from headgate.model.units import EndpointId
 
@@ -40,7 +40,10 @@ def exporter_url(endpoint_url: str, port: int) -> str:
 
 def read_gpus(page: bytes) -> dict[str, float]:
     """What an exporter tells of all GPUs of its machine, by our names; nothing where it tells nothing of them."""
-    found = read_metrics(page, (_UTILISATION, *_PARTS))
+    return _gpus(read_metrics(page, (_UTILISATION, *_PARTS)))
+
+
+def _gpus(found: Mapping[str, Metric]) -> dict[str, float]:
     told: dict[str, float] = {}
     if _UTILISATION in found:
         told[GPU_UTILISATION] = found[_UTILISATION].mean / 100
@@ -108,5 +111,8 @@ class GpuWatch:
                 )
             except Unheard:
                 return
-        if page.status == 200 and (told := read_gpus(page.body)) and url in self._exporters.values():
+        if page.status != 200:
+            return
+        told = _gpus(await in_turns(metrics_steps(page.body, (_UTILISATION, *_PARTS))))
+        if told and url in self._exporters.values():
             self._told[url] = (asyncio.get_running_loop().time(), told)

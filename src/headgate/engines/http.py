@@ -9,6 +9,7 @@ import asyncio
 import re
 import socket
 import ssl
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -17,13 +18,16 @@ from urllib.parse import urlsplit
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
 
 from headgate.engines.at_hand import AtHandAnswer
-from headgate.engines.connection import EngineConnection, HttpAnswer, why
+from headgate.engines.connection import EngineConnection, HttpAnswer
 from headgate.engines.dialect import Dialect
+from headgate.engines.faults import fault_of, why
 from headgate.engines.joined import joined
+from headgate.model.fault import Fault
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, Duration, RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
 from headgate.wire.kserve.infer import error_body
+from headgate.wire.turn_budget import TurnBudget
 
 CONNECT_S_MAX: Final = 5.0
 EYES_S: Final = 0.25
@@ -33,10 +37,19 @@ IDLE_S_MAX: Final = 3.0
 """How long an idle connection is kept. vLLM's uvicorn closes it after 5 s without a word; a request that is just then
 on its way is lost, and would look like a failure of the engine. llama.cpp does the same after 5 s."""
 
+WAITING_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes of all engines that may wait to be parsed: one read each of a thousand connections."""
+
 _UNFIT: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 """What may not stand in the value of a header."""
 _OURS: Final = frozenset({"authorization", "connection", "content-length", "content-type", "host", "x-request-id"})
 """Headers that no caller's may replace."""
+
+
+def turn_budget() -> TurnBudget:
+    """For the engines of one loop, inside which it is made."""
+    call_soon = asyncio.get_running_loop().call_soon
+    return TurnBudget(call_soon, time.perf_counter_ns, waiting_bytes_max=WAITING_BYTES_MAX)
 
 
 def url_at(base_url: str, path: str) -> str:
@@ -70,8 +83,12 @@ class HttpEngine:
         dialect: Dialect,
         passes_priority: bool = False,
         on_connected: Callable[[Duration], None] | None = None,
+        budget: TurnBudget | None = None,
     ) -> None:
-        """`on_connected` is told of each new connection how long it took to open."""
+        """`on_connected` is told of each new connection how long it took to open.
+
+        The `budget` bounds the parsing of all engines that share it; without one the engine has its own.
+        """
         parts = urlsplit(url)
         assert parts.hostname is not None, "an address without a host was let through"
         self._host = parts.hostname
@@ -85,6 +102,7 @@ class HttpEngine:
         self._heads = {api: f"POST {path} HTTP/1.1\r\n{self._lines}" for api, path in dialect.paths.items()}
         self._speaker = dialect.speaker(self) if dialect.speaker is not None else None
         self._loop = asyncio.get_running_loop()
+        self._budget = budget or turn_budget()
         self._addresses: list[Any] = []
         self._resolved_until = 0.0
         self._open: set[EngineConnection] = set()
@@ -188,7 +206,7 @@ class HttpEngine:
 
     async def _connect(self) -> EngineConnection:
         def connection() -> EngineConnection:
-            return EngineConnection(self._freed, self._lost)
+            return EngineConnection(self._freed, self._lost, self._budget)
 
         name = self._host if self._tls else None
         began_s = self._loop.time()
@@ -199,9 +217,10 @@ class HttpEngine:
                 _, made = await self._loop.create_connection(connection, sock=raw, ssl=self._tls, server_hostname=name)
         except TimeoutError as error:
             reason = why(error) if error.errno else f"no connection within {CONNECT_S_MAX:g} s"
-            raise EngineFault(f"the engine could not be asked: {reason}") from error
+            raise EngineFault(f"the engine could not be asked: {reason}", Fault.CONNECTION) from error
         except OSError as error:
-            raise EngineFault(f"the engine could not be asked: {why(error)}") from error
+            fault = fault_of(error, Fault.CONNECTION)
+            raise EngineFault(f"the engine could not be asked: {why(error)}", fault) from error
         if self._on_connected is not None:
             self._on_connected(Duration(int((self._loop.time() - began_s) * SECOND)))
         if made.is_open:
@@ -209,9 +228,14 @@ class HttpEngine:
         return made
 
     async def _resolve(self) -> list[Any]:
-        """Where the host is; asked again when the answer is some seconds old."""
+        """Where the host is; asked again when the answer is some seconds old, which holds on if the resolver fails."""
         if self._loop.time() > self._resolved_until:
-            found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            try:
+                found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            except OSError as error:
+                if not self._addresses or fault_of(error, Fault.CONNECTION) is not Fault.GATEWAY:
+                    raise
+                return self._addresses
             self._addresses = [(family, kind, protocol, "", address) for family, kind, protocol, _, address in found]
             self._resolved_until = self._loop.time() + RESOLVED_S_MAX
         return self._addresses

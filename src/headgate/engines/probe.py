@@ -15,12 +15,14 @@ import msgspec
 
 from headgate.engines.dialect import GPU_UTILISATION, Dialect, PlacesSource, Signal, VersionSource
 from headgate.engines.http import authorization, metrics_url
-from headgate.engines.metrics_page import Metric, label_values, read_metrics
+from headgate.engines.metrics_page import Metric, in_turns, label_steps, metrics_steps
 from headgate.engines.page import Unheard, get_page
 from headgate.ports.engine import Telemetry
 from headgate.wire.replies import read_error
 
 MODELS_SHOWN_MAX: Final = 8
+OBJECTS_MAX: Final = 20_000
+"""Of a list of models, which is parsed in one turn of the event loop. vLLM writes two objects for each model."""
 
 _T = TypeVar("_T")
 
@@ -131,10 +133,12 @@ class Probe:
             status, page = await self._get(path, self._metrics_url)
         except Unheard:
             return ()
-        return label_values(page, metric, "model") if status == 200 else ()
+        return await in_turns(label_steps(page, metric, "model")) if status == 200 else ()
 
     def _judge_models(self, body: bytes) -> Health:
         path = self._dialect.models_path
+        if body.count(b"{") > OBJECTS_MAX:
+            return Health(Verdict.UNCLEAR, problem=f"GET {path} lists more than {OBJECTS_MAX} objects")
         try:
             models = tuple(model.id for model in _MODELS.decode(body).data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -166,13 +170,13 @@ class Probe:
             said = f"GET {dialect.metrics_path} answered {status}: {read_error(page)}"
             return Scrape(problem=f"{said}; {dialect.metrics_hint}" if dialect.metrics_hint else said)
         names = (name for aliases in dialect.metrics.values() for name in aliases)
-        found = read_metrics(page, names)
+        found = await in_turns(metrics_steps(page, names))
         signals = {
             signal: name
             for signal, aliases in dialect.metrics.items()
             if (name := next((alias for alias in aliases if alias in found), None)) is not None
         }
-        telemetry = _telemetry(found, signals, _further(page, dialect)) if signals else None
+        telemetry = _telemetry(found, signals, await _further(page, dialect)) if signals else None
         return Scrape(telemetry, signals, _missing_problem(dialect, signals))
 
     async def places(self) -> int | None:
@@ -214,8 +218,8 @@ def _missing_problem(dialect: Dialect, signals: dict[Signal, str]) -> str | None
     return f"{dialect.metrics_path} lacks {', '.join(missing)}; is this engine really {dialect.name}?"
 
 
-def _further(page: bytes, dialect: Dialect) -> dict[str, float]:
-    found = read_metrics(page, dialect.further_metrics.values())
+async def _further(page: bytes, dialect: Dialect) -> dict[str, float]:
+    found = await in_turns(metrics_steps(page, dialect.further_metrics.values()))
     return {
         # How busy several GPUs are is their mean; of all else it is the sum that counts.
         ours: found[name].mean if ours == GPU_UTILISATION else found[name].total

@@ -1,69 +1,84 @@
-"""What was under way when a process was killed?
+"""Journal of the attempts that were in flight when a process was killed.
 
-A file of slots, one for each attempt that has been sent and whose rows are yet to be written. It is mapped into memory:
-to take a note and to erase it is to change a few bytes there, without any call to the system, and the bytes are the
-file's even if the process is killed with the next instruction. A note that is half written has a wrong checksum; then
-its attempt has not been sent either.
+The file has one slot for each attempt that has been sent and whose rows are not written yet. Notes are taken and erased
+by `pwrite`. Once that returns, the bytes are in the page cache and outlive the process. A half-written note has a wrong
+checksum; its attempt has not been sent either.
+
+The file is not mapped into memory: a page that the file lost (truncated by others, a failing disk) would end the
+process by SIGBUS. A failed `pwrite` is an `OSError` of the notes that it covers.
 """
 
-import mmap
+import errno
 import os
 import struct
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 SLOTS: Final = 8_192
 SLOT_BYTES: Final = 512
-"""A note that does not fit is taken without its metadata, or not at all."""
+"""A note that does not fit is taken without its metadata, or not at all. A slot never spans two pages, so a process
+that is killed during a write leaves each slot either old or new."""
 _HEAD: Final = struct.Struct(">HI")
 """Length and checksum; a length of 0 is an empty slot."""
-_EMPTY: Final = b"\0\0"
+EMPTY: Final = b"\0\0"
 RECORD_BYTES_MAX: Final = SLOT_BYTES - _HEAD.size
+_SPREAD_MAX: Final = 8
+"""One write covers all slots from the first changed to the last if those are at most so many times the changed ones."""
+
+
+def framed_note(record: bytes) -> bytes:
+    return _HEAD.pack(len(record), crc32(record)) + record
 
 
 class NoteFile:
-    """Of one process. Raises `OSError` where the file cannot be made."""
+    """The journal of one process, for the thread that writes it. Each method may raise `OSError`."""
 
     def __init__(self, path: Path, *, slots: int = SLOTS) -> None:
         self._path = path
         self._slots = slots
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._file: int | None = None
+        self._data = bytearray()
+        """What the file holds, so that one write can cover slots that did not change."""
+
+    def open(self) -> None:
+        """Creates the file."""
+        assert self._file is None
+        file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
-            # All of its room is taken here: to write to a page for which there is none would end the process.
-            os.posix_fallocate(file, 0, slots * SLOT_BYTES)
-            self._map = mmap.mmap(file, slots * SLOT_BYTES)
+            # Reserve all blocks now: a disk that fills up later still takes every note.
+            os.posix_fallocate(file, 0, self._slots * SLOT_BYTES)
         except BaseException:
-            path.unlink(missing_ok=True)
-            raise
-        finally:
             os.close(file)
-        # The first slots are used again and again, and the others as seldom as possible.
-        self._free = list(range(slots - 1, -1, -1))
+            self._path.unlink(missing_ok=True)
+            raise
+        self._file, self._data = file, bytearray(self._slots * SLOT_BYTES)
 
-    @property
-    def taken(self) -> int:
-        return self._slots - len(self._free)
+    def write(self, changes: Mapping[int, bytes]) -> None:
+        """Puts the bytes at the beginning of each slot."""
+        for slot, change in changes.items():
+            self._data[slot * SLOT_BYTES : slot * SLOT_BYTES + len(change)] = change
+        first, last = min(changes), max(changes)
+        if last - first < _SPREAD_MAX * len(changes):
+            self._write(first, last)
+        else:
+            for slot in changes:
+                self._write(slot, slot)
 
-    def take(self, record: bytes) -> int | None:
-        if not self._free or len(record) > RECORD_BYTES_MAX:
-            return None
-        slot = self._free.pop()
-        at = slot * SLOT_BYTES
-        self._map[at : at + _HEAD.size + len(record)] = _HEAD.pack(len(record), crc32(record)) + record
-        return slot
+    def _write(self, first: int, last: int) -> None:
+        assert self._file is not None
+        at, end = first * SLOT_BYTES, (last + 1) * SLOT_BYTES
+        with memoryview(self._data) as data:
+            if os.pwrite(self._file, data[at:end], at) < end - at:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def erase(self, slot: int) -> None:
-        at = slot * SLOT_BYTES
-        self._map[at : at + len(_EMPTY)] = _EMPTY
-        self._free.append(slot)
-
-    def close(self) -> None:
-        """What is still noted stays for whoever comes next; without any note the file goes."""
-        self._map.close()
-        if not self.taken:
-            with suppress(OSError):
+    def close(self, *, keep: bool) -> None:
+        """Removes the file unless it is to be kept for the next process."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+            if not keep:
                 self._path.unlink(missing_ok=True)
 
 
@@ -74,7 +89,8 @@ def read_notes(path: Path) -> list[bytes]:
     except OSError:
         return []
     found: list[bytes] = []
-    for at in range(0, len(data) - SLOT_BYTES + 1, SLOT_BYTES):
+    # The last slot ends early in a file that was truncated while its process lived.
+    for at in range(0, len(data) - _HEAD.size + 1, SLOT_BYTES):
         length, checksum = _HEAD.unpack_from(data, at)
         record = data[at + _HEAD.size : at + _HEAD.size + length]
         if 0 < length <= RECORD_BYTES_MAX and crc32(record) == checksum:

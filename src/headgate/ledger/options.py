@@ -32,3 +32,5 @@ class LedgerOptions:
     """Keys of the request metadata that are kept."""
     shares_idle: bool = False
     """Whether reports share the idle time of a pool among its tenants by their weights."""
+    refuses_unrecorded: bool = False
+    """Whether requests are rejected while the disk of the spool hangs or fails, instead of served without a record."""

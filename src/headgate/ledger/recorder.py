@@ -4,8 +4,9 @@ An observer of this process's own requests. It notes who asked, when each attemp
 request ended; the rows are made when the request and all its attempts have ended, since an attempt that was stopped
 tells its tokens after its request's end. What an attempt took and cost comes with the request's end, as bills.
 
-Of each attempt that is sent a note is taken beforehand, and erased when its rows have been added. Should the process be
-killed in between, whoever comes after it makes a row of the note: so every attempt that was sent has one.
+Of each attempt a note is taken before it is sent, and erased when its rows have been added. The request waits until the
+note has been written (`noted`). Should the process be killed in between, the next process makes a row of the note: so
+every attempt that was sent has one.
 
 Tokens are those that the engine reported. Where it reported none they are estimated: the prompt by its bytes, the
 answer by what was relayed; the row says so.
@@ -17,6 +18,7 @@ from typing import Final, Protocol
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.events import AttemptEnded, AttemptEnding, Event, FirstToken, Progressed, RequestArrived
 from headgate.ledger.rows import SentNote, bounded, whole
+from headgate.ledger.spool.acknowledgement import Note
 from headgate.model.money import PAYERS, Bill, Cause, NanoUsd
 from headgate.model.ticket import Ticket
 from headgate.model.units import BYTES_PER_TOKEN, Duration, Instant, RequestId
@@ -29,6 +31,7 @@ _UNTOLD: Final = Usage(0, 0, 0, UsageSource.ESTIMATED)
 _NOTHING: Final = NanoUsd(0)
 _NO_BILL: Final = Bill(0, Cause.LEAVING, Duration(0), Duration(0), Duration(0), _NOTHING, _NOTHING, _NOTHING)
 _STOPPED: Final = (AttemptEnding.COMPLETED, AttemptEnding.ABORTED, AttemptEnding.SILENT)
+_NO_ROOM: Final = "its journal is full"
 _US: Final = 1_000
 """Nanoseconds."""
 
@@ -36,12 +39,17 @@ _US: Final = 1_000
 class Notes(Protocol):
     """Where it stands what is under way, for whoever comes after a process that was killed."""
 
-    def note(self, sent: SentNote) -> int | None:
-        """Takes a note; its number, or None where there is no room for it."""
+    def note(self, sent: SentNote) -> Note | None:
+        """Takes a note, which is written when it is acknowledged; None if there is no room for it."""
         ...
 
-    def erase(self, number: int) -> None:
+    def erase(self, slot: int) -> None:
         """Its rows have been added."""
+        ...
+
+    @property
+    def unrecordable(self) -> str | None:
+        """Why what is noted now does not outlive the process; None if it does."""
         ...
 
 
@@ -50,7 +58,7 @@ class _Attempt:
 
     def __init__(self, dispatch: Dispatch, now: Instant) -> None:
         self.dispatch = dispatch
-        self.note: int | None = None
+        self.note: Note | None = None
         self.sent_at = now
         self.first_at: Instant | None = None
         self.tokens = 0
@@ -81,15 +89,40 @@ class _Open:
 class Recorder:
     """The observer."""
 
-    def __init__(self, ledger: Ledger, notes: Notes | None = None, *, requests_max: int = REQUESTS_MAX) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        notes: Notes | None = None,
+        *,
+        refuses: bool = False,
+        requests_max: int = REQUESTS_MAX,
+    ) -> None:
+        """`refuses` says that no attempt is sent while its record would not outlive the process."""
+        self._refuses = refuses
         self._ledger = ledger
         self._notes = notes
         self._requests_max = requests_max
         self._open: dict[RequestId, _Open] = {}
+        self.unrecorded = 0
+        """Attempts that were sent without a note on disk."""
 
     @property
     def open_requests(self) -> int:
         return len(self._open)
+
+    async def noted(self, request_id: RequestId, attempt: int) -> str | None:
+        found = self._attempt(request_id, attempt)
+        if found is None or self._notes is None:
+            # Its request has ended meanwhile.
+            return None
+        is_noted = found.note is not None and await found.note.acknowledgement.wait()
+        why = self._notes.unrecordable if self._refuses or not is_noted else None
+        if is_noted and why is None:
+            return None
+        if self._refuses:
+            return f"the ledger cannot record this request: {why or _NO_ROOM}"
+        self.unrecorded += 1
+        return None
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         # In the order of how often they come; this is asked of every event.
@@ -159,7 +192,7 @@ class Recorder:
         if self._notes is not None:
             for attempt in request.attempts:
                 if attempt.note is not None:
-                    self._notes.erase(attempt.note)
+                    self._notes.erase(attempt.note.slot)
 
 
 def _note(request: _Open, dispatch: Dispatch) -> SentNote:

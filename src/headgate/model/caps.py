@@ -1,8 +1,8 @@
 """What may a request ask of an engine, at most?
 
 A class may allow less than an engine would do. What is asked beyond it is lowered, never refused, and the caller is
-told what it was lowered to; only a prompt that is too long is refused, unless the class would rather have its oldest
-turns left out.
+told what it was lowered to. Only too many prompts in one array are refused, and a prompt that is too long, unless the
+class would rather have its oldest turns left out.
 """
 
 from dataclasses import dataclass
@@ -43,3 +43,7 @@ class Caps:
     """Engines keep a whole row of the vocabulary per token for these; one request can exhaust their memory."""
     reasoning_effort: ReasoningEffort | None = None
     image_detail: ImageDetail | None = None
+    prompts: int | None = 64
+    """Prompts in one array of `/v1/completions`, times the answers to each. Beyond it a request is refused."""
+    inputs: int | None = 2_048
+    """Inputs in one array of `/v1/embeddings`; OpenAI's own interface takes as many. Beyond it likewise."""

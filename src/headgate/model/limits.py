@@ -14,9 +14,11 @@ class Limits:
     tokens_per_minute: int | None = None
     """Of prompts and answers together."""
     concurrency: int | None = None
-    """Requests that have not ended."""
+    """Requests that have not ended; one that brings several prompts counts as that many."""
     tokens_whole: int | None = None
     """Where these are a part of larger limits: all tokens per minute. A prompt that fits those may come again."""
+    concurrency_whole: int | None = None
+    """Likewise all of the concurrency."""
 
 
 @message

@@ -58,7 +58,7 @@ class Cause(StrEnum):
     HEDGE = "hedge"
     """Another attempt answered first."""
     EXPIRED = "expired"
-    """Its caller's deadline passed after it was sent."""
+    """Its caller's deadline passed after it was sent: its tenant set it, and pays for what was computed until then."""
     ENGINE_FAILED = "engine_failed"
     REFUSED = "refused"
     """The engine judged the request itself to be wrong."""
@@ -69,10 +69,10 @@ class Cause(StrEnum):
 PAYERS: Final = {
     Cause.ANSWER: Payer.TENANT,
     Cause.CLIENT_LEFT: Payer.TENANT,
+    Cause.EXPIRED: Payer.TENANT,
     Cause.REFUSED: Payer.TENANT,
     Cause.RETRY: Payer.PLATFORM,
     Cause.HEDGE: Payer.PLATFORM,
-    Cause.EXPIRED: Payer.PLATFORM,
     Cause.ENGINE_FAILED: Payer.PLATFORM,
     Cause.LEAVING: Payer.PLATFORM,
 }

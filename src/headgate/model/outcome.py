@@ -24,6 +24,7 @@ class Outcome(StrEnum):
     UNREACHABLE = "unreachable"
     SHED = "shed"
     RETRY_REFUSED = "retry_refused"
+    QUARANTINED = "quarantined"
     NO_ENDPOINTS = "no_endpoints"
     DRAINING = "draining"
     EXPIRED = "expired"
@@ -33,6 +34,7 @@ class Outcome(StrEnum):
     ENGINE_FAILED = "engine_failed"
     ENGINE_SILENT = "engine_silent"
     ENGINE_REFUSED = "engine_refused"
+    GATEWAY_FAILED = "gateway_failed"
     UNVERIFIED = "unverified"
 
 
@@ -79,6 +81,7 @@ FACES: Mapping[Outcome, Face] = MappingProxyType(
         Outcome.UNREACHABLE: _SLOW_DOWN,
         Outcome.SHED: _SLOW_DOWN,
         Outcome.RETRY_REFUSED: Face(429, "slow_down", _LIMIT, RetryAfter.COMPUTED, should_retry=False),
+        Outcome.QUARANTINED: Face(422, "request_quarantined", _INVALID, RetryAfter.COMPUTED, should_retry=False),
         Outcome.NO_ENDPOINTS: Face(503, "no_endpoints", _SERVER, RetryAfter.COMPUTED),
         Outcome.DRAINING: Face(503, "server_is_overloaded", _SERVER, RetryAfter.ONE_SECOND, should_retry=True),
         Outcome.EXPIRED: _SLOW_DOWN,
@@ -88,6 +91,7 @@ FACES: Mapping[Outcome, Face] = MappingProxyType(
         Outcome.ENGINE_FAILED: Face(502, "engine_error", _SERVER, RetryAfter.ONE_SECOND),
         Outcome.ENGINE_SILENT: Face(504, "engine_timeout", _SERVER, RetryAfter.ONE_SECOND),
         Outcome.ENGINE_REFUSED: Face(400, "engine_refused", _INVALID, should_retry=False),
+        Outcome.GATEWAY_FAILED: Face(503, "gateway_error", _SERVER, RetryAfter.ONE_SECOND, should_retry=True),
         Outcome.UNVERIFIED: Face(503, "key_unverified", _SERVER, RetryAfter.COMPUTED, should_retry=True),
     }
 )

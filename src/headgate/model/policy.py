@@ -16,7 +16,7 @@ from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName
 
 _USUAL_CAPS = Caps()
-_NO_CAPS = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None)
+_NO_CAPS = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None, prompts=None, inputs=None)
 _USUAL_SPEED = EngineSpeed()
 
 

@@ -28,9 +28,13 @@ class EngineSpeed:
     chunk_tokens: int = 2_048
     """How many tokens one step may compute."""
 
-    def prefill_ps(self, tokens: int, *, cached: int = 0) -> int:
-        """What computing a prompt takes, apart from the steps it is computed in."""
-        return self.prefill_token_ps * (tokens - cached) + self.attention_ps * (tokens * tokens - cached * cached) // 2
+    def prefill_ps(self, tokens: int, *, cached: int = 0, prompts: int = 1) -> int:
+        """What computing a prompt takes, apart from the steps it is computed in.
+
+        The tokens of several prompts together attend only to those of their own prompt.
+        """
+        pairs = (tokens * tokens - cached * cached) // prompts
+        return self.prefill_token_ps * (tokens - cached) + self.attention_ps * pairs // 2
 
     def decode_ps(self, sequences: int, *, kv_tokens: int) -> int:
         """A step in which so many sequences decode, and nothing else."""

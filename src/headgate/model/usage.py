@@ -4,6 +4,20 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from headgate.model.ticket import Ticket
+
+TEMPLATE_TOKENS: Final = 1_024
+"""What a chat template may add to each prompt that the caller did not send."""
+MEDIA_TOKENS_PER_BYTE: Final = 16
+"""What a byte of a prompt with media may stand for.
+
+Media counts a fixed number of bytes by its kind, an image 4,096: so each image may be 65,536 tokens, and audio, video
+and files in proportion.
+"""
+MEDIA_TOKENS: Final = 65_536
+"""What media may add to each prompt of an array, where only the bytes of its address are counted."""
+OUTPUT_SLACK: Final = 8
+"""By so many tokens an engine may count more than it was asked for: some count the end of an answer."""
 TOKENS_MAX: Final = 2**31
 """More than this no attempt uses: an engine that claims more has not counted, and is not believed."""
 
@@ -21,3 +35,21 @@ class Usage:
     source: UsageSource
     reasoning_tokens: int = 0
     """Of the output, what the caller does not see."""
+
+
+def impossible(usage: Usage, ticket: Ticket, *, answers: int, output_most: int | None) -> str | None:
+    """Why this usage cannot be that of the request; None where it can.
+
+    A token of text has at least one byte; of media a byte may stand for many tokens. An engine stops at the length that
+    it was asked for, which is `output_most` for each answer.
+    """
+    if min(usage.prompt_tokens, usage.output_tokens, usage.cached_tokens) < 0:
+        return "the engine reported a negative number of tokens"
+    prompt_most = ticket.prompt_bytes + TEMPLATE_TOKENS * ticket.prompts
+    if ticket.media:
+        prompt_most = MEDIA_TOKENS_PER_BYTE * ticket.prompt_bytes + MEDIA_TOKENS * ticket.prompts
+    if usage.prompt_tokens > prompt_most:
+        return f"the engine reported {usage.prompt_tokens} tokens for a prompt of {ticket.prompt_bytes} bytes"
+    if output_most is not None and usage.output_tokens > answers * (output_most + OUTPUT_SLACK):
+        return f"the engine reported {usage.output_tokens} output tokens and was asked for {answers * output_most}"
+    return None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
+from headgate.model.fault import Fault
 from headgate.model.ticket import Api
 from headgate.model.units import ClassName, Duration, EndpointId, RequestId, TenantId
 from headgate.wire.request import RequestBody
@@ -45,6 +46,10 @@ class Call:
 
 class EngineFault(Exception):
     """The engine could not be reached, or its answer broke off. The message says which."""
+
+    def __init__(self, message: str, fault: Fault = Fault.ANSWER) -> None:
+        super().__init__(message)
+        self.fault = fault
 
 
 class Answer(Protocol):

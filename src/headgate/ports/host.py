@@ -9,11 +9,14 @@ host may answer at once, in this process, or later, from another one.
 from collections.abc import Callable
 from typing import Protocol
 
+from headgate.core.admission.limits import Shortage
 from headgate.core.commands import Abort, Dispatch, End
 from headgate.core.events import Event
 from headgate.core.summary import Summary
+from headgate.model.limits import LimitsLeft
 from headgate.model.money import EndpointTime
 from headgate.model.ticket import Ticket
+from headgate.model.units import TenantId
 
 Aside = Callable[[Abort | Dispatch], None]
 """Takes what comes beside the line. It tells the host nothing before it returns."""
@@ -43,6 +46,14 @@ class Host(Protocol):
 
     def summary(self) -> Summary:
         """The state of things as last known."""
+        ...
+
+    def limit_reached(self, tenant: TenantId) -> Shortage | None:
+        """The limit that any request of the tenant would exceed now; None also if this process does not know it."""
+        ...
+
+    def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
+        """The tenant's rates; None if it has none, or this process does not know them."""
         ...
 
     def take_endpoint_times(self) -> tuple[EndpointTime, ...]:

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from headgate.model.message import message
 from headgate.model.money import NanoUsd
-from headgate.model.units import Instant
+from headgate.model.units import Instant, RequestId
 
 
 @message
@@ -78,6 +78,15 @@ class EndpointTimeRow:
     hour_nano_usd: NanoUsd
     """The price of an hour at that moment."""
     price_kind: str
+
+
+class AttemptJournal(Protocol):
+    async def noted(self, request_id: RequestId, attempt: int) -> str | None:
+        """Waits until the attempt, which is about to be sent, has been noted on disk, or cannot be.
+
+        Takes a second at most, whatever the disk does. A text says why the attempt must not be sent.
+        """
+        ...
 
 
 class Ledger(Protocol):

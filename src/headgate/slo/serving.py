@@ -12,7 +12,7 @@ EJECTIONS_MIN: Final = 3
 UNSERVED_MAX: Final = 0.05
 REQUESTS_MIN: Final = 10
 """Unserved within the window; of fewer nobody is told."""
-_UNSERVED: Final = "engine_failed|engine_silent|no_endpoints|expired|too_late|unverified"
+_UNSERVED: Final = "engine_failed|engine_silent|gateway_failed|no_endpoints|expired|too_late|unverified"
 
 
 def serving_alerts(length: Length) -> Iterator[Alert]:

@@ -1,20 +1,18 @@
 """Which metrics are there, and what does each mean?
 
-The one list of them. A family that is told to Prometheus is made by its name here (`page.py`), so there is no metric
-outside this list; docs/reference/metrics.md is written from it (`just docs`), and rules and dashboards are checked
-against it. A new metric is one more row, in the part it belongs to.
+The one list of them: a family is made by its name here (`page.py`). docs/reference/metrics.md is written from it
+(`just docs`), and rules and dashboards are checked against it. A new metric is one more row.
 """
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from headgate.telemetry.account_metrics import ACCOUNTS
 from headgate.telemetry.described import Described, counter, gauge, histogram
 
 _DECIDES: Final = "the process decides"
 _CELL: Final = "it is in a [cell](../the-cell.md)"
-_DATABASE: Final = "it has a [database](configuration.md#database)"
-_LEDGER: Final = "it has a [ledger](configuration.md#ledger)"
 _STARTS: Final = "the gateway starts its endpoints itself"
 
 _TRAFFIC: Final = (
@@ -116,9 +114,16 @@ _OBJECTIVES: Final = (
 
 _POOLS: Final = (
     counter("headgate_attempts_total", "pool ending", "Attempts by how they ended.", "`silent` are timeouts."),
+    counter(
+        "headgate_attempt_faults_total",
+        "pool fault",
+        "Failed attempts by what went wrong.",
+        "See [who is to blame](../fleets.md#who-is-to-blame-for-a-failure).",
+    ),
     counter("headgate_retries_total", "pool", "Attempts made after another one of the same request had ended."),
     counter("headgate_hedges_total", "pool", "Attempts made while another one of the same request was silent."),
     counter("headgate_endpoint_ejections_total", "pool", "How often endpoints were ejected."),
+    counter("headgate_usage_disbelieved_total", "pool", "Attempts whose engine reported an impossible usage."),
     histogram(
         "headgate_batch_size",
         "pool",
@@ -203,6 +208,12 @@ _QUEUES: Final = (
         "pool",
         "Hashes by which endpoints are known to hold the beginnings of prompts.",
         "At most 262,144 ([policy](policy.md#beginnings-that-an-engine-has-computed-before)).",
+        when=_DECIDES,
+    ),
+    gauge(
+        "headgate_quarantined_requests",
+        "",
+        "Requests that are [quarantined](../errors/quarantined.md), at most 1,024.",
         when=_DECIDES,
     ),
 )
@@ -322,65 +333,19 @@ _CELLS: Final = (
     counter("headgate_cell_entries_passed_over_total", "", "Entries that this version cannot read.", when=_CELL),
 )
 
-_ACCOUNTS: Final = (
-    gauge(
-        "headgate_directory_fresh",
-        "",
-        "1 while the copy of tenants and keys is known to be whole.",
-        "At 0 known keys go on working and unknown ones are answered with 503.",
-        when=_DATABASE,
-    ),
-    gauge(
-        "headgate_directory_age_seconds",
-        "",
-        "Since the database last confirmed that copy.",
-        "Infinite as long as it never did.",
-        when=_DATABASE,
-    ),
-    gauge("headgate_directory_tenants", "", "Tenants that the copy holds.", when=_DATABASE),
-    gauge("headgate_directory_keys", "", "Keys that the copy holds.", when=_DATABASE),
-    counter(
-        "headgate_directory_reconnects_total", "", "Connections to the database of keys made anew.", when=_DATABASE
-    ),
-    gauge("headgate_ledger_database_up", "", "1 while the database of the ledger answers.", when=_LEDGER),
-    counter("headgate_ledger_rows_written_total", "", "Rows that the database has from this process.", when=_LEDGER),
-    gauge(
-        "headgate_ledger_rows_waiting",
-        "",
-        "Rows that wait for the database, in memory and in the spool.",
-        when=_LEDGER,
-    ),
-    gauge("headgate_ledger_spool_bytes", "", "What they take of the spool on disk.", when=_LEDGER),
-    gauge(
-        "headgate_ledger_oldest_seconds",
-        "",
-        "Age of the oldest row that waits.",
-        "Usually below a second.",
-        when=_LEDGER,
-    ),
-    counter(
-        "headgate_ledger_rows_lost_total",
-        "why",
-        "Rows that will never be in the database.",
-        "`spool`, which was full or could not be written or read; `refused` by the database for what is in them, or "
-        "as too old to tell whether they are in it. Anything above 0 needs a look.",
-        when=_LEDGER,
-    ),
-    gauge(
-        "headgate_ledger_open_requests",
-        "",
-        "Requests whose rows are yet to be made.",
-        "They or one of their attempts have not ended.",
-        when=_LEDGER,
-    ),
-)
-
 _PROCESS: Final = (
     histogram(
         "headgate_loop_lag_seconds",
         "",
         "How late the event loop runs what is due.",
         "Every stream is late by as much.",
+    ),
+    gauge(
+        "headgate_loop_turn_longest_seconds",
+        "clock since",
+        "Longest turn of the event loop.",
+        "`cpu` is processor time of the loop's thread, `wall` elapsed time; since the `start` of the process, or "
+        "`recent`: within the last one to two minutes. Sampled, so a turn may be 10 ms longer.",
     ),
     counter("headgate_process_cpu_seconds_total", "", "Processor time that this process has used."),
     gauge("headgate_process_resident_bytes", "", "Memory of this process.", when="the system tells"),
@@ -472,7 +437,7 @@ PARTS: Final[Mapping[str, tuple[Described, ...]]] = MappingProxyType(
         "Verdicts": _VERDICTS,
         "The process": _PROCESS,
         "The cell": _CELLS,
-        "Keys and the ledger": _ACCOUNTS,
+        "Keys and the ledger": ACCOUNTS,
     }
 )
 """By the headings of the reference."""

@@ -8,6 +8,7 @@ from enum import IntEnum, StrEnum
 from typing import Final
 
 from headgate.core.events import AttemptEnding
+from headgate.model.fault import Fault
 from headgate.model.outcome import FACES, Outcome
 from headgate.model.units import BYTES_PER_TOKEN, Duration
 from headgate.ports.fleet import Phase
@@ -44,6 +45,7 @@ class Objective(StrEnum):
 NOT_SERVED: Final = frozenset(
     {Outcome.QUEUE_FULL, Outcome.UNREACHABLE, Outcome.SHED, Outcome.NO_ENDPOINTS, Outcome.DRAINING, Outcome.EXPIRED}
     | {Outcome.TOO_LATE, Outcome.EVICTED, Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.UNVERIFIED}
+    | {Outcome.GATEWAY_FAILED}
 )
 """Endings that break the promise to serve. All others but completion are the caller's own doing, or its limits."""
 
@@ -140,9 +142,11 @@ class PoolMeter:
     __slots__ = (
         "batch_size",
         "batch_wait",
+        "disbelieved",
         "drains",
         "ejections",
         "endings",
+        "faults",
         "hedges",
         "retries",
         "starts",
@@ -161,6 +165,9 @@ class PoolMeter:
         self.drains = Histogram()
         """How long endpoints that were given up still had attempts."""
         self.endings = dict.fromkeys(AttemptEnding, 0)
+        self.faults = dict.fromkeys(Fault, 0)
+        self.disbelieved = 0
+        """Attempts whose engine reported a usage that cannot be."""
         self.retries = 0
         self.hedges = 0
         self.ejections = 0

@@ -50,6 +50,7 @@ class History:
         "n",
         "output_tokens_max",
         "prompt_bytes",
+        "prompts",
         "request_id",
         "rung",
         "service_tier",
@@ -74,6 +75,7 @@ class History:
         self.first_token_ns_left = ticket.first_token_ns_left
         self.completion_ns_left = ticket.completion_ns_left
         self.n = ticket.n
+        self.prompts = ticket.prompts
         self.output_tokens_max = ticket.output_tokens_max
         self.steps: list[tuple[Instant, Step]] = []
         self.ended = False

@@ -256,7 +256,8 @@ class _Telling:
 def _asked(history: History) -> list[str]:
     """What the request asked for, as far as it had a say in what was decided."""
     asked = [f"{history.api.value} for model {history.model}", "streamed" if history.stream else "not streamed"]
-    asked.append(f"a prompt of {history.prompt_bytes} bytes")
+    prompt = "a prompt" if history.prompts == 1 else f"{history.prompts} prompts"
+    asked.append(f"{prompt} of {history.prompt_bytes} bytes")
     if history.n > 1:
         asked.append(f"{history.n} answers")
     if history.output_tokens_max is not None:

@@ -20,6 +20,10 @@ class LedgerFigures:
     refused: int
     """Rows that the database would not take for what is in them."""
     open_requests: int
+    unrecorded: int
+    """Attempts that were sent without a note on disk."""
+    disk_up: bool
+    """Whether the disk of the spool takes notes and rows."""
 
 
 def ledger_metrics(ledger: LedgerFigures) -> Iterator[Family]:
@@ -33,3 +37,5 @@ def ledger_metrics(ledger: LedgerFigures) -> Iterator[Family]:
     lost.add(("refused",), ledger.refused)
     yield lost
     yield single("headgate_ledger_open_requests", ledger.open_requests)
+    yield single("headgate_ledger_unrecorded_total", ledger.unrecorded)
+    yield single("headgate_ledger_disk_up", ledger.disk_up)

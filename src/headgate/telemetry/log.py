@@ -5,11 +5,13 @@ refusals as information, completions only for those who debug. Each line carries
 fields beside the text, the request's id among them, so that machines read it as well as people.
 Prompts, answers and keys are for nobody.
 
-A flood of refusals must not become a flood of lines: past a bound per second they are counted,
-and the count is told.
+The log stays bounded under a flood of rejections: `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant and
+`ENDINGS_PER_S_MAX` in all are written, the others are counted. Callers and engines choose some of the words in a line
+(names of models and classes, error texts), so control characters are escaped and reasons are cut.
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import cast
@@ -18,13 +20,24 @@ import msgspec
 
 from headgate.core.admission.budgets import dollars
 from headgate.core.commands import BudgetCrossed, Command, Eject, End, Readmit
-from headgate.core.events import EndpointJoined, EndpointLeaving, EndpointUnreadied, Event, PolicyChanged
+from headgate.core.events import (
+    EndpointJoined,
+    EndpointLeaving,
+    EndpointUnreadied,
+    Event,
+    PolicyChanged,
+    RequestArrived,
+)
 from headgate.model.outcome import Outcome
-from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, seconds
+from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, TenantId, seconds
+from headgate.wire.escape import escaped, printable
 
 ENDINGS_PER_S_MAX = 50
+REFUSALS_PER_TENANT_S_MAX = 10
+"""Requests that were rejected when they arrived."""
+REASON_CHARS_MAX = 200
 
-_LET_DOWN = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.EVICTED)
+_LET_DOWN = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED, Outcome.EVICTED)
 
 log = logging.getLogger("headgate")
 
@@ -32,7 +45,10 @@ log = logging.getLogger("headgate")
 class LogObserver:
     def __init__(self) -> None:
         self._second = 0
-        self._in_second = 0
+        self._in_second = self._left_out = 0
+        """Endings in this second: those logged, and those only counted."""
+        self._refused: Counter[TenantId] = Counter()
+        """Rejections on arrival that were logged in this second; at most `ENDINGS_PER_S_MAX` tenants."""
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         match event:
@@ -46,10 +62,11 @@ class LogObserver:
                 tell(logging.INFO, "policy is in force", hash=policy_hash)
             case _:
                 pass
+        tenant = event.ticket.tenant if isinstance(event, RequestArrived) else None
         for command in commands:
-            self._command(command, now)
+            self._command(command, tenant, now)
 
-    def _command(self, command: Command, now: Instant) -> None:
+    def _command(self, command: Command, tenant: TenantId | None, now: Instant) -> None:
         match command:
             case Eject(endpoint_id, until, reason):
                 wait = seconds(Duration(until - now))
@@ -62,32 +79,42 @@ class LogObserver:
             case Readmit(endpoint_id, reason):
                 tell(logging.INFO, "endpoint may serve", endpoint=endpoint_id, reason=reason)
             case End():
-                self._end(command, now)
+                self._end(command, tenant, now)
             case _:
                 pass
 
-    def _end(self, end: End, now: Instant) -> None:
+    def _end(self, end: End, tenant: TenantId | None, now: Instant) -> None:
         level = _level(end.outcome)
-        if not log.isEnabledFor(level):
+        if not log.isEnabledFor(level) or not self._has_room(tenant, now):
             return
+        tell(
+            level,
+            "request ended",
+            request=end.request_id,
+            outcome=end.outcome.value,
+            service_class=end.service_class,
+            attempts=end.attempts,
+            queue_ms=end.waited_ns // MILLISECOND,
+            **({"held_ms": end.held_ns // MILLISECOND} if end.held_ns else {}),
+            reason=printable(end.reason, REASON_CHARS_MAX),
+        )
+
+    def _has_room(self, tenant: TenantId | None, now: Instant) -> bool:
+        """Whether one more ending is logged in this second, and counts it. `tenant` is that of a rejected arrival."""
         second = now // SECOND
         if second != self._second:
-            if self._in_second > ENDINGS_PER_S_MAX:
-                tell(logging.WARNING, "endings not logged one by one", count=self._in_second - ENDINGS_PER_S_MAX)
-            self._second, self._in_second = second, 0
+            if self._left_out:
+                tell(logging.WARNING, "endings not logged one by one", count=self._left_out)
+            self._second, self._in_second, self._left_out = second, 0, 0
+            self._refused.clear()
+        full = self._in_second >= ENDINGS_PER_S_MAX
+        if full or (tenant is not None and self._refused[tenant] >= REFUSALS_PER_TENANT_S_MAX):
+            self._left_out += 1
+            return False
         self._in_second += 1
-        if self._in_second <= ENDINGS_PER_S_MAX:
-            tell(
-                level,
-                "request ended",
-                request=end.request_id,
-                outcome=end.outcome.value,
-                service_class=end.service_class,
-                attempts=end.attempts,
-                queue_ms=end.waited_ns // MILLISECOND,
-                **({"held_ms": end.held_ns // MILLISECOND} if end.held_ns else {}),
-                reason=end.reason,
-            )
+        if tenant is not None:
+            self._refused[tenant] += 1
+        return True
 
 
 def _level(outcome: Outcome) -> int:
@@ -104,7 +131,7 @@ class TextFormatter(logging.Formatter):
     """For people: the time, the text, and the fields as name=value."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = f"{_moment(record)} {record.levelname} {record.name}: {record.getMessage()}"
+        text = f"{_moment(record)} {record.levelname} {record.name}: {escaped(record.getMessage())}"
         fields = " ".join(f"{name}={_value(value)}" for name, value in _fields(record).items())
         return _with_trace(self, record, f"{text} {fields}".rstrip())
 
@@ -134,8 +161,11 @@ def _fields(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _value(value: object) -> str:
-    text = str(value)
-    return f'"{text}"' if " " in text else text
+    text = escaped(str(value))
+    if " " not in text and '"' not in text:
+        return text
+    quoted = text.replace('"', '\\"')
+    return f'"{quoted}"'
 
 
 def _with_trace(formatter: logging.Formatter, record: logging.LogRecord, text: str) -> str:

@@ -244,6 +244,9 @@ class Meters:
         if found is not None and found.hedge is not None and found.hedge[0] == event.attempt:
             pool_meter = found.hedge[1]
         pool_meter.endings[event.ending] += 1
+        if event.fault is not None:
+            pool_meter.faults[event.fault] += 1
+        pool_meter.disbelieved += event.disbelieved
         tenant_meter = found.tenant_meter if found else self.tenants[OTHER]
         if (usage := event.usage) is not None:
             # A counter may never fall, whatever an engine claims.

@@ -17,14 +17,18 @@ def pool_metrics(pools: Pools) -> Iterator[Family]:
 
 def _attempts(pools: Pools) -> Iterator[Family]:
     attempts, retries = family("headgate_attempts_total"), family("headgate_retries_total")
-    hedges, ejections = family("headgate_hedges_total"), family("headgate_endpoint_ejections_total")
+    faults, hedges = family("headgate_attempt_faults_total"), family("headgate_hedges_total")
+    ejections, disbelieved = family("headgate_endpoint_ejections_total"), family("headgate_usage_disbelieved_total")
     for name, meter in pools:
         for ending, count in meter.endings.items():
             attempts.add((name, ending.value), count)
+        for fault, count in meter.faults.items():
+            faults.add((name, fault.value), count)
         retries.add((name,), meter.retries)
         hedges.add((name,), meter.hedges)
         ejections.add((name,), meter.ejections)
-    return iter((attempts, retries, hedges, ejections))
+        disbelieved.add((name,), meter.disbelieved)
+    return iter((attempts, faults, retries, hedges, ejections, disbelieved))
 
 
 def _batches(pools: Pools) -> Iterator[Family]:

@@ -106,6 +106,7 @@ def _decided(meters: Meters, summary: Summary, pools: Sequence[tuple[str, PoolMe
     yield from _given_up(summary, pools)
     yield from _endpoint_metrics(summary, pools)
     yield _prefix_hashes(summary, pools)
+    yield _quarantined(summary)
 
 
 def _queue_depth(summary: Summary) -> Family:
@@ -162,6 +163,12 @@ def _prefix_hashes(summary: Summary, pools: Sequence[tuple[str, PoolMeter]]) -> 
     for name, _ in pools:
         if name != OTHER:
             told.add((name,), found.get(PoolName(name), 0))
+    return told
+
+
+def _quarantined(summary: Summary) -> Family:
+    told = family("headgate_quarantined_requests")
+    told.add((), summary.quarantined)
     return told
 
 

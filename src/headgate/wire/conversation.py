@@ -4,10 +4,9 @@ A turn is a message of the user with everything up to the next one; what stands 
 are left out from the oldest on. Instructions (system and developer messages) stay wherever they stand, the last turn
 stays, and so does the call of every tool result that stays. A message that stays, stays the bytes it came as.
 
-Images and audio are not counted by their encoded length: what they cost a model has little to do with it.
+Images and audio are not counted by their encoded length but by their kind (`media.py`).
 """
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -16,12 +15,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from headgate.wire.fields import BadRequest, Fields
+from headgate.wire.media import has_media, part_bytes
 
 _T = TypeVar("_T")
 _NULL: Final = msgspec.Raw(b"null")
 
-# Parts of a message that carry media, often as megabytes of base64.
-_MEDIA: Final = re.compile(rb'"(?:image_url|input_audio|audio_url|video_url|file|input_image|input_file)"')
 _STAYS: Final = frozenset({"system", "developer"})
 _RESULTS: Final = frozenset({"tool", "function"})
 
@@ -45,12 +43,12 @@ _OBJECT: Final = msgspec.json.Decoder(Fields)
 _OBJECTS: Final = msgspec.json.Decoder(list[Fields])
 
 
-def measure(raw: bytes) -> tuple[int, int]:
-    """Bytes of text in the messages of a chat, and how many of them no trimming can remove."""
+def measure(raw: bytes, *, media: bool) -> tuple[int, int]:
+    """The length of the messages of a chat, which may hold media, and how many of them no trimming can remove."""
     heads = _decode(_HEADS, raw, "messages")
     roles = [head.role for head in heads]
-    if has_media(raw) or not _RESULTS.isdisjoint(roles):
-        return _measure_closely(raw, heads)
+    if media or not _RESULTS.isdisjoint(roles):
+        return _measure_closely(raw, heads, media=media)
     turns = roles.count("user")
     if turns < 2:
         return len(raw), len(raw)
@@ -66,9 +64,9 @@ def measure(raw: bytes) -> tuple[int, int]:
     return len(raw), kept
 
 
-def _measure_closely(raw: bytes, heads: list[_Head]) -> tuple[int, int]:
+def _measure_closely(raw: bytes, heads: list[_Head], *, media: bool) -> tuple[int, int]:
     outline = _outline(heads, [_text_bytes(each, "messages") for each in _MESSAGES.decode(raw)])
-    length = outline.length if has_media(raw) else len(raw)
+    length = outline.length if media else len(raw)
     return length, outline.length_without(outline.cuts[-1]) if outline.cuts else length
 
 
@@ -88,12 +86,8 @@ def trim(raw: bytes, length_max: int) -> tuple[bytes, int, int]:
 
 
 def text_bytes(raw: bytes, name: str) -> int:
-    """The text of an array of objects, some of which may carry media."""
+    """The length of an array of objects, some of which may carry media."""
     return sum(_text_bytes(each, name) + 1 for each in _decode(_MESSAGES, raw, name)) + 1
-
-
-def has_media(raw: bytes | memoryview) -> bool:
-    return _MEDIA.search(raw) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +167,7 @@ def _content_bytes(content: msgspec.Raw, name: str) -> int:
         raw = b"[%b]" % raw
     if not raw.startswith(b"["):
         return len(raw)
-    return sum(len(bytes(part["text"])) for part in _decode(_OBJECTS, raw, name) if "text" in part)
+    return sum(map(part_bytes, _decode(_OBJECTS, raw, name)))
 
 
 def _decode(decoder: msgspec.json.Decoder[_T], raw: bytes, name: str) -> _T:

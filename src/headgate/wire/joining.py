@@ -8,30 +8,42 @@ Nothing comes out before `[DONE]`, since half an answer is none. An error event 
 have given had it failed before its first byte: its own words, under the status that it names.
 """
 
-import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from headgate.model.ticket import Api
-from headgate.wire.sse import payload_of
+from headgate.wire.sse import ASSEMBLED_BYTES_MAX, EventCutter
 
 JOINED_BYTES_MAX: Final = 64 * 1024 * 1024
 """As much is read of one stream, which is more than is kept of it: about a quarter of a million tokens, or twenty
 thousand with twenty log probabilities each."""
 
-_BOUNDARY: Final = re.compile(rb"\n\r?\n")
-_BOUNDARY_BYTES_MAX: Final = 3
+EVENT_BYTES_MAX: Final = 128 * 1024
+"""The longest event of a stream that is joined. Everything in it is parsed in one turn of the event loop, unlike in a
+stream that is passed on. One token with twenty log probabilities takes about 3 KB."""
+CHOICES_MAX: Final = 2048
+TOOL_CALLS_MAX: Final = 1024
+"""Of one choice."""
+FIELDS_MAX: Final = 64
+"""Of one object; each takes many times its bytes."""
+PIECES_MAX: Final = 32 * 1024
+"""Fields in one answer, which is written in one turn of the event loop."""
+_OBJECT_PIECES: Final = 8
+"""A choice or tool call counts as so many fields."""
 
 _OBJECTS: Final = {Api.CHAT: b'"chat.completion"', Api.COMPLETIONS: b'"text_completion"'}
 _OF_CHUNKS: Final = frozenset({"choices", "object", "prompt_progress"})
 """Top-level fields that a whole answer has otherwise, or not at all."""
 
 Fields = dict[str, msgspec.Raw]
-Pieces = dict[str, list[bytes]]
-"""What has come of each field; nothing, if it was only ever null."""
+Pieces = dict[str, "_Value | None"]
+"""What has come of each field; None if it was only ever null."""
+
+Whole = dict[str, object]
+"""An object to be written: values as they came, and lists and objects of them. It is encoded once, at the end, since
+each encoding copies a text of many megabytes."""
 
 _FIELDS: Final = msgspec.json.Decoder(Fields)
 _LIST: Final = msgspec.json.Decoder(list[Fields])
@@ -54,12 +66,16 @@ class Joined:
 class Joiner:
     """Follows one stream and holds what it says."""
 
-    __slots__ = ("_api", "_bytes_left", "_choices", "_closed", "_error", "_problem", "_tail", "_top")
+    __slots__ = ("_api", "_bytes_left", "_choices", "_closed", "_cutter", "_error", "_kept", "_problem", "_top")
 
-    def __init__(self, api: Api, *, bytes_max: int = JOINED_BYTES_MAX) -> None:
+    def __init__(
+        self, api: Api, *, bytes_max: int = JOINED_BYTES_MAX, assembled_bytes_max: int = ASSEMBLED_BYTES_MAX
+    ) -> None:
+        """`bytes_max` bounds what is read of the stream, `assembled_bytes_max` what is kept of it."""
         self._api = api
         self._bytes_left = bytes_max
-        self._tail = bytearray()
+        self._kept = _Kept(assembled_bytes_max)
+        self._cutter = EventCutter(event_bytes_max=EVENT_BYTES_MAX)
         self._top: Pieces = {}
         self._choices: dict[int, _Choice] = {}
         self._closed = False
@@ -68,22 +84,18 @@ class Joiner:
 
     def take(self, data: bytes) -> bool:
         """True when nothing further matters."""
+        if self._closed:
+            return True
         self._bytes_left -= len(data)
         if self._bytes_left < 0:
             self._close("the engine sent a longer answer than can be joined")
-        buffer = self._tail
-        # A boundary may have begun in the bytes held, but it did not end there.
-        search_from = max(0, len(buffer) - _BOUNDARY_BYTES_MAX + 1)
-        buffer += data
-        start = 0
-        while not self._closed and (boundary := _BOUNDARY.search(buffer, search_from)):
-            payload = payload_of(bytes(buffer[start : boundary.end()]))
-            start = search_from = boundary.end()
-            if payload is not None:
-                self._take_event(payload.strip())
-        del buffer[:start]
-        if self._closed:
-            buffer.clear()
+            return True
+        for payload in self._cutter.cut(data):
+            self._take_event(payload.strip())
+            if self._closed:
+                return True
+        if self._cutter.overlong:
+            self._close("the engine sent an event without end")
         return self._closed
 
     def conclude(self) -> Joined:
@@ -93,7 +105,7 @@ class Joiner:
         if self._problem is not None:
             raise BrokenStream(self._problem)
         choices = [choice.whole(index, self._api) for index, choice in sorted(self._choices.items())]
-        top = {"choices": _array(choices), "object": msgspec.Raw(_OBJECTS[self._api])}
+        top: Whole = {"choices": choices, "object": msgspec.Raw(_OBJECTS[self._api])}
         return Joined(200, _ENCODER.encode(top | _whole(self._top)))
 
     def _close(self, problem: str | None) -> None:
@@ -110,6 +122,8 @@ class Joiner:
             self._take_chunk(_FIELDS.decode(payload), payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             self._close("the engine sent an event that is no part of an answer")
+        except BrokenStream as broken:
+            self._close(str(broken))
 
     def _take_chunk(self, chunk: Fields, payload: bytes) -> None:
         # Older vLLM puts the error at the top level and marks it so.
@@ -117,132 +131,192 @@ class Joiner:
             self._error = Joined(_status(chunk), payload)
             self._close(None)
             return
-        for choice in _list(chunk.get("choices", _NULL)):
-            self._choices.setdefault(_index(choice), _Choice()).take(choice)
+        kept = self._kept
+        for choice in _list(chunk.get("choices", _NULL), CHOICES_MAX, "choices"):
+            index = _index(choice)
+            if (known := self._choices.get(index)) is None:
+                _check_number(len(self._choices), CHOICES_MAX, "choices")
+                known = self._choices[index] = _Choice(kept)
+            known.take(choice)
         for name, value in chunk.items():
             if name not in _OF_CHUNKS:
-                _keep(self._top, name, value)
+                kept.last(self._top, name, value)
 
 
 class _Choice:
     """One of the answers to one request."""
 
-    __slots__ = ("_calls", "_fields", "_function", "_logprobs", "_message")
+    __slots__ = ("_calls", "_fields", "_function", "_kept", "_logprobs", "_message")
 
-    def __init__(self) -> None:
-        self._fields: Pieces = {"finish_reason": []}
-        self._message: Pieces = {"role": [b'"assistant"'], "content": []}
+    def __init__(self, kept: "_Kept") -> None:
+        kept.count_pieces(_OBJECT_PIECES)
+        self._kept = kept
+        self._fields: Pieces = {"finish_reason": None}
+        self._message: Pieces = {"role": _Value(b'"assistant"'), "content": None}
         self._logprobs: Pieces | None = None
         self._calls: dict[int, _ToolCall] = {}
         self._function: Pieces = {}
 
     def take(self, chunk: Fields) -> None:
+        kept = self._kept
         for name, value in chunk.items():
             match name:
                 case "index":
                     pass
                 case "text":
-                    _append(self._fields, name, value)
+                    kept.append(self._fields, name, value)
                 case "delta":
                     self._take_delta(_object(value))
                 case "logprobs":
-                    _keep(self._fields, name, _NULL)
+                    kept.last(self._fields, name, _NULL)
                     if bytes(value) != b"null":
                         self._logprobs = self._logprobs or {}
                         for each, values in _object(value).items():
-                            _append(self._logprobs, each, values)
+                            kept.append(self._logprobs, each, values)
                 case _:
-                    _keep(self._fields, name, value)
+                    kept.last(self._fields, name, value)
 
     def _take_delta(self, delta: Fields) -> None:
         for name, value in delta.items():
             match name:
                 case "role":
-                    _keep(self._message, name, value)
+                    self._kept.last(self._message, name, value)
                 case "tool_calls":
-                    for call in _list(value):
-                        self._calls.setdefault(_index(call), _ToolCall()).take(call)
+                    for call in _list(value, TOOL_CALLS_MAX, "tool calls"):
+                        self._call(_index(call)).take(call)
                 case "function_call":
-                    _take_function(self._function, _object(value))
+                    self._kept.function(self._function, _object(value))
                 case _:
-                    _append(self._message, name, value)
+                    self._kept.append(self._message, name, value)
 
-    def whole(self, index: int, api: Api) -> msgspec.Raw:
-        choice = {"index": msgspec.Raw(str(index).encode())} | _whole(self._fields)
+    def _call(self, index: int) -> "_ToolCall":
+        if (known := self._calls.get(index)) is None:
+            _check_number(len(self._calls), TOOL_CALLS_MAX, "tool calls")
+            known = self._calls[index] = _ToolCall(self._kept)
+        return known
+
+    def whole(self, index: int, api: Api) -> Whole:
+        choice: Whole = {"index": msgspec.Raw(str(index).encode())} | _whole(self._fields)
         if self._logprobs is not None:
-            choice["logprobs"] = _raw(_whole(self._logprobs))
+            choice["logprobs"] = _whole(self._logprobs)
         if api is Api.COMPLETIONS:
-            return _raw({"text": msgspec.Raw(b'""')} | choice)
-        message = {name: value for name, value in _whole(self._message).items() if bytes(value) != b"null"}
+            return {"text": ""} | choice
         # Where there is nothing to say llama.cpp says so with an empty text, beside tool calls too.
-        message = {"content": msgspec.Raw(b'""')} | message
+        message: Whole = {"content": ""}
+        message |= _whole({name: value for name, value in self._message.items() if value is not None})
         if self._calls:
-            message["tool_calls"] = _array(call.whole() for _, call in sorted(self._calls.items()))
+            message["tool_calls"] = [call.whole() for _, call in sorted(self._calls.items())]
         if self._function:
-            message["function_call"] = _raw(_whole(self._function))
-        return _raw(choice | {"message": _raw(message)})
+            message["function_call"] = _whole(self._function)
+        return choice | {"message": message}
 
 
 class _ToolCall:
-    __slots__ = ("_fields", "_function")
+    __slots__ = ("_fields", "_function", "_kept")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: "_Kept") -> None:
+        kept.count_pieces(_OBJECT_PIECES)
+        self._kept = kept
         self._fields: Pieces = {}
         self._function: Pieces = {}
 
     def take(self, chunk: Fields) -> None:
         for name, value in chunk.items():
             if name == "function":
-                _take_function(self._function, _object(value))
+                self._kept.function(self._function, _object(value))
             elif name != "index":
-                _keep(self._fields, name, value)
+                self._kept.last(self._fields, name, value)
 
-    def whole(self) -> msgspec.Raw:
-        return _raw(_whole(self._fields) | {"function": _raw(_whole(self._function))})
-
-
-def _take_function(function: Pieces, chunk: Fields) -> None:
-    for name, value in chunk.items():
-        (_append if name == "arguments" else _keep)(function, name, value)
+    def whole(self) -> Whole:
+        return _whole(self._fields) | {"function": _whole(self._function)}
 
 
 # Pieces
 
 
-def _keep(pieces: Pieces, name: str, value: msgspec.Raw) -> None:
-    """The last word counts, unless it is none: some engines repeat the fields of a tool call with empty texts."""
-    raw = bytes(value)
-    if raw == b"null" or (raw == b'""' and pieces.get(name)):
-        pieces.setdefault(name, [])
-    else:
-        pieces[name] = [raw]
+class _Value:
+    """One field as far as it has come. Texts and arrays grow in place, so that the end has little left to do."""
+
+    __slots__ = ("_inner", "raw")
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        """The first piece."""
+        self._inner: bytearray | None = None
+        """Between the quotes or brackets of all pieces, once there are several."""
+
+    @property
+    def size(self) -> int:
+        return len(self.raw) if self._inner is None else len(self._inner)
+
+    def append(self, raw: bytes) -> None:
+        is_text = raw.startswith(b'"')
+        if self._inner is None:
+            self._inner = bytearray(self.raw[1:-1] if is_text else self.raw[1:-1].strip())
+        further = raw[1:-1] if is_text else raw[1:-1].strip()
+        if not is_text and self._inner and further:
+            self._inner += b","
+        self._inner += further
+
+    def whole(self) -> bytes:
+        if self._inner is None:
+            return self.raw
+        return b"%b%b%b" % (self.raw[:1], self._inner, b'"' if self.raw.startswith(b'"') else b"]")
 
 
-def _append(pieces: Pieces, name: str, value: msgspec.Raw) -> None:
-    raw = bytes(value)
-    opening = raw[:1]
-    known = pieces.get(name)
-    if known and opening in b'"[' and known[0][:1] == opening:
-        known.append(raw)
-    else:
-        _keep(pieces, name, value)
+class _Kept:
+    """Keeps the fields of one answer, and no more of them than may be put together."""
+
+    __slots__ = ("_bytes_left", "_pieces")
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_left = bytes_max
+        self._pieces = 0
+
+    def count_pieces(self, pieces: int) -> None:
+        _check_number(self._pieces, PIECES_MAX, "fields")
+        self._pieces += pieces
+
+    def last(self, pieces: Pieces, name: str, value: msgspec.Raw) -> None:
+        """The last word counts, unless it is none: some engines repeat the fields of a tool call with empty texts."""
+        raw = bytes(value)
+        if name not in pieces:
+            _check_number(len(pieces), FIELDS_MAX, "fields")
+            self.count_pieces(1)
+        known = pieces.get(name)
+        if raw == b"null" or (raw == b'""' and known):
+            pieces.setdefault(name, None)
+        else:
+            self._count(len(raw) - (known.size if known else 0))
+            pieces[name] = _Value(raw)
+
+    def append(self, pieces: Pieces, name: str, value: msgspec.Raw) -> None:
+        raw = bytes(value)
+        opening = raw[:1]
+        known = pieces.get(name)
+        if known is not None and opening in b'"[' and known.raw[:1] == opening:
+            self._count(len(raw))
+            known.append(raw)
+        else:
+            self.last(pieces, name, value)
+
+    def function(self, pieces: Pieces, chunk: Fields) -> None:
+        for name, value in chunk.items():
+            (self.append if name == "arguments" else self.last)(pieces, name, value)
+
+    def _count(self, size: int) -> None:
+        self._bytes_left -= size
+        if self._bytes_left < 0:
+            raise BrokenStream("the engine sent a longer answer than can be put together")
 
 
-def _whole(pieces: Pieces) -> Fields:
-    return {name: msgspec.Raw(_joined(each)) for name, each in pieces.items()}
+def _check_number(number: int, most: int, things: str) -> None:
+    if number >= most:
+        raise BrokenStream(f"the engine sent an answer of more than {most} {things}")
 
 
-def _joined(pieces: list[bytes]) -> bytes:
-    match len(pieces):
-        case 0:
-            return b"null"
-        case 1:
-            return pieces[0]
-        case _ if pieces[0].startswith(b'"'):
-            return b'"' + b"".join(piece[1:-1] for piece in pieces) + b'"'
-        case _:
-            inner = (piece[1:-1].strip() for piece in pieces)
-            return b"[" + b",".join(each for each in inner if each) + b"]"
+def _whole(pieces: Pieces) -> Whole:
+    return {name: msgspec.Raw(b"null" if value is None else value.whole()) for name, value in pieces.items()}
 
 
 # JSON
@@ -252,8 +326,13 @@ def _object(value: msgspec.Raw) -> Fields:
     return {} if bytes(value) == b"null" else _FIELDS.decode(value)
 
 
-def _list(value: msgspec.Raw) -> list[Fields]:
-    return [] if bytes(value) == b"null" else _LIST.decode(value)
+def _list(value: msgspec.Raw, most: int, things: str) -> list[Fields]:
+    """Raises `BrokenStream` if there are more than `most`, before any of them is looked at."""
+    if bytes(value) == b"null":
+        return []
+    elements = _LIST.decode(value)
+    _check_number(len(elements) - 1, most, things)
+    return elements
 
 
 def _index(fields: Fields) -> int:
@@ -269,11 +348,3 @@ def _status(chunk: Fields) -> int:
     except msgspec.DecodeError:
         return 500
     return code if 400 <= code < 600 else 500
-
-
-def _raw(fields: Fields) -> msgspec.Raw:
-    return msgspec.Raw(_ENCODER.encode(fields))
-
-
-def _array(values: Iterable[msgspec.Raw]) -> msgspec.Raw:
-    return msgspec.Raw(_ENCODER.encode(list(values)))

@@ -10,6 +10,8 @@ from typing import Final
 
 import msgspec
 
+from headgate.wire.measure import PromptLength
+
 Span = tuple[int, int]
 """From the first byte up to the one after the last."""
 
@@ -19,8 +21,7 @@ class Outline(msgspec.Struct, frozen=True, array_like=True, gc=False):
     stream: bool
     service_tier: str | None
     wants_usage: bool
-    prompt_bytes: int
-    prompt_bytes_kept: int
+    length: PromptLength
     prefix: bytes
     fields: dict[str, Span]
     stream_options: dict[str, Span]

@@ -5,9 +5,9 @@ where its beginning was sent before, the scheduler compares hashes of beginnings
 (`model/prefix.py`). They are made here, of the prompt's bytes as they came: in a conversation the next request begins
 with all that the one before it said.
 
-What stands before the prompt in the engine's eyes, such as tools, goes into every hash but counts for no distance, and
-so do images: what they cost a model has little to do with the length of their encoding. Caches of tenants are kept
-apart (`salts.py`), and so are their hashes.
+What stands before the prompt in the engine's eyes, such as tools, goes into every hash but counts for no distance: its
+length is told beside the hashes. Images count for no distance either: what they cost a model has little to do with the
+length of their encoding. Caches of tenants are kept apart (`salts.py`), and so are their hashes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,8 @@ import msgspec
 from headgate.model.prefix import HASH_BYTES, STEPS
 from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
-from headgate.wire.conversation import has_media
+from headgate.wire.measure import BEFORE, PromptLength
+from headgate.wire.media import has_media
 
 SHORTEST_BYTES: Final = STEPS[0] * BYTES_PER_TOKEN
 """A prompt of fewer bytes has no hash."""
@@ -28,8 +29,7 @@ _MEDIA_BYTES_MAX: Final = 64 * 1024
 """So much of the end of an image tells it from others."""
 
 _STEPS_BYTES: Final = tuple(step * BYTES_PER_TOKEN for step in STEPS)
-_BEFORE: Final = ("cache_salt", "tools")
-"""Fields that decide whether two prompts that are alike are so for an engine."""
+_SALT: Final = "cache_salt"
 _PROMPT: Final = {
     Api.CHAT: ("messages",),
     Api.COMPLETIONS: ("prompt",),
@@ -44,13 +44,13 @@ _Piece = tuple[memoryview, bool]
 """Bytes of a prompt, and whether they count for its length."""
 
 
-def beginnings(fields: Mapping[str, msgspec.Raw], api: Api, prompt_bytes: int) -> bytes:
+def beginnings(fields: Mapping[str, msgspec.Raw], api: Api, length: PromptLength) -> bytes:
     """The hashes of a body that has been measured, packed; the same for all tenants."""
-    if prompt_bytes < SHORTEST_BYTES or api not in _PROMPT:
+    if length.text < SHORTEST_BYTES or api not in _PROMPT:
         return b""
-    before = [memoryview(fields[name]) for name in _BEFORE if name in fields]
+    before = [memoryview(fields[name]) for name in (_SALT, *BEFORE.get(api, ())) if name in fields]
     values = [memoryview(fields[name]) for name in _PROMPT[api] if name in fields]
-    if sum(map(len, values)) == prompt_bytes:
+    if sum(map(len, values)) == length.text:
         # All of it was counted as text, so that there is no need to look for images.
         return hashed(before, [(value, True) for value in values])
     return hashed(before, _pieces(values))

@@ -11,6 +11,9 @@ import msgspec
 MESSAGE_CHARS_MAX: Final = 500
 """How much of an engine's error message is kept."""
 
+ERROR_BYTES_MAX: Final = 256 * 1024
+"""The longest error body that is read for its message; of a longer one the beginning is kept."""
+
 _ENCODER: Final = msgspec.json.Encoder()
 _NULL: Final = msgspec.Raw(b"null")
 
@@ -41,12 +44,18 @@ def models_body(names: Iterable[str]) -> bytes:
 
 def read_error(body: bytes | msgspec.Raw) -> str:
     """An engine's error message, of whatever shape; empty if it gives none."""
+    raw = bytes(body)
     try:
-        said: object = msgspec.json.decode(body)
+        # A longer body would take more time to read than its message is worth.
+        said: object = msgspec.json.decode(raw) if len(raw) <= ERROR_BYTES_MAX else _beginning(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        said = bytes(body)[: 4 * MESSAGE_CHARS_MAX].decode(errors="replace")
+        said = _beginning(raw)
     message = " ".join(_message(said, levels=4).split())
     return message if len(message) <= MESSAGE_CHARS_MAX else message[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
+def _beginning(raw: bytes) -> str:
+    return raw[: 4 * MESSAGE_CHARS_MAX].decode(errors="replace")
 
 
 def reported_error(body: bytes | bytearray) -> str | None:

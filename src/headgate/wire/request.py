@@ -15,7 +15,7 @@ from headgate.model.caps import Caps
 from headgate.model.ticket import WITHOUT_OUTPUT, Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.wire.checks import check
-from headgate.wire.conversation import has_media, measure, text_bytes, trim
+from headgate.wire.conversation import trim
 from headgate.wire.fields import (
     BOOL,
     DEPTH_MAX,
@@ -25,12 +25,12 @@ from headgate.wire.fields import (
     STRING,
     BadRequest,
     Fields,
-    not_of_kind,
     read,
     split,
     too_many,
 )
 from headgate.wire.kserve.checks import check_once
+from headgate.wire.measure import PromptLength, measure_prompt
 from headgate.wire.outline import Outline, cut, spans
 from headgate.wire.prefix import beginnings
 from headgate.wire.salts import engine_salt
@@ -39,8 +39,9 @@ from headgate.wire.shaping import asked_choices, asked_output, shape
 __all__ = ["DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed", "is_large"]
 
 LARGE_BYTES: Final = 256 * 1024
-LARGE_OBJECTS: Final = 4096
-"""Work on the whole of a body beyond this takes milliseconds, for which every other stream would have to wait."""
+LARGE_VALUES: Final = 4096
+"""Arrays and objects together, or strings. Work on the whole of a body beyond this takes milliseconds, for which every
+other stream would have to wait."""
 
 METADATA_BYTES_MAX: Final = 16 * 1024
 """OpenAI's own limit is 16 keys of 64 characters with values of 512."""
@@ -55,14 +56,6 @@ _TRUE: Final = msgspec.Raw(b"true")
 _NULL: Final = msgspec.Raw(b"null")
 _NOTHING: Final = (b"null", b"false", b"[]")
 
-_PROMPT_FIELD: Final = {
-    Api.CHAT: "messages",
-    Api.COMPLETIONS: "prompt",
-    Api.EMBEDDINGS: "input",
-    Api.RESPONSES: "input",
-    Api.INFER: "inputs",
-}
-
 
 Trimmed = tuple[bytes, int, int]
 """The messages that are left of a conversation, their length as prompts are measured, and how many turns are not."""
@@ -70,7 +63,9 @@ Trimmed = tuple[bytes, int, int]
 
 def is_large(raw: bytes | bytearray) -> bool:
     """Whether reading it would hold up others: by its length, or by how much there is in it."""
-    return len(raw) > LARGE_BYTES or raw.count(b"{") > LARGE_OBJECTS
+    if not LARGE_VALUES < len(raw) <= LARGE_BYTES:
+        return len(raw) > LARGE_BYTES
+    return raw.count(b"{") + raw.count(b"[") > LARGE_VALUES or raw.count(b'"') > 2 * LARGE_VALUES
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +76,8 @@ class RequestBody:
     service_tier: str | None
     wants_usage: bool
     """Whether the caller asked for the usage chunk of a stream."""
-    prompt_bytes: int
-    """Bytes of prompt text; images and audio are not counted by their encoded length."""
-    prompt_bytes_kept: int
-    """How many of them stay if every turn is left out that can be."""
+    length: PromptLength
+    """Of all fields that become tokens of the prompt."""
     is_large: bool
     prefix: bytes = field(repr=False)
     """Hashes of the prompt's beginning, packed; the same for all tenants."""
@@ -105,7 +98,7 @@ class RequestBody:
         if len(raw) > NAMES_CHARS_MAX or len(options) > FIELDS_MAX:
             _check_lengths(model, service_tier, options)
         check(fields, api)
-        prompt_bytes, kept = _measure_prompt(fields, api)
+        length = measure_prompt(fields, api)
         return cls(
             api=api,
             model=model,
@@ -113,10 +106,9 @@ class RequestBody:
             stream=stream and api not in WITHOUT_OUTPUT,
             service_tier=service_tier,
             wants_usage=stream and wants_usage,
-            prompt_bytes=prompt_bytes,
-            prompt_bytes_kept=kept,
+            length=length,
             is_large=is_large(raw),
-            prefix=beginnings(fields, api, prompt_bytes),
+            prefix=beginnings(fields, api, length),
             _fields=fields,
             _stream_options=options,
         )
@@ -131,8 +123,7 @@ class RequestBody:
             stream=self.stream,
             service_tier=self.service_tier,
             wants_usage=self.wants_usage,
-            prompt_bytes=self.prompt_bytes,
-            prompt_bytes_kept=self.prompt_bytes_kept,
+            length=self.length,
             prefix=self.prefix,
             fields=fields,
             stream_options=spans(raw, fields["stream_options"]) if self._stream_options else {},
@@ -147,8 +138,7 @@ class RequestBody:
             stream=outline.stream,
             service_tier=outline.service_tier,
             wants_usage=outline.wants_usage,
-            prompt_bytes=outline.prompt_bytes,
-            prompt_bytes_kept=outline.prompt_bytes_kept,
+            length=outline.length,
             is_large=is_large(raw),
             prefix=outline.prefix,
             _fields=cut(raw, outline.fields),
@@ -156,6 +146,16 @@ class RequestBody:
         )
 
     # How much it asks for
+
+    @property
+    def prompt_bytes(self) -> int:
+        """Bytes of prompt text; images and audio count by their kind."""
+        return self.length.text + self.length.other
+
+    @property
+    def prompt_bytes_kept(self) -> int:
+        """How many of them stay if every turn is left out that can be."""
+        return self.length.text_kept + self.length.other
 
     @property
     def n(self) -> int:
@@ -196,11 +196,11 @@ class RequestBody:
         return self.shaped(caps, None if length_max is None else trim(bytes(self.messages), length_max))
 
     def trims_to(self, caps: Caps) -> int | None:
-        """The length to which turns are to be left out; None where none can be, or need to be."""
+        """The length to which turns are to be left out of the messages; None where none can be, or need to be."""
         if self.api is not Api.CHAT or not caps.trims_prompt or caps.prompt_tokens is None:
             return None
-        length_max = caps.prompt_tokens * BYTES_PER_TOKEN + BYTES_PER_TOKEN - 1
-        return length_max if self.prompt_bytes > max(length_max, self.prompt_bytes_kept) else None
+        length_max = caps.prompt_tokens * BYTES_PER_TOKEN + BYTES_PER_TOKEN - 1 - self.length.other
+        return length_max if self.length.text > max(length_max, self.length.text_kept) else None
 
     @property
     def messages(self) -> memoryview:
@@ -209,9 +209,10 @@ class RequestBody:
 
     def shaped(self, caps: Caps, trimmed: Trimmed | None) -> tuple[Self, tuple[str, ...]]:
         """As `capped`, with what is left of the conversation where it is to be trimmed."""
-        fields, prompt_bytes, dropped = self._fields, self.prompt_bytes, 0
+        fields, length, dropped = self._fields, self.length, 0
         if trimmed is not None and trimmed[2]:
-            messages, prompt_bytes, dropped = trimmed
+            messages, text_bytes, dropped = trimmed
+            length = length._replace(text=text_bytes)
             fields = fields | {"messages": msgspec.Raw(messages)}
         fields, told = shape(fields, self.api, caps)
         if dropped:
@@ -224,8 +225,7 @@ class RequestBody:
             stream=self.stream,
             service_tier=self.service_tier,
             wants_usage=self.wants_usage,
-            prompt_bytes=prompt_bytes,
-            prompt_bytes_kept=self.prompt_bytes_kept,
+            length=length,
             is_large=self.is_large,
             prefix=self.prefix,
             _fields=fields,
@@ -319,36 +319,3 @@ def _read_model(fields: Fields, api: Api) -> str:
     if not model.strip():
         raise BadRequest('"model" is empty; name one of the models that GET /v1/models lists', "model")
     return model
-
-
-def _measure_prompt(fields: Fields, api: Api) -> tuple[int, int]:
-    name = _PROMPT_FIELD[api]
-    raw = bytes(fields.get(name, b"null"))
-    match raw[:1]:
-        case b"n":
-            raise BadRequest(f'"{name}" is missing; this path needs it', name)
-        case b"[" if raw[1:].lstrip()[:1] == b"]":
-            raise BadRequest(f'"{name}" is empty; put at least one element into it', name)
-        case b"[" if api is Api.CHAT:
-            return measure(raw)
-        case b"[":
-            length = _array_bytes(raw, name, api)
-        case b'"' if api is not Api.CHAT:
-            length = len(raw)
-        case _:
-            kind = "an array of messages" if api is Api.CHAT else "a string or an array"
-            raise not_of_kind(name, kind, raw)
-    if api is Api.RESPONSES and (instructions := bytes(fields.get("instructions", b"null"))) != b"null":
-        if not instructions.startswith(b'"'):
-            raise not_of_kind("instructions", "a string", instructions)
-        length += len(instructions)
-    return length, length
-
-
-def _array_bytes(raw: bytes, name: str, api: Api) -> int:
-    if api is Api.RESPONSES:
-        return text_bytes(raw, name) if has_media(raw) else len(raw)
-    if b'"' not in raw and raw[1:].lstrip()[:1] in b"0123456789[":
-        # Token ids, one prompt or several. Every id but the last is followed by a comma.
-        return BYTES_PER_TOKEN * (raw.count(b",") + 1)
-    return len(raw)

@@ -19,7 +19,7 @@ import msgspec
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage
 from headgate.wire.replies import read_error
-from headgate.wire.sse import StreamScanner, payload_of
+from headgate.wire.sse import StreamScanner, is_overlong, payload_of
 from headgate.wire.usage import read_usage
 
 RESPONSES_EVENT_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -80,13 +80,14 @@ class ResponsesScanner(StreamScanner):
         return self._cut(data)
 
     def _pass(self, event: bytes) -> bytes:
-        if len(event) > self._event_bytes_max:
+        if is_overlong(event, self._event_bytes_max):
             self.overlong = self.closed = True
             return b""
         payload = payload_of(event)
         if payload is None:
             # A comment before the first event would be the first byte, and is no answer.
-            return event if self.events else b""
+            return event if self._takes_comment() and self.events else b""
+        self._comments = 0
         if self.events and not _is_candidate(event):
             self.events += 1
             return event

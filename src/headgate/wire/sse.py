@@ -23,6 +23,7 @@ The streams of /v1/responses have events of other kinds and are followed by a sc
 """
 
 import re
+from collections.abc import Iterator
 from typing import Final
 
 import msgspec
@@ -34,6 +35,13 @@ from headgate.wire.usage import read_usage
 
 EVENT_BYTES_MAX: Final = 1024 * 1024
 """The longest event, boundary included. A longer one ends the stream: an engine must not fill the memory."""
+
+EVENT_LINES_MAX: Final = 10_000
+"""The most lines of one event; real ones have three."""
+COMMENTS_MAX: Final = 10_000
+"""The most events without data between two with data: an engine that pings once a second does so for hours."""
+ASSEMBLED_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The longest answer that is put together from a stream for a caller who wants it whole."""
 
 # A blank line after a line; the carriage return before the first line feed belongs to that line.
 _BOUNDARY: Final = re.compile(rb"\n\r?\n")
@@ -78,6 +86,8 @@ class StreamScanner:
     """Follows one stream of an engine's answer."""
 
     __slots__ = (
+        "_comments",
+        "_comments_max",
         "_drop_progress",
         "_event_bytes_max",
         "_keep_usage_chunk",
@@ -91,7 +101,12 @@ class StreamScanner:
     )
 
     def __init__(
-        self, *, keep_usage_chunk: bool, drop_progress: bool = False, event_bytes_max: int = EVENT_BYTES_MAX
+        self,
+        *,
+        keep_usage_chunk: bool,
+        drop_progress: bool = False,
+        event_bytes_max: int = EVENT_BYTES_MAX,
+        comments_max: int = COMMENTS_MAX,
     ) -> None:
         self.events = 0
         """Events with data passed on, without comments and [DONE]."""
@@ -102,7 +117,10 @@ class StreamScanner:
         self.usage: Usage | None = None
         """The last usage that the engine told."""
         self.overlong = False
-        """Whether an event beyond all measure ended the stream."""
+        """Whether an event that is too long, or comments without end, ended the stream."""
+        self._comments = 0
+        """Events without data since the last one with data."""
+        self._comments_max = comments_max
         self._keep_usage_chunk = keep_usage_chunk
         self._drop_progress = drop_progress
         self._event_bytes_max = event_bytes_max
@@ -143,12 +161,13 @@ class StreamScanner:
 
     def _pass(self, event: bytes) -> bytes:
         """What this event lets pass: itself, or nothing."""
-        if len(event) > self._event_bytes_max:
+        if is_overlong(event, self._event_bytes_max):
             self.overlong = self.closed = True
             return b""
         payload = payload_of(event)
         if payload is None:
-            return event
+            return event if self._takes_comment() else b""
+        self._comments = 0
         if not _is_candidate(payload) and not (self._drop_progress and _PROGRESS in payload):
             self.events += 1
             return event
@@ -156,6 +175,13 @@ class StreamScanner:
             self.done = self.closed = True
             return event
         return event if self._passes_chunk(payload) else b""
+
+    def _takes_comment(self) -> bool:
+        """Whether an event without data may pass; after too many the stream ends."""
+        self._comments += 1
+        if self._comments > self._comments_max:
+            self.overlong = self.closed = True
+        return not self.closed
 
     def _passes_chunk(self, payload: bytes) -> bool:
         try:
@@ -205,6 +231,56 @@ def _is_candidate(data: bytes) -> bool:
     # Some engines put `"usage":null` on every chunk; that costs no parse, and where it is alone no regex.
     alone = data.startswith(b":null", at + 7) and find(b'"usage"', at + 12) < 0
     return not alone and _USAGE.search(data) is not None
+
+
+def is_overlong(event: bytes, bytes_max: int) -> bool:
+    # Only an event of more bytes can have more lines.
+    return len(event) > bytes_max or (len(event) > EVENT_LINES_MAX and event.count(b"\n") > EVENT_LINES_MAX)
+
+
+class EventCutter:
+    """Cuts a stream into the data of its events, in linear time whatever the reads, and holds one event at most."""
+
+    __slots__ = ("_comments", "_comments_max", "_event_bytes_max", "_tail", "overlong")
+
+    def __init__(self, *, event_bytes_max: int = EVENT_BYTES_MAX, comments_max: int = COMMENTS_MAX) -> None:
+        self._event_bytes_max = event_bytes_max
+        self._comments_max = comments_max
+        self._comments = 0
+        self._tail = bytearray()
+        self.overlong = False
+        """Whether an event was too long, or comments came without end. Nothing after it is cut."""
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._tail)
+
+    def cut(self, data: bytes) -> Iterator[bytes]:
+        """The data of each event that these and earlier bytes complete."""
+        buffer = self._tail
+        search_from = max(0, len(buffer) - _BOUNDARY_BYTES_MAX + 1)
+        buffer += data
+        start = 0
+        try:
+            while not self.overlong and (boundary := _BOUNDARY.search(buffer, search_from)):
+                event = bytes(buffer[start : boundary.end()])
+                start = search_from = boundary.end()
+                if (payload := self._payload(event)) is not None:
+                    yield payload
+        finally:
+            del buffer[:start]
+            self.overlong = self.overlong or len(buffer) >= self._event_bytes_max
+            if self.overlong:
+                buffer.clear()
+
+    def _payload(self, event: bytes) -> bytes | None:
+        if is_overlong(event, self._event_bytes_max):
+            self.overlong = True
+            return None
+        payload = payload_of(event)
+        self._comments = self._comments + 1 if payload is None else 0
+        self.overlong = self._comments > self._comments_max
+        return payload
 
 
 def payload_of(event: bytes) -> bytes | None:

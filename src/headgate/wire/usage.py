@@ -14,9 +14,17 @@ from headgate.model.usage import TOKENS_MAX, Usage, UsageSource
 OBJECT_BYTES_MAX: Final = 4096
 """The longest `"usage": {…}` that is read; real ones have a few hundred bytes."""
 
+SPACES_MAX: Final = 16
+"""The most white space on either side of the colon after `"usage"`; real answers have one space at most."""
+TAIL_BYTES_MAX: Final = len(b'"usage"') + 2 * SPACES_MAX + 2
+"""The longest beginning of `"usage": {` that waits for more bytes, and the byte before it."""
+
 _KEY: Final = b'"usage"'
-_OPENING: Final = re.compile(rb'"usage"\s*:\s*\{')
-_MAY_OPEN: Final = re.compile(rb'"usage"\s*(?::\s*)?')
+_KEY_STEP: Final = len(_KEY) - 1
+"""The last quote of one key may be the first of the next."""
+_SPACES: Final = rb"\s{0,%d}" % SPACES_MAX
+_OPENING: Final = re.compile(rb'"usage"%b:%b\{' % (_SPACES, _SPACES))
+_UNFINISHED: Final = re.compile(rb'"(?:u(?:s(?:a(?:g(?:e(?:"%b(?::%b)?)?)?)?)?)?)?\Z' % (_SPACES, _SPACES))
 _BRACE: Final = re.compile(rb"[{}]")
 
 
@@ -68,44 +76,78 @@ class UsageFinder:
     """Looks for the usage object in the pieces of a JSON answer.
 
     Inside a JSON string a quote is escaped, so the bytes `"usage":` cannot stand in the text of an answer: either the
-    opening quote has a backslash before it, or the closing one has. Where there are several, the last one counts.
+    opening quote has a backslash before it, or the closing one has. Where there are several, the last one counts, and
+    of nested ones the innermost.
+
+    Each byte is looked at once, however the answer is cut: an object that is not complete is collected and its braces
+    counted on; only a beginning of at most `TAIL_BYTES_MAX` bytes is looked at again with the next piece.
     """
 
-    __slots__ = ("_held", "usage")
+    __slots__ = ("_depth", "_object", "_tail", "_tail_scanned", "usage")
 
     def __init__(self) -> None:
         self.usage: Usage | None = None
-        self._held = b""
+        self._depth = 0
+        """Open braces of the object that is being collected; 0 outside of one."""
+        self._object = bytearray()
+        self._tail = b""
+        self._tail_scanned = 0
+        """Bytes at the front of the tail that stand there only to show whether a backslash precedes the rest."""
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self._object) + len(self._tail)
 
     def feed(self, data: bytes) -> None:
-        buffer = self._held + data
-        at = 0
-        while (found := buffer.find(_KEY, at)) >= 0:
-            at = self._look(buffer, found)
-            if at == found:  # It may be whole with the next piece.
-                self._held = buffer[found:]
-                return
-        # What may be the start of the key, and one byte before it for a backslash.
-        self._held = buffer[max(at, len(buffer) - len(_KEY)) :]
+        buffer = self._tail + data
+        unfinished = _UNFINISHED.search(buffer, max(self._tail_scanned, len(buffer) - TAIL_BYTES_MAX))
+        at, end = self._tail_scanned, unfinished.start() if unfinished else len(buffer)
+        while at < end:
+            at = self._collect(buffer, at, end) if self._depth else self._search(buffer, at, end)
+        self._tail = buffer[max(0, end - 1) :]
+        self._tail_scanned = min(end, 1)
 
-    def _look(self, buffer: bytes, found: int) -> int:
-        """Where to go on; `found` itself if more bytes are needed to tell."""
-        further = found + len(_KEY)
-        if found > 0 and buffer[found - 1] == ord("\\"):
-            return further
-        opening = _OPENING.match(buffer, found)
-        end = _object_end(buffer, opening.end() - 1) if opening else None
-        if opening and end is not None and end - found <= OBJECT_BYTES_MAX:
-            self.usage = read_usage(buffer[opening.end() - 1 : end]) or self.usage
-            return end
-        undecided = end is None and (opening or _MAY_OPEN.fullmatch(buffer, found))
-        return found if undecided and len(buffer) - found <= OBJECT_BYTES_MAX else further
+    def _search(self, buffer: bytes, at: int, end: int) -> int:
+        """Looks for the next opening. Returns where to go on."""
+        key = buffer.find(_KEY, at, end)
+        return end if key < 0 else self._open(buffer, key)
 
+    def _open(self, buffer: bytes, key: int) -> int:
+        """Starts to collect an object if one opens at this key. Returns where to go on."""
+        opening = None if key > 0 and buffer[key - 1] == ord("\\") else _OPENING.match(buffer, key)
+        if opening is None:
+            return key + _KEY_STEP
+        self._depth = 1
+        self._object = bytearray(b"{")
+        return opening.end()
 
-def _object_end(buffer: bytes, start: int) -> int | None:
-    depth = 0
-    for brace in _BRACE.finditer(buffer, start):
-        depth += 1 if brace[0] == b"{" else -1
-        if depth == 0:
-            return brace.end()
-    return None
+    def _collect(self, buffer: bytes, at: int, end: int) -> int:
+        """Collects up to the end of the object, or to a key that may open another. Returns where to go on."""
+        limit = min(end, at + OBJECT_BYTES_MAX - len(self._object))
+        key = buffer.find(_KEY, at, limit)
+        stop = limit if key < 0 else key
+        for brace in _BRACE.finditer(buffer, at, stop):
+            self._depth += 1 if brace[0] == b"{" else -1
+            if not self._depth:
+                self._object += buffer[at : brace.end()]
+                self._read()
+                return brace.end()
+        if key >= 0:
+            after = self._open(buffer, key)
+            if after > key + _KEY_STEP:
+                return after
+            stop = after
+        self._object += buffer[at:stop]
+        if len(self._object) < OBJECT_BYTES_MAX:
+            return stop
+        self._forget()
+        # A key may stand across the place where the object became too long.
+        return stop if key >= 0 else max(at, stop - _KEY_STEP)
+
+    def _read(self) -> None:
+        self.usage = read_usage(bytes(self._object)) or self.usage
+        self._forget()
+
+    def _forget(self) -> None:
+        self._depth = 0
+        self._object = bytearray()

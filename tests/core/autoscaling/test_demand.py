@@ -242,10 +242,10 @@ def test_who_falls_back_counts_where_it_is_served_and_where_it_wanted_to_go() ->
 
 def test_lengths_are_learned_from_what_engines_say() -> None:
     watched = Watched(*ready("e1"))
-    for name in names(20):
+    for name in names(600):
         watched.tell(1, arrived(name, prompt_bytes=200), told_usage(name, prompt=100, output=10))
     watched.figures(10)
-    watched.tell(11, arrived("a", prompt_bytes=200))
+    watched.tell(11, arrived("a", prompt_bytes=202))
 
     assert near(watched.asked_ns(20), work_ns(prompt=100, answer=10))
 

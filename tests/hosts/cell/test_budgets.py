@@ -119,7 +119,7 @@ def test_a_successor_has_spent_what_its_predecessor_had_whenever_that_was_last_t
 def test_what_is_in_the_ledger_and_in_a_report_is_spent_once() -> None:
     cell = a_cell("a")
     snapshot = cell.leader.last_snapshot(at(0.5))
-    cell.open("a", a_ticket("r"), at(1))
+    cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
     cell.members["a"].tell(completed("r", tokens=7), at(1.5))
     cell.pass_time(1.5, 2)
@@ -139,7 +139,7 @@ def tell(cell: Cell, name: str, event: MemberEvent, now: float) -> None:
 def test_what_ended_on_an_island_is_spent_when_it_returns_and_once_where_the_ledger_has_it() -> None:
     for away_until, told in ((4, None), (20, it_is(15)), (20, None)):
         cell = a_cell("a", "b")
-        cell.open("a", a_ticket("r"), at(1))
+        cell.open("a", a_ticket("r"), at(0.6))
         cell.pass_time(0.6, 1.5)
         cell.heard["a"] = False
         cell.pass_time(1.6, 4)
@@ -158,7 +158,7 @@ def test_what_ended_on_an_island_is_spent_when_it_returns_and_once_where_the_led
 
 def test_what_ended_while_its_member_was_not_heard_is_spent_as_reckoned() -> None:
     cell = a_cell("a")
-    cell.open("a", a_ticket("r"), at(1))
+    cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
     for moment in (1.6, 1.8, 2.0, 2.2, 2.4):
         cell.members["a"].outgoing(at(moment))
@@ -193,7 +193,7 @@ def test_one_who_reports_when_the_ledger_was_heard_is_not_counted_beside_it() ->
 def test_what_a_caller_left_is_spent_by_a_successor_while_its_attempt_is_still_at_the_engine() -> None:
     cell = a_cell("a")
     snapshot = cell.leader.last_snapshot(at(0.5))
-    cell.open("a", a_ticket("r"), at(1))
+    cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
     tell(cell, "a", first_token("r"), 1.5)
     cell.pass_time(1.5, 2)
@@ -216,7 +216,7 @@ def test_what_a_caller_left_is_spent_by_a_successor_while_its_attempt_is_still_a
 def test_what_an_engine_wasted_is_not_its_tenants_when_the_bill_is_lost() -> None:
     cell = a_cell("a")
     snapshot = cell.leader.last_snapshot(at(0.5))
-    cell.open("a", a_ticket("r"), at(1))
+    cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
     tell(cell, "a", first_token("r"), 1.5)
     cell.pass_time(1.5, 2)
@@ -242,7 +242,7 @@ def test_what_a_scheduler_hears_of_with_a_report_is_billed_as_any_other(
     events: tuple[MemberEvent, ...], causes: list[Cause]
 ) -> None:
     cell = a_cell("a")
-    cell.open("a", a_ticket("r"), at(1))
+    cell.open("a", a_ticket("r"), at(0.6))
     cell.pass_time(0.6, 1.5)
     tell(cell, "a", first_token("r"), 1.5)
     cell.pass_time(1.5, 2)

@@ -10,9 +10,10 @@ import pytest
 
 from headgate.hosts.cell.protocol.messages import Share
 from headgate.hosts.cell.protocol.shares import places_of
+from headgate.hosts.cell.redis.names import LEASE_S, NameLease, NameTaken
 from headgate.model.units import EndpointId
-from testing.fake_engine import FakeEngine
-from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_beside, gateway_in_loop
 from testing.processes import MissingPart
 from testing.stores import Server, redis
 from tests.hosts.cell.store_places import absent
@@ -56,3 +57,61 @@ async def test_an_island_without_a_part_of_an_endpoint_can_ask_it_when_it_return
                 await gateway.until_ready(1)
 
                 assert await answered(gateway) == 200
+
+
+NAME = "{headgate:headgate}:name:gw"
+
+
+def a_member_config(server: Server, engine: FakeEngine) -> dict[str, object]:
+    return a_config(engine.url, cell={"store": server.url, "members": 2, "member": "gw"})
+
+
+@pytest.mark.process
+async def test_the_second_gateway_of_one_name_does_not_start_and_the_first_serves_on(tmp_path: Path) -> None:
+    (tmp_path / "second").mkdir()
+    with a_redis() as server:
+        async with FakeEngine() as engine, gateway_in_loop(a_member_config(server, engine), tmp_path) as first:
+            with pytest.raises(NameTaken, match=r"another cell\.member"):
+                async with gateway_in_loop(a_member_config(server, engine), tmp_path / "second", wait_for=0):
+                    pass
+
+            assert await answered(first) == 200
+
+
+@pytest.mark.process
+async def test_a_gateway_that_was_killed_joins_under_its_name_within_one_lease(tmp_path: Path) -> None:
+    with a_redis() as server:
+        async with FakeEngine() as engine:
+            config = a_member_config(server, engine)
+            async with gateway_beside(config, tmp_path) as (_, process):
+                process.kill()
+                left_ms = server.client().pttl(NAME)
+            assert 0 < left_ms <= LEASE_S * 1_000
+            async with gateway_in_loop(config, tmp_path) as again:
+                assert await answered(again) == 200
+
+
+@pytest.mark.process
+async def test_a_gateway_that_loses_its_name_ends_its_requests_and_leaves(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with a_redis() as server:
+        async with FakeEngine() as engine:
+            engine.script.append(Behaviour(tokens=4, hang_after=2))
+            config = a_member_config(server, engine)
+            async with gateway_in_loop(config, tmp_path, exit_code=1) as first:
+                async with first.post(chat(stream=True)) as answer:
+                    asked = await engine.next_request()
+                    with server.client() as client:
+                        client.set(NAME, b"2", px=int(LEASE_S * 1_000))
+                    twin = NameLease(server.url, cell="headgate", member="gw", incarnation="2", on_lost=pytest.fail)
+                    keeping = asyncio.create_task(twin.keep())
+                    async with asyncio.timeout(30):
+                        while "leaving: another running process" not in caplog.text:
+                            await asyncio.sleep(0.01)
+                    assert not first.running.done()
+                    asked.resume.set()
+                    assert (await answer.read()).endswith(b"data: [DONE]\n\n")
+                assert await first.running == 1
+            keeping.cancel()
+            await asyncio.gather(keeping, return_exceptions=True)

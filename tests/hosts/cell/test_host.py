@@ -20,6 +20,7 @@ from headgate.core.events import (
 )
 from headgate.hosts.cell.host import CellHost, LeaderWatch
 from headgate.hosts.cell.node import Node
+from headgate.hosts.cell.protocol.messages import Covered, Declined
 from headgate.hosts.cell.protocol.views import Mode, Standing
 from headgate.hosts.cell.timing import USUAL_TIMING, Timing
 from headgate.hosts.local.clock import SystemClock
@@ -232,6 +233,30 @@ async def test_an_entry_that_cannot_be_read_is_passed_over_and_counted(caplog: p
         assert alone.host.unintelligible == 4
         assert len([record for record in caplog.records if "passed over" in record.getMessage()]) == 1
         await alone.serve("r1")
+
+
+async def test_what_cannot_be_written_to_a_member_is_dropped_and_the_member_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
+        leader = scheduler.host._node.leader
+        assert leader is not None
+        leader._book.say(leader._roster.peers["b"], Covered(1 << 70), SystemClock().now())
+        await other.serve("r1")
+        await scheduler.serve("r2")
+
+    (told,) = [record.getMessage() for record in caplog.records if "and is dropped" in record.getMessage()]
+    assert told.startswith('an entry for member "b" cannot be written and is dropped: OverflowError')
+
+
+async def test_what_a_member_cannot_write_is_dropped_and_the_member_served(caplog: pytest.LogCaptureFixture) -> None:
+    async with a_cell(FakeServer(), "a", "b") as (_, other):
+        beyond = Declined(RequestId("r0"), 1, False, Duration(1 << 70), "late")
+        other.host._node.member._conversation.say(beyond, SystemClock().now())
+        await other.serve("r1")
+
+    (told,) = [record.getMessage() for record in caplog.records if "and is dropped" in record.getMessage()]
+    assert told.startswith("an entry for the scheduler cannot be written and is dropped: OverflowError")
 
 
 async def test_a_mistake_of_ours_in_what_others_say_ends_the_process() -> None:

@@ -20,7 +20,7 @@ from headgate.hosts.cell.protocol.messages import (
 from headgate.hosts.cell.protocol.views import MemberView, Mode, Standing
 from headgate.model.units import EndpointId, Instant
 from headgate.ports.observer import Observer
-from testing.builders import an_endpoint, at
+from testing.builders import an_endpoint, at, completed
 from tests.hosts.cell.builders import POLICY, a_member, a_ticket
 
 
@@ -274,3 +274,26 @@ def test_an_observer_sees_what_the_scheduler_decides_and_not_what_an_island_does
     run(node, store, 3, 3.2)
 
     assert seen == ["r2"]
+
+
+def test_a_process_that_loses_its_name_says_nothing_more_and_ends_what_it_holds_by_itself() -> None:
+    node, store = a_node(), Store()
+    for moment in (0, 0.25, 0.5):
+        node.tick(at(moment))
+        store.serve(node, at(moment))
+    assert node.leads
+    node.open(a_ticket("r1"), at(0.6))
+    node.lose_name(at(0.6))
+
+    assert not node.leads
+    going = node.outgoing(at(0.6))
+    assert (going.inbox, going.outboxes, going.claim, going.release is None) == ([], [], None, False)
+    head = SchedulerHead(Epoch(9, "nine"), 1, 1, 0, 1, 0, at(0.6), None)
+    assert node.from_scheduler(SchedulerEntry(head), at(0.7)) == []
+    orders = node.tick(at(3))
+    assert node.view(at(3)).mode is Mode.ISLAND
+    assert [order.request_id for order in orders if isinstance(order, Dispatch)] == ["r1"]
+    assert node.outgoing(at(3.1)).inbox == []
+    node.tell(completed("r1"), at(3.2))
+    node.leave(at(3.3))
+    assert node.left

@@ -14,6 +14,7 @@ from headgate.hosts.cell.member import island, member, rules
 from headgate.hosts.cell.protocol import link
 from headgate.model.units import Duration, Instant
 from testing.cell_world.checks import Findings
+from testing.cell_world.faults import HOSTILE
 from testing.cell_world.world import World
 
 SEEDS = 12
@@ -29,12 +30,30 @@ def test_seeds_with_many_faults_break_no_promise() -> None:
     _check_that_much_went_wrong(list(findings.values()))
 
 
+def test_seeds_with_hostile_faults_break_no_promise() -> None:
+    worlds = {seed: World(seed, hostile=True) for seed in range(1, SEEDS + 1)}
+    findings = {seed: world.run() for seed, world in worlds.items()}
+
+    assert [f"just sim-cell --seed {seed} --trace" for seed, each in findings.items() if each.violations] == []
+    assert {fault.kind for world in worlds.values() for fault in world.faults} >= set(HOSTILE)
+
+
 def _check_that_much_went_wrong(findings: list[Findings]) -> None:
     assert sum(each.islands for each in findings) > 6
     assert sum(each.epochs for each in findings) > 15
     ended = [story.ended for each in findings for story in each.stories.values()]
     assert 2 * ended.count("completed") > len(ended)
     assert max(each.worst_percent for each in findings) > 100
+
+
+@pytest.mark.parametrize("seed", [2900, 6517, 8696])
+def test_seeds_that_once_showed_a_violation_show_none(seed: int) -> None:
+    assert World(seed).run().violations == []
+
+
+@pytest.mark.parametrize("seed", [271, 348])
+def test_seeds_with_hostile_faults_that_once_showed_a_violation_show_none(seed: int) -> None:
+    assert World(seed, hostile=True).run().violations == []
 
 
 def trace_of(seed: int) -> str:

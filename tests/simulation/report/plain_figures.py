@@ -12,7 +12,7 @@ from headgate.simulation.virtual.story import Story
 
 REFUSALS = {"invalid", "model_not_found", "too_large", "unauthorized", "forbidden", "duplicate", "rate_limited"}
 REFUSALS |= {"over_budget", "queue_full", "unreachable", "shed", "retry_refused", "no_endpoints", "draining"}
-REFUSALS |= {"unverified"}
+REFUSALS |= {"unverified", "quarantined"}
 GIVEN_UP = {"expired", "too_late", "evicted"}
 
 

@@ -62,60 +62,60 @@ unheard-of is good with any complete answer
 
 What became of the requests
 class        arrivals  good  late  refused  given up  left  failed  goodput/s  attained  retries
-interactive       756   136   119      335        61    34      71       1.13     18.0%      464
-batch             239    82     0      107        21     7      22      0.683     34.3%      131
-whole             269    72     5      137        21     9      25        0.6     26.8%      152
-unheard-of        236    90     0      100        21    12      13       0.75     38.1%      148
-all              1500   380   124      679       124    62     131       3.17     25.3%      895
+interactive       757   142   110      333        72    26      74       1.18     18.8%      470
+batch             251    77     0      120        17     8      29      0.642     30.7%      138
+whole             267    70     7      137        24     2      27      0.583     26.2%      153
+unheard-of        225    84     0       89        22     3      27        0.7     37.3%      140
+all              1500   373   117      679       135    39     157       3.11     24.9%      901
 
 How long it took
-latency                     p50     p90     p95     p99    mean     max
-interactive        TTFT  922 ms  4.39 s  7.42 s  13.4 s  1.98 s  45.8 s
-                   TPOT  104 ms  231 ms  248 ms  264 ms  119 ms  265 ms
-                    E2E  1.78 s  19.6 s  29.3 s  45.4 s  6.24 s  46.3 s
-             queue wait  1.48 s  2.71 s  2.86 s  2.97 s  1.46 s  2.99 s
-batch              TTFT  845 ms   4.8 s   8.3 s  21.4 s  2.59 s  66.2 s
-                   TPOT  106 ms  209 ms  251 ms  277 ms  123 ms  277 ms
-                    E2E  1.78 s  24.9 s  35.8 s    55 s  7.78 s    55 s
-             queue wait  1.71 s  2.71 s  2.92 s  2.98 s  1.64 s  2.99 s
-whole               E2E  1.65 s  12.6 s  38.3 s  43.9 s  5.51 s  43.9 s
-             queue wait  1.37 s  2.72 s   2.8 s  2.93 s  1.42 s  2.98 s
-unheard-of         TTFT  1.28 s  5.88 s  8.35 s  27.3 s  2.54 s  28.1 s
-                   TPOT  109 ms  237 ms  262 ms  275 ms  126 ms  275 ms
-                    E2E  1.83 s  25.6 s  32.1 s    43 s  7.01 s    43 s
-             queue wait  1.51 s  2.68 s  2.82 s  2.97 s  1.49 s  2.98 s
-all                TTFT  974 ms  4.95 s  7.91 s  19.5 s  2.21 s  66.2 s
-                   TPOT  108 ms  234 ms  256 ms  269 ms  121 ms  277 ms
-                    E2E  1.78 s  21.4 s  32.1 s  43.9 s  6.52 s    55 s
-             queue wait  1.52 s  2.71 s  2.85 s  2.97 s  1.48 s  2.99 s
+latency                      p50     p90     p95     p99    mean     max
+interactive        TTFT   957 ms  4.26 s  6.95 s  12.6 s  1.85 s  16.7 s
+                   TPOT  90.5 ms  220 ms  244 ms  265 ms  109 ms  267 ms
+                    E2E   1.83 s  20.7 s  29.9 s  43.9 s  6.47 s  46.3 s
+             queue wait   1.47 s  2.68 s  2.84 s  2.98 s  1.44 s  2.99 s
+batch              TTFT   761 ms   3.7 s  8.08 s  21.4 s  2.37 s  66.2 s
+                   TPOT   100 ms  250 ms  269 ms  277 ms  124 ms  277 ms
+                    E2E   1.43 s  21.4 s  33.7 s  44.7 s  6.29 s  44.7 s
+             queue wait   1.73 s  2.86 s  2.91 s  2.99 s  1.66 s  2.99 s
+whole               E2E   1.97 s    18 s  38.3 s  43.9 s  6.46 s  43.9 s
+             queue wait   1.35 s  2.71 s  2.81 s  2.96 s  1.41 s  2.98 s
+unheard-of         TTFT   1.29 s  5.96 s  8.35 s  27.3 s  2.52 s  28.1 s
+                   TPOT   108 ms  239 ms  262 ms  275 ms  125 ms  275 ms
+                    E2E    1.9 s  25.6 s  32.1 s    43 s   7.4 s    43 s
+             queue wait   1.49 s  2.63 s  2.78 s  2.93 s  1.45 s  2.97 s
+all                TTFT   1.01 s  4.31 s  7.47 s  16.3 s  2.09 s  66.2 s
+                   TPOT  95.7 ms  237 ms  250 ms  269 ms  115 ms  277 ms
+                    E2E   1.78 s  21.4 s  32.2 s  43.9 s   6.6 s  46.3 s
+             queue wait   1.49 s   2.7 s  2.85 s  2.98 s  1.47 s  2.99 s
 
 What it cost
 class        tokens  tokens wasted  engine-s  engine-s wasted  sent  attempts each
-interactive   1.53M          73.8%      36.6            74.7%   494          1.573
-batch        474313          39.6%      11.7            41.7%   153          1.549
-whole        611029          56.6%      13.6            56.2%   177          1.571
-unheard-of   547108          41.6%      12.8            40.8%   164          1.628
-all           3.17M          59.8%      74.7            60.4%   988          1.578
+interactive   1.53M          71.2%      36.9            74.2%   495          1.545
+batch        502422          44.6%      12.8            46.8%   161          1.528
+whole        634065          58.1%      14.4            55.7%   179          1.598
+unheard-of   504107          41.6%      12.1            39.3%   153          1.627
+all           3.17M          59.7%      76.1            60.6%   988          1.565
 
 How evenly tenants were served
 class        tenants  Jain of attainment  Jain of engine-s  worst tenant  attained
-interactive        9               0.936             0.749            t4     13.6%
-batch              9               0.955             0.710            t0     27.3%
-whole              9               0.851             0.808            t2     16.7%
-unheard-of         9               0.787             0.668            t3     34.5%
-all                9               0.978             0.752            t8     15.0%
+interactive        9               0.929             0.737            t5     13.9%
+batch              9               0.945             0.679            t5     25.0%
+whole              9               0.838             0.769            t2     17.0%
+unheard-of         9               0.827             0.701            t2     27.3%
+all                9               0.970             0.740            t8     15.0%
 Jain of engine-s measures how even the amounts are, and so follows what tenants ask for
 
 The worst-off tenants with at least 20 requests of a class
 tenant        class  arrivals  good  attained  p50 TTFT  p99 TTFT  engine-s
-t4      interactive        88    12     13.6%    1.12 s    12.2 s      4.52
-t2      interactive       143    22     15.4%    928 ms    16.7 s      6.29
-t2            whole        42     7     16.7%         -         -      1.87
-t6      interactive        40     7     17.5%    712 ms    5.85 s      2.55
-t5      interactive        68    12     17.6%    877 ms    19.5 s      3.02
-t3      interactive       101    19     18.8%    713 ms    7.95 s      4.71
-t1      interactive       156    30     19.2%    1.22 s    45.8 s       7.6
-t0      interactive       132    28     21.2%    602 ms    12.7 s      6.45
+t5      interactive        72    10     13.9%    877 ms    13.4 s      2.82
+t4      interactive        86    13     15.1%    892 ms    12.2 s       4.1
+t2      interactive       139    23     16.5%    928 ms    16.7 s      6.76
+t2            whole        47     8     17.0%         -         -       2.3
+t1      interactive       158    28     17.7%    1.22 s    11.4 s      7.54
+t6      interactive        48     9     18.8%    1.16 s    5.85 s      2.77
+t3      interactive        87    19     21.8%    926 ms    5.93 s      4.02
+t0            whole        58    14     24.1%         -         -      3.12
 
 Engines
 engine     up   busy  generated  prefix hits  preempted  in flight  max  KV mean  KV max
@@ -123,14 +123,14 @@ main/0  130 s  75.0%       4000        25.0%          3       4.98   10      43%
 main/1  130 s  75.0%       4000        25.0%          3       4.57   10      55%     99%
 main/0 and 1 more held more than in_flight_max: callers that left count until their step ends
 
-refused: unauthorized 58, forbidden 54, unverified 54, rate_limited 50, retry_refused 49,
-  model_not_found 48, no_endpoints 45, too_large 45, duplicate 43, invalid 43, draining 42,
-  over_budget 41, shed 40, queue_full 37, unreachable 30
-given up: expired 44, too_late 44, evicted 36
-failed: engine_silent 46, engine_failed 43, engine_refused 42; 19 of them after the first token,
-  and so not retried
-engine-seconds: 260 up, of which good 11.4%, late 3.8%, refused 9.3%, given up 1.4%, left 0.6%,
-  failed 2.2%, unassigned 46.3%, idle 25.0%
+refused: forbidden 55, unauthorized 53, unverified 53, rate_limited 47, retry_refused 46,
+  model_not_found 45, quarantined 45, over_budget 44, shed 41, duplicate 39, no_endpoints 39,
+  invalid 38, queue_full 37, too_large 37, draining 33, unreachable 27
+given up: evicted 57, expired 39, too_late 39
+failed: engine_refused 45, engine_silent 38, engine_failed 37, gateway_failed 37; 26 of them after
+  the first token, and so not retried
+engine-seconds: 260 up, of which good 11.5%, late 3.6%, refused 9.8%, given up 1.2%, left 0.7%,
+  failed 2.5%, unassigned 45.7%, idle 25.0%
 the fullest engine held 1.04 times the mean of those up with it\
 """)
 

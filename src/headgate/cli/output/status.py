@@ -59,6 +59,7 @@ class LedgerState(Struct, frozen=True):
     rows_waiting: int = 0
     rows_lost: int = 0
     rows_refused: int = 0
+    attempts_unrecorded: int = 0
     oldest_s: float = 0.0
     problem: str | None = None
     spool_problem: str | None = None

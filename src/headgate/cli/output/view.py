@@ -8,6 +8,8 @@ statuses in, lines out.
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from headgate.wire.escape import escaped
+
 Status = Mapping[str, Any]
 
 _BAR = 10
@@ -19,7 +21,7 @@ def screen(now: Status, before: Status, *, columns: int, rows: int) -> list[str]
     lines = [_headline(now), *_cell(now), "", *_classes(now, before), "", _endings(now, before), "", *_endpoints(now)]
     lines += [f"! {problem}" for problem in now["reload_problems"]]
     lines += [f"! {each['endpoint_id']}: {problem}" for each in now["engines"] for problem in each.get("problems", ())]
-    return [line[:columns].rstrip() for line in lines[:rows]]
+    return [escaped(line)[:columns].rstrip() for line in lines[:rows]]
 
 
 def _headline(now: Status) -> str:

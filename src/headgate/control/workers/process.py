@@ -93,7 +93,7 @@ async def _is_ready(admin: str) -> bool:
         async with asyncio.timeout(_ANSWER_S_MAX):
             heard, said = await asyncio.open_connection(_EVERY_NETWORK.get(host, host), int(port))
             try:
-                said.write(b"GET /ready HTTP/1.1\r\nHost: headgate\r\nConnection: close\r\n\r\n")
+                said.write(b"GET /ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 return b" 200 " in await heard.readline()
             finally:
                 said.close()

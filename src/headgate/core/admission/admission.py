@@ -23,6 +23,7 @@ from headgate.core.admission.gate import (
     no_retry,
     over_budget,
     over_limit,
+    quarantined,
     servable,
     startable,
 )
@@ -73,6 +74,7 @@ class Admission:
         request = Request(ticket, verdict.service_class, verdict.pools, sequence=sequence, now=now)
         self.move(request, verdict, now)
         refusal = late(request, now) or duplicate(state.requests.first_of_key(ticket), request)
+        refusal = refusal or quarantined(request, state.blame.quarantined(ticket, now))
         if refusal is not None or state.fleet.live(request.pools):
             return Assessment(ticket, request, refusal or self._refusal(request, now))
         fallback = self.fallback(request, now)
@@ -115,7 +117,8 @@ class Admission:
         state = self._state
         fleet, queue = state.fleet, state.queue
         full = no_place(request, fleet, queue.backlog, state.retry_budget, now, router=state.router)
-        return full or unreachable(request, queue.patience(request, now), queue.backlog, fleet, state.rules)
+        patience = queue.patience(request, now)
+        return full or unreachable(request, patience, queue.backlog, fleet, state.rules, now=now)
 
     # Effects
 

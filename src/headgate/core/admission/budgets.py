@@ -229,7 +229,7 @@ class Budgets:
             # Its bill has gone to the ledger, too: where that is heard, it is told of with the rest.
             self._tallies.spend((each for each in tallies if each.told is None), cost)
         elif told.pool is not None:
-            self._tallies.spend(tallies, cost_of(usage, told.pool, self._rules, now))
+            self._tallies.spend(tallies, cost_of(usage, told.pool, self._rules, now, prompts=told.ticket.prompts))
 
     def told(self, event: BudgetsTold) -> None:
         """Which periods these are, and what the ledger has of them."""

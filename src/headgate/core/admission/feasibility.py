@@ -2,36 +2,46 @@
 
 How long a newcomer must wait follows from what waits already: all of the bands before its own, what its own tenant has
 waiting, and of every other tenant of its band no more than that tenant's weighted share beside its own; divided by how
-many endpoints work on it. Long prompts, which have a lane of their own, are reckoned apart from the others. It is
-refused at once where that is longer than it may wait, so that its caller can go elsewhere while there is time.
+many endpoints work on it. Where `in_flight_max` binds, they work on it only as fast as places are given back. Long
+prompts, which have a lane of their own, are reckoned apart from the others. It is refused at once where that is longer
+than it may wait, so that its caller can go elsewhere while there is time.
 
 Being wrong is dearer on one side: who is refused for nothing is lost, who is let in for
 nothing expires in the queue and has cost no engine anything. So the wait is estimated from below: what the bands before
 its own will yet be sent does not count, and a lower band still gets what a lull leaves.
 """
 
+from math import isqrt
 from typing import Final
 
 from headgate.core.admission.gate import Refusal
 from headgate.core.queues.bands import Backlog
 from headgate.core.routing.fleet import Fleet
+from headgate.core.routing.turnover import MILLE
 from headgate.core.rules import Rules
 from headgate.core.state import Request
 from headgate.model.outcome import Outcome
-from headgate.model.units import Duration, TenantId, seconds
+from headgate.model.units import Duration, Instant, TenantId, seconds
 
 _TENANTS_LOOKED_AT: Final = 64
 """So many others are reckoned one by one; beyond them the share of each is not bounded by what it has waiting."""
 
 
-def unreachable(request: Request, allowed: Duration, backlog: Backlog, fleet: Fleet, rules: Rules) -> Refusal | None:
+def unreachable(
+    request: Request, allowed: Duration, backlog: Backlog, fleet: Fleet, rules: Rules, *, now: Instant
+) -> Refusal | None:
     """Whether it would wait for longer than is allowed if it is to be worth sending."""
     certainty = rules.policy.admission.certainty_percent
     if certainty is None:
         return None
-    wait = wait_ns(request, backlog, fleet, rules, enough=Duration(certainty * allowed // 100))
+    enough = Duration(certainty * allowed // 100)
+    wait = wait_ns(request, backlog, fleet, rules, enough=enough)
     if wait is None:
-        return None
+        if fleet.has_places(request.pools):
+            return None
+        wait = fleet.free_in_ns(request.pools, _ahead(request, backlog, rules), now)
+        if wait <= enough:
+            return None
     reason = (
         f"it would wait about {seconds(wait)} and may wait {seconds(allowed)} "
         f'in class "{request.service_class.name}"; come back later or ask in a class that waits longer'
@@ -43,16 +53,31 @@ def wait_ns(request: Request, backlog: Backlog, fleet: Fleet, rules: Rules, *, e
     """How long it would wait behind what waits already, at the least; None where that is not more than `enough`."""
     pools, band = request.pools, request.service_class.band
     before = backlog.work.before(pools, band)
-    speed = max(1, fleet.lane(pools) if request.long else fleet.live(pools))
-    if before + backlog.work.all_beside(request) <= enough * speed:
+    pace = fleet.pace(pools, long=request.long)
+    grain = fleet.grain_ns(pools)
+    if _late(before + backlog.work.all_beside(request), pace, grain) <= enough:
         return None
-    waiting = backlog.work.beside(request)
+    late = _late(_ahead(request, backlog, rules), pace, grain)
+    return late if late > enough else None
+
+
+def _late(work: int, pace: int, grain: Duration) -> Duration:
+    """How long `work` may well take: by one standard deviation longer than its mean.
+
+    Places are given back at random moments. After the mean wait, half of those would still be waiting.
+    """
+    wait = work * MILLE // pace
+    return Duration(wait + isqrt(wait * grain * MILLE // pace))
+
+
+def _ahead(request: Request, backlog: Backlog, rules: Rules) -> Duration:
+    """The engine time that is served before it."""
+    before, waiting = backlog.work.before(request.pools, request.service_class.band), backlog.work.beside(request)
     own = waiting.get(request.account, 0)
     if not before and not own:
         # Whoever has nothing waiting is the next of its band, and what waits of others is no matter.
-        return None
-    behind = before + own + _of_others(waiting, request.account, own + request.cost_ns, rules)
-    return Duration(behind // speed) if behind > enough * speed else None
+        return Duration(0)
+    return Duration(before + own + _of_others(waiting, request.account, own + request.cost_ns, rules))
 
 
 def _of_others(waiting: dict[TenantId, int], account: TenantId, own: int, rules: Rules) -> int:

@@ -23,7 +23,7 @@ from headgate.core.state import Request
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Model, ServiceClass
 from headgate.model.tenant import Tenant
-from headgate.model.ticket import Ticket
+from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
 from headgate.model.units import BYTES_PER_TOKEN, SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
 
 
@@ -70,7 +70,8 @@ def judge(ticket: Ticket, rules: Rules) -> Admitted | Refusal:
     if not pools:
         reason = f'no pool serves model "{model.name}" in class "{service_class.name}"; choose another class'
         return Refusal(Outcome.FORBIDDEN, reason, service_class)
-    return _too_long(ticket, service_class) or Admitted(service_class, pools, model.name)
+    refusal = _too_long(ticket, service_class) or _too_many_prompts(ticket, service_class)
+    return refusal or Admitted(service_class, pools, model.name)
 
 
 def instead(ticket: Ticket, service_class: ServiceClass, fleet: Fleet, rules: Rules) -> Admitted | None:
@@ -96,6 +97,14 @@ def duplicate(first: RequestId | None, request: Request) -> Refusal | None:
         return None
     reason = f"request {first} came with the same Idempotency-Key and has not ended; wait for it or use another key"
     return Refusal(Outcome.DUPLICATE, reason, request.service_class, SECOND)
+
+
+def quarantined(request: Request, left_ns: Duration | None) -> Refusal | None:
+    """Whether the same body of the same tenant has failed on endpoints that serve others, and for how long it waits."""
+    if left_ns is None:
+        return None
+    reason = f"the same request failed on two endpoints that serve others; it is not sent again for {seconds(left_ns)}"
+    return Refusal(Outcome.QUARANTINED, reason, request.service_class, left_ns)
 
 
 def startable(service_class: ServiceClass, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules) -> PoolName | None:
@@ -235,6 +244,23 @@ def _too_long(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
             return None
         length += f", of which {kept} cannot be left out (instructions and the last turn)"
     reason = f'{length}, and class "{service_class.name}" takes {caps.prompt_tokens}; shorten it or use another class'
+    return Refusal(Outcome.TOO_LARGE, reason, service_class)
+
+
+def _too_many_prompts(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
+    """Whether one array brings more prompts than the class takes. Each is a sequence of its own for an engine."""
+    if ticket.prompts == 1:
+        return None
+    caps, field, counted = service_class.caps, "prompts", f"{ticket.prompts} prompts"
+    asked, most = ticket.answers(caps.n), caps.prompts
+    if ticket.api in WITHOUT_OUTPUT:
+        field, counted, asked, most = "inputs", f"{ticket.prompts} inputs", ticket.prompts, caps.inputs
+    elif asked > ticket.prompts:
+        counted += f" with {asked // ticket.prompts} answers each"
+    if most is None or asked <= most:
+        return None
+    reason = f'the request has {counted}, and class "{service_class.name}" takes {most} in one request'
+    reason += f"; split it into several requests or raise caps.{field}"
     return Refusal(Outcome.TOO_LARGE, reason, service_class)
 
 

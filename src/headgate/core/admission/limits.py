@@ -19,7 +19,7 @@ All numbers are integers, and every operation looks at the levels of one path on
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from headgate.core.counters import LimitCounter
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
@@ -109,7 +109,16 @@ class Rate:
 class _Level:
     """One tenant of a path that has limits."""
 
-    __slots__ = ("concurrency", "life_ns", "open", "requests", "tenant", "tokens", "tokens_whole")
+    __slots__ = (
+        "concurrency",
+        "concurrency_whole",
+        "life_ns",
+        "open",
+        "requests",
+        "tenant",
+        "tokens",
+        "tokens_whole",
+    )
 
     def __init__(self, tenant: TenantId) -> None:
         self.tenant = tenant
@@ -118,8 +127,10 @@ class _Level:
         self.tokens_whole = 0
         """Of how many per minute these tokens are a part; 0 where they are all."""
         self.concurrency: int | None = None
+        self.concurrency_whole = 0
+        """Of how many this concurrency is a part; 0 where it is all."""
         self.open = 0
-        """Requests of the tenant and those below it that have not ended."""
+        """Requests of the tenant and those below it that have not ended, each as often as it has prompts."""
         self.life_ns = _LIFE_GUESS
         """How long its requests stay, the last ones counting most."""
 
@@ -128,14 +139,14 @@ class _Level:
         self.tokens = _changed(self.tokens, limits.tokens_per_minute, now)
         self.tokens_whole = limits.tokens_whole or 0
         self.concurrency = limits.concurrency
+        self.concurrency_whole = limits.concurrency_whole or 0
 
-    def shortages(self, prompt_tokens: int, tokens: int, now: Instant) -> Iterator[Shortage]:
+    def shortages(self, asked: "Asked", now: Instant) -> Iterator[Shortage]:
         """Each limit for which there is no room, in words."""
         name = f'tenant "{self.tenant}"'
-        if self.concurrency is not None and self.open >= self.concurrency:
-            reason = f"{name} has {self.open} of {self.concurrency} requests open; wait for one to end"
-            wait = Duration(self.life_ns // max(1, self.concurrency))
-            yield Shortage(Outcome.RATE_LIMITED, f"{reason} or raise its concurrency", wait)
+        sequences, prompt_tokens, tokens = asked
+        if self.concurrency is not None and self.open + sequences > self.concurrency:
+            yield self._too_many_open(name, sequences, self.concurrency)
         if self.requests is not None and (wait := self.requests.wait_ns(1, now)):
             reason = f"{name} has used up its {self.requests.limit} requests per minute; wait {seconds(wait)}"
             yield Shortage(Outcome.RATE_LIMITED, f"{reason} or raise its requests_per_minute", wait)
@@ -156,6 +167,31 @@ class _Level:
             reason += f"; wait {seconds(wait)} or raise its tokens_per_minute"
             yield Shortage(Outcome.RATE_LIMITED, reason, wait)
 
+    def _too_many_open(self, name: str, sequences: int, most: int) -> Shortage:
+        wait = Duration(self.life_ns // max(1, most))
+        if sequences > max(1, most, self.concurrency_whole):
+            reason = f"the request has {sequences} prompts and {name} may have {most} open at once"
+            reason += f"; send at most {most} prompts in one request or raise its concurrency"
+            return Shortage(Outcome.TOO_LARGE, reason, None)
+        count = f"{self.open} of {most} requests open"
+        if sequences > 1:
+            count += f" and this one has {sequences} prompts, each of which counts as one"
+            wait = _PARTED if sequences > most else wait
+        reason = f"{name} has {count}; wait for one to end or raise its concurrency"
+        return Shortage(Outcome.RATE_LIMITED, reason, wait)
+
+
+class Asked(NamedTuple):
+    """What a request asks of limits."""
+
+    sequences: int
+    prompt_tokens: int
+    tokens: int
+
+
+_NEXT: Final = Asked(1, 0, 0)
+"""Any request, however short."""
+
 
 class _Path:
     """The levels of a tenant's path that have limits, the outermost first."""
@@ -167,10 +203,11 @@ class _Path:
         self.requests = [level.requests for level in levels if level.requests is not None]
         self.tokens = [level.tokens for level in levels if level.tokens is not None]
 
-    def has_room(self, prompt_tokens: int, tokens: int, now: Instant) -> bool:
+    def has_room(self, asked: Asked, now: Instant) -> bool:
         """As `shortage`, for the usual case in which there is none."""
+        sequences, prompt_tokens, tokens = asked
         for level in self.levels:
-            if level.concurrency is not None and level.open >= level.concurrency:
+            if level.concurrency is not None and level.open + sequences > level.concurrency:
                 return False
         for rate in self.requests:
             if not rate.holds(1, now):
@@ -180,11 +217,11 @@ class _Path:
                 return False
         return True
 
-    def shortage(self, prompt_tokens: int, tokens: int, now: Instant) -> Shortage | None:
+    def shortage(self, asked: Asked, now: Instant) -> Shortage | None:
         """The limit that does not fit; where there are several, the one that will fit last."""
         worst: Shortage | None = None
         for level in self.levels:
-            for each in level.shortages(prompt_tokens, tokens, now):
+            for each in level.shortages(asked, now):
                 if worst is None or _later(each, worst):
                     worst = each
         return worst
@@ -193,10 +230,12 @@ class _Path:
 class _Claim:
     """What one request has reserved."""
 
-    __slots__ = ("ended", "levels", "reserved", "since", "tenant", "used")
+    __slots__ = ("ended", "levels", "reserved", "sequences", "since", "tenant", "used")
 
-    def __init__(self, tenant: TenantId, levels: list[_Level], now: Instant) -> None:
-        self.tenant = tenant
+    def __init__(self, ticket: Ticket, levels: list[_Level], now: Instant) -> None:
+        self.tenant = ticket.tenant
+        self.sequences = ticket.sequences
+        """How many open requests it counts as."""
         self.levels = levels
         """Where it counts as open."""
         self.since = now
@@ -241,7 +280,7 @@ class TenantLimits:
                 self._paths.pop(name, None)
         for ticket in open_requests:
             if ticket.request_id not in self._claims and ticket.tenant in self._paths:
-                self._claims[ticket.request_id] = _Claim(ticket.tenant, self._levels_of(ticket.tenant), now)
+                self._claims[ticket.request_id] = _Claim(ticket, self._levels_of(ticket.tenant), now)
         if differing:
             self._count_anew()
 
@@ -276,24 +315,29 @@ class TenantLimits:
             claim.levels = self._levels_of(claim.tenant)
             if not claim.ended:
                 for level in claim.levels:
-                    level.open += 1
+                    level.open += claim.sequences
 
     def shortage(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> Shortage | None:
         """Which limit the request does not fit at this moment."""
         path = self._paths.get(ticket.tenant)
         if path is None:
             return None
-        tokens = _tokens(ticket, prompt_tokens, output_tokens)
-        return None if path.has_room(prompt_tokens, tokens, now) else path.shortage(prompt_tokens, tokens, now)
+        asked = Asked(ticket.sequences, prompt_tokens, _tokens(ticket, prompt_tokens, output_tokens))
+        return None if path.has_room(asked, now) else path.shortage(asked, now)
+
+    def reached(self, tenant: TenantId, now: Instant) -> Shortage | None:
+        """The limit that leaves no room for any request of the tenant, however short."""
+        path = self._paths.get(tenant)
+        return None if path is None or path.has_room(_NEXT, now) else path.shortage(_NEXT, now)
 
     def take(self, ticket: Ticket, prompt_tokens: int, output_tokens: int, now: Instant) -> None:
         """It comes in: counts it at every level of its path."""
         path = self._paths.get(ticket.tenant)
         if path is None:
             return
-        claim = self._claims[ticket.request_id] = _Claim(ticket.tenant, path.levels, now)
+        claim = self._claims[ticket.request_id] = _Claim(ticket, path.levels, now)
         for level in path.levels:
-            level.open += 1
+            level.open += claim.sequences
         for rate in path.requests:
             rate.take(1, now)
         tokens = _tokens(ticket, prompt_tokens, output_tokens)
@@ -316,7 +360,7 @@ class TenantLimits:
         if claim is None or claim.ended:
             return
         for level in claim.levels:
-            level.open -= 1
+            level.open -= claim.sequences
             level.life_ns = Duration(level.life_ns + (now - claim.since - level.life_ns) // _LIFE_PARTS)
         claim.ended = True
         if not in_flight:
@@ -363,9 +407,9 @@ class TenantLimits:
             self.take(ticket, prompt_tokens, output_tokens, now)
             self._claims[ticket.request_id].since = arrived
             return
-        claim = self._claims[ticket.request_id] = _Claim(ticket.tenant, path.levels, arrived)
+        claim = self._claims[ticket.request_id] = _Claim(ticket, path.levels, arrived)
         for level in path.levels:
-            level.open += 1
+            level.open += claim.sequences
         tokens = _tokens(ticket, prompt_tokens, output_tokens)
         claim.reserved = [(rate, min(tokens, rate.limit), _LONG_AGO) for rate in path.tokens]
 

@@ -52,11 +52,11 @@ def cost_at(request: Request, pool: PoolName, output_tokens: int, rules: Rules, 
     if _by_tokens(price):
         tokens = prompt_tokens * max(price.input_tokens, price.cached_tokens) + output_tokens * price.output_tokens
         return NanoUsd(-(-tokens // _MILLION))
-    time = _alone_ns(rules.speed(pool), prompt_tokens, output_tokens, request.answers) * price.hour
+    time = _alone_ns(request, rules.speed(pool), output_tokens) * price.hour
     return NanoUsd(-(-time // _HOUR))
 
 
-def cost_of(usage: Usage, pool: PoolName, rules: Rules, now: Instant) -> NanoUsd:
+def cost_of(usage: Usage, pool: PoolName, rules: Rules, now: Instant, *, prompts: int = 1) -> NanoUsd:
     """What so much cost at a pool, in usual company: for those whose bill was lost with the one who made it."""
     price = _price(pool, rules, now)
     if price is None:
@@ -65,7 +65,8 @@ def cost_of(usage: Usage, pool: PoolName, rules: Rules, now: Instant) -> NanoUsd
     if _by_tokens(price):
         tokens = (usage.prompt_tokens - cached) * price.input_tokens + cached * price.cached_tokens
         return NanoUsd((tokens + usage.output_tokens * price.output_tokens) // _MILLION)
-    time = cost_ns(rules.speed(pool), usage.prompt_tokens, usage.output_tokens, cached=cached) * price.hour
+    speed = rules.speed(pool)
+    time = cost_ns(speed, usage.prompt_tokens, usage.output_tokens, cached=cached, prompts=prompts) * price.hour
     return NanoUsd(time // _HOUR)
 
 
@@ -105,8 +106,9 @@ def _by_tokens(price: Price) -> bool:
     return bool(price.input_tokens or price.cached_tokens or price.output_tokens)
 
 
-def _alone_ns(speed: EngineSpeed, prompt_tokens: int, output_tokens: int, answers: int) -> Duration:
-    """Of an engine that serves nobody else; several answers to one prompt share their steps."""
+def _alone_ns(request: Request, speed: EngineSpeed, output_tokens: int) -> Duration:
+    """Of an engine that serves nobody else; the answers of one request share their steps."""
+    prompt_tokens, answers, prompts = request.prompt_tokens, request.answers, request.ticket.prompts
     steps = -(-prompt_tokens // speed.chunk_tokens)
-    own = cost_ns(speed, prompt_tokens, output_tokens, batch=answers)
+    own = cost_ns(speed, prompt_tokens, output_tokens, batch=answers, prompts=prompts)
     return Duration(own + steps * speed.step_ps // _PS_PER_NS)

@@ -78,7 +78,7 @@ class _Cached:
 class _Open:
     """A request that has not ended."""
 
-    __slots__ = ("answers", "model", "pool", "ticket", "weight")
+    __slots__ = ("answers", "model", "output_most", "pool", "ticket", "weight")
 
     def __init__(self, ticket: Ticket, weight: int) -> None:
         self.ticket = ticket
@@ -89,6 +89,8 @@ class _Open:
         self.pool = PoolName("")
         """Where it was sent last; empty while it waits for the first time."""
         self.answers = 1
+        self.output_most: int | None = None
+        """How long each of them may be."""
 
 
 class _There:
@@ -201,7 +203,8 @@ class Demand:
             self._weight = found.weight
             self._count(found.ticket, command.pool, command.caps, command.model)
         found.pool, found.model = command.pool, command.model or found.ticket.model
-        found.answers = _answers(found.ticket, command.caps)
+        found.answers = found.ticket.answers(command.caps.n)
+        found.output_most = found.ticket.output_most(command.caps.output_tokens)
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         """Learns from what an engine says that an answer has come to."""
@@ -209,7 +212,8 @@ class Demand:
         if found is None or usage is None or event.ending is not AttemptEnding.COMPLETED:
             return
         if usage.source is UsageSource.ENGINE:
-            self._predictions.learn(found.ticket, found.model, usage, answers=found.answers)
+            ticket, answers, most = found.ticket, found.answers, found.output_most
+            self._predictions.learn(ticket, found.model, usage, answers=answers, output_most=most)
             if (cached := self._cached.get(found.pool)) is None:
                 cached = self._cached[found.pool] = _Cached()
             cached.learn(usage)
@@ -228,7 +232,7 @@ class Demand:
     def _count(self, ticket: Ticket, pool: PoolName, caps: Caps, model: ModelName | None) -> None:
         if (work := self._sent.get(pool)) is None:
             work = self._sent[pool] = _Work()
-        self._add(work, pool, *self._tokens(ticket, caps, model or ticket.model))
+        self._add(work, pool, *self._tokens(ticket, caps, model or ticket.model), ticket.prompts)
 
     def _count_unsent(self, ticket: Ticket) -> None:
         verdict = judge(ticket, self._rules)
@@ -239,14 +243,14 @@ class Demand:
         pools = meant(verdict.pools, self._rules.pools, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         if (work := self._unsent.get(pools)) is None:
             work = self._unsent[pools] = _Work()
-        self._add(work, pools[0], prompt_tokens, output_tokens)
+        self._add(work, pools[0], prompt_tokens, output_tokens, ticket.prompts)
 
-    def _add(self, work: _Work, pool: PoolName, prompt_tokens: int, output_tokens: int) -> None:
+    def _add(self, work: _Work, pool: PoolName, prompt_tokens: int, output_tokens: int, prompts: int) -> None:
         speed, cached = self._rules.speed(pool), self._cached.get(pool)
         held = cached.of(prompt_tokens) if cached is not None else 0
         batch = self._batch.get(pool, MEAN_BATCH)
-        prefill_ns = speed.prefill_ps(prompt_tokens, cached=held) // 1_000
-        whole_ns = cost_ns(speed, prompt_tokens, output_tokens, cached=held, batch=batch)
+        prefill_ns = speed.prefill_ps(prompt_tokens, cached=held, prompts=prompts) // 1_000
+        whole_ns = cost_ns(speed, prompt_tokens, output_tokens, cached=held, batch=batch, prompts=prompts)
         work.prefill_ns += self._weight * prefill_ns
         work.decode_ns += self._weight * (whole_ns - prefill_ns)
 
@@ -257,7 +261,7 @@ class Demand:
             mean = caps.output_tokens
         if ticket.output_tokens_max is not None and ticket.output_tokens_max < mean:
             mean = ticket.output_tokens_max
-        return self._predictions.prompt_tokens(model, ticket.prompt_bytes), mean * _answers(ticket, caps)
+        return self._predictions.prompt_tokens(ticket, model), mean * ticket.answers(caps.n)
 
     # What it comes to
 
@@ -328,10 +332,6 @@ class Demand:
         parts = [work_ns * count // total if total else 0 for count in counts]
         parts[0] += work_ns - sum(parts)
         return list(zip(pools, parts, strict=True))
-
-
-def _answers(ticket: Ticket, caps: Caps) -> int:
-    return ticket.n if caps.n is None else min(ticket.n, caps.n)
 
 
 def _target_ns(service_class: ServiceClass) -> Duration:

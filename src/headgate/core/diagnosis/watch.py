@@ -61,6 +61,7 @@ _NOT_SERVED: Final = {
     Outcome.NO_ENDPOINTS: "missing",
     Outcome.ENGINE_FAILED: "failed",
     Outcome.ENGINE_SILENT: "failed",
+    Outcome.GATEWAY_FAILED: "failed",
 }
 _BY_THE_CALLER: Final = (Outcome.UNREACHABLE, Outcome.TOO_LATE)
 """What a caller may bring about by a deadline of its own."""

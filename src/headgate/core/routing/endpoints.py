@@ -18,6 +18,8 @@ from headgate.core.engine_time import EngineTime
 from headgate.core.routing.devices import Held
 from headgate.core.routing.learning import Learned
 from headgate.core.routing.prefix_index import PrefixIndex
+from headgate.core.routing.service_log import ServiceLog
+from headgate.core.routing.turnover import Turnover
 from headgate.core.summary import EndpointSummary
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import HeadroomRules
@@ -40,6 +42,8 @@ class Reservation(NamedTuple):
     """Whose places it may take; empty where that is no matter."""
     cached_tokens: int = 0
     """What of the prompt the engine probably holds, and need not compute."""
+    places: int = 1
+    """How many of the endpoint's places it takes: one for each prompt that is to be answered."""
 
     @property
     def pending_tokens(self) -> int:
@@ -67,6 +71,7 @@ class EndpointRecord(Held):
     """One endpoint as the scheduler sees it."""
 
     __slots__ = (
+        "counted_limit",
         "counted_long",
         "device",
         "drained",
@@ -87,6 +92,7 @@ class EndpointRecord(Held):
         "prefilled_ps",
         "ready_at",
         "returns_at",
+        "service",
         "shared",
         "silent",
         "slot",
@@ -129,7 +135,8 @@ class EndpointRecord(Held):
         self.prefilled_ps = 0
         """What the prompts should have taken that were computed since the last report of progress."""
         self.failures = 0
-        """Failures in a row."""
+        """Failures in a row for which the endpoint is to blame."""
+        self.service = ServiceLog()
         self.ejections = 0
         """Ejections in a row."""
         self.returns_at = now
@@ -137,6 +144,8 @@ class EndpointRecord(Held):
         """Whether it takes work at all, be it full at the moment or not."""
         self.counted_long = False
         """Whether a long prompt is being computed there."""
+        self.counted_limit = 0
+        """How many of its pool's places are its own."""
         self.slot = 0
         """Its number in its pool, the least that was free when it came."""
         self.place: int | None = None
@@ -156,6 +165,7 @@ class EndpointRecord(Held):
             decode_percent=self.learned.decode_percent,
             prefill_percent=self.learned.prefill_percent,
             drained=self.drained,
+            unserved_members=tuple(self.service.members.unserved),
         )
 
     @property
@@ -193,8 +203,12 @@ class EndpointRecord(Held):
         self.limit = min(self.in_flight_max, max(1, part))
 
     def fits(self, reservation: Reservation) -> bool:
-        """Whether this one may come too. Who is alone always may."""
-        shared, terms, rules = self.shared, self.terms, self.terms.rules
+        """Whether this one may come too to an endpoint that takes anybody. Who is alone always may.
+
+        One free place is enough for an array of prompts, since places come free one by one: it would wait for ever for
+        as many at once as it takes.
+        """
+        shared, terms, rules, places = self.shared, self.terms, self.terms.rules, reservation.places
         if terms.reserves and reservation.service_class and not self.open_to(reservation.service_class):
             return False
         if not shared.in_flight:
@@ -205,7 +219,7 @@ class EndpointRecord(Held):
         if terms.tpot_ns is None:
             return True
         step_ps = terms.speed.decode_ps(
-            shared.in_flight + shared.foreign + 1,
+            shared.in_flight + shared.foreign + places,
             kv_tokens=shared.kv_used + shared.kv_foreign + reservation.prompt_tokens,
         )
         return self.learned.decode_percent * step_ps <= rules.predicted_percent * terms.tpot_ns * _PS_PER_NS
@@ -264,13 +278,28 @@ _Entry = tuple[int, int, EndpointRecord]
 class PoolRecord:
     """The endpoints of one pool."""
 
-    __slots__ = ("_heaps", "_order", "_slots", "endpoints", "live", "long", "places", "prefixes", "terms")
+    __slots__ = (
+        "_heaps",
+        "_limit",
+        "_order",
+        "_slots",
+        "endpoints",
+        "live",
+        "long",
+        "places",
+        "prefixes",
+        "terms",
+        "turnover",
+    )
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
         self.live = 0
         """How many endpoints take work."""
+        self._limit = 0
+        """How many requests they take at once."""
+        self.turnover = Turnover()
         self.prefixes = PrefixIndex()
         self._slots: dict[int, EndpointRecord] = {}
         self.long = 0
@@ -297,6 +326,10 @@ class PoolRecord:
         if live is not endpoint.live:
             self.live += live - endpoint.live
             endpoint.live = live
+        limit = endpoint.limit if live else 0
+        if limit != endpoint.counted_limit:
+            self._limit += limit - endpoint.counted_limit
+            endpoint.counted_limit = limit
         has_long = endpoint.pending_tokens >= self.terms.rules.long_tokens
         if has_long is not endpoint.counted_long:
             self.long += has_long - endpoint.counted_long
@@ -319,6 +352,20 @@ class PoolRecord:
     def lane(self) -> int:
         """How many endpoints may compute a long prompt at the same time: the others are for the short ones."""
         return max(1, self.live * self.terms.rules.long_percent // 100)
+
+    def pace(self, *, long: bool) -> int:
+        """How much engine time is served here, in thousandths of the time that passes."""
+        pace = self.turnover.pace(self.live, self._limit)
+        return pace * self.lane // max(1, self.live) if long else pace
+
+    @property
+    def grain_ns(self) -> Duration:
+        """The engine time of a mean request where places bind, else nothing."""
+        return self.turnover.grain_ns(self.live, self._limit)
+
+    def free_in_ns(self, ahead_ns: Duration, now: Instant) -> Duration:
+        """How long it takes at least until a place is free here for one who comes after so much engine time."""
+        return Duration(0) if self.places else self.turnover.free_in_ns(self._limit, ahead_ns, now)
 
     def remove(self, endpoint: EndpointRecord) -> None:
         """Forgets an endpoint that takes no work."""

@@ -21,10 +21,11 @@ from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
 from headgate.core.routing.fleet_health import FleetHealth
 from headgate.core.routing.occupancy import Occupancy
 from headgate.core.routing.placement import Placement
+from headgate.core.routing.turnover import MILLE
 from headgate.core.rules import Rules
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.money import EndpointTime
-from headgate.model.units import EndpointId, Instant, PoolName
+from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 
 class Fleet:
@@ -63,13 +64,33 @@ class Fleet:
                 count += pool.live
         return count
 
-    def lane(self, pools: tuple[PoolName, ...]) -> int:
-        """How many endpoints of these pools compute long prompts at the same time, at most."""
-        count = 0
+    def pace(self, pools: tuple[PoolName, ...], *, long: bool) -> int:
+        """How much engine time these pools serve, in thousandths of the time that passes; of `long` prompts or others.
+
+        At least what one endpoint could: where none takes work, nothing is known.
+        """
+        pace = 0
         for name in pools:
             if (pool := self.pools.get(name)) is not None:
-                count += pool.lane
-        return count
+                pace += pool.pace(long=long)
+        return pace or MILLE
+
+    def grain_ns(self, pools: tuple[PoolName, ...]) -> Duration:
+        """The engine time of a mean request, where places bind in all of these pools."""
+        return min((pool.grain_ns for name in pools if (pool := self.pools.get(name)) is not None), default=Duration(0))
+
+    def has_places(self, pools: tuple[PoolName, ...]) -> bool:
+        """Whether any endpoint of these pools has headroom."""
+        return any(pool.places for name in pools if (pool := self.pools.get(name)) is not None)
+
+    def free_in_ns(self, pools: tuple[PoolName, ...], ahead_ns: Duration, now: Instant) -> Duration:
+        """How long it takes at least until a place is free for one who comes after so much engine time, shared evenly.
+
+        Nothing where that is not known.
+        """
+        known = [pool for name in pools if (pool := self.pools.get(name)) is not None]
+        share_ns = Duration(ahead_ns // max(1, len(known)))
+        return min((pool.free_in_ns(share_ns, now) for pool in known), default=Duration(0))
 
     def warming(self, pools: tuple[PoolName, ...]) -> bool:
         """Whether an endpoint of these pools is starting."""

@@ -15,6 +15,7 @@ from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
 from headgate.core.routing.placement import Placement
 from headgate.core.rules import Rules
 from headgate.model.endpoint import EndpointState
+from headgate.model.fault import FaultOrigin
 from headgate.model.policy import HealthRules
 from headgate.model.units import Duration, EndpointId, Instant, after, seconds
 
@@ -91,6 +92,7 @@ class FleetHealth:
 
     def succeeded(self, endpoint: EndpointRecord, now: Instant) -> Readmit | None:
         endpoint.last_heard = now
+        endpoint.service.succeeded()
         if endpoint.state is not EndpointState.TRIAL:
             endpoint.failures = 0
             return None
@@ -101,15 +103,25 @@ class FleetHealth:
     def failed(self, endpoint: EndpointRecord, detail: str, now: Instant) -> list[Eject]:
         return self._eject(endpoint, detail, now) if health.failed(endpoint, self.rules) else []
 
-    def attempt_ended(self, endpoint: EndpointRecord, event: AttemptEnded, now: Instant) -> list[Eject] | list[Readmit]:
-        """What the end of an attempt says of its endpoint."""
+    def failed_after_all(self, endpoint: EndpointRecord, now: Instant) -> list[Eject]:
+        """Counts a failure that had been put down to a tenant, a model or a gateway: it was answered elsewhere."""
+        is_there = self._placement.endpoints.get(endpoint.id) is endpoint
+        if not is_there or not endpoint.serving:
+            return []
+        return self.failed(endpoint, "a request that failed there was answered elsewhere", now)
+
+    def attempt_ended(
+        self, endpoint: EndpointRecord, event: AttemptEnded, now: Instant, origin: FaultOrigin
+    ) -> list[Eject] | list[Readmit]:
+        """What the end of an attempt says of its endpoint; `origin` is who is to blame, if it failed."""
         match event.ending:
-            case AttemptEnding.COMPLETED | AttemptEnding.REFUSED:
+            case AttemptEnding.COMPLETED:
                 readmitted = self.succeeded(endpoint, now)
                 return [] if readmitted is None else [readmitted]
             case AttemptEnding.FAILED | AttemptEnding.SILENT:
-                return self.failed(endpoint, event.detail, now)
-            case AttemptEnding.ABORTED:
+                return self.failed(endpoint, event.detail, now) if origin is FaultOrigin.ENDPOINT else []
+            case AttemptEnding.REFUSED | AttemptEnding.ABORTED:
+                # An engine that cannot generate may still refuse what is invalid.
                 return []
             case _:
                 assert_never(event.ending)

@@ -55,9 +55,11 @@ class LeastSeconds:
 
     def shares(self, request: Request, endpoint: EndpointRecord, cached_tokens: int) -> tuple[tuple[str, int], ...]:
         """The name and the cost of each term that is not zero, before the endpoint has taken the request."""
-        return tuple(
-            [(each.__name__, cost_ns) for each in self.terms if (cost_ns := each(endpoint, request, cached_tokens))]
-        )
+        shares: tuple[tuple[str, int], ...] = ()
+        for term in self.terms:
+            if cost_ns := term(endpoint, request, cached_tokens):
+                shares += ((term.__name__, cost_ns),)
+        return shares
 
     def _best(self, request: Request, promised: Reservation, pool: PoolRecord) -> Candidate | None:
         """The best of a pool. Where there is only one candidate, as is usual, nothing needs to be added up."""
@@ -136,14 +138,17 @@ def _tokens(request: Request, depth: int) -> int:
     if not depth:
         return 0
     prompt_tokens = request.prompt_tokens
-    measured = DISTANCES[depth - 1] * BYTES_PER_TOKEN * prompt_tokens // (request.ticket.prompt_bytes or 1)
+    ticket = request.ticket
+    known_bytes = ticket.prompt_bytes_before + DISTANCES[depth - 1] * BYTES_PER_TOKEN
+    measured = known_bytes * prompt_tokens // (ticket.prompt_bytes or 1)
     return measured if measured < prompt_tokens else prompt_tokens - 1
 
 
 def reservation(request: Request, cached_tokens: int = 0) -> Reservation:
     """What an endpoint is promised that holds so many tokens of the prompt."""
     kv_tokens = request.prompt_tokens + request.output_tokens_most
-    return Reservation(request.prompt_tokens, kv_tokens, request.service_class.name, cached_tokens)
+    name, places = request.service_class.name, request.ticket.sequences
+    return Reservation(request.prompt_tokens, kv_tokens, name, cached_tokens, places)
 
 
 def why(endpoint: EndpointRecord, promised: Reservation) -> str:

@@ -19,6 +19,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.attempts = self.tokens = self.took_ns = 0
+        """Of those that produced anything: each weighs in the endpoint's speed by its share of the tokens."""
         self.kv_tokens_more = 0
         """What they have been promised beyond what was first thought."""
 
@@ -34,8 +35,8 @@ class Occupancy:
         """`hashes` are of the prompt's beginning, which the endpoint will hold."""
         if hashes:
             self._placement.pools[endpoint.pool].prefixes.note(endpoint.slot, hashes, endpoint.terms.kv_tokens)
-        endpoint.in_flight += 1
-        endpoint.count(reservation.service_class, 1)
+        endpoint.in_flight += reservation.places
+        endpoint.count(reservation.service_class, reservation.places)
         endpoint.pending_tokens += reservation.pending_tokens
         endpoint.kv_used += reservation.prompt_tokens
         endpoint.kv_reserved += reservation.kv_tokens
@@ -56,7 +57,7 @@ class Occupancy:
         endpoint.kv_reserved += heard.kv_tokens_more
         if heard.tokens:
             endpoint.itl_ns = heard.took_ns // heard.tokens
-        endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns)
+            endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns)
         self._placement.place_unless_full(endpoint)
 
     def began_stream(self, endpoint: EndpointRecord, now: Instant) -> None:
@@ -78,8 +79,8 @@ class Occupancy:
     def vacate(
         self, endpoint: EndpointRecord, reservation: Reservation, *, tokens: int, began: bool, streaming: bool
     ) -> None:
-        endpoint.in_flight -= 1
-        endpoint.count(reservation.service_class, -1)
+        endpoint.in_flight -= reservation.places
+        endpoint.count(reservation.service_class, -reservation.places)
         endpoint.kv_used -= reservation.prompt_tokens + tokens
         endpoint.kv_reserved -= reservation.kv_tokens
         if not began:

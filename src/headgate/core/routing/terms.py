@@ -20,14 +20,18 @@ _PERCENT_PS_PER_NS: Final = 100 * 1_000
 
 def pending_prefill(endpoint: EndpointRecord, _request: Request, _cached_tokens: int) -> int:
     """The prompts that the endpoint has to compute before this one."""
-    pending_ps = endpoint.terms.speed.prefill_token_ps * endpoint.shared.pending_tokens
+    pending_tokens = endpoint.shared.pending_tokens
+    if not pending_tokens:
+        return 0
+    pending_ps = endpoint.terms.speed.prefill_token_ps * pending_tokens
     return endpoint.learned.prefill_percent * pending_ps // _PERCENT_PS_PER_NS
 
 
-def interference(endpoint: EndpointRecord, _request: Request, _cached_tokens: int) -> int:
+def interference(endpoint: EndpointRecord, request: Request, cached_tokens: int) -> int:
     """How much longer a step takes because of the sequences in flight: all of the load but the pending prompts."""
-    pending_ps = endpoint.terms.speed.prefill_token_ps * endpoint.shared.pending_tokens
-    return endpoint.load_ns - endpoint.learned.prefill_percent * pending_ps // _PERCENT_PS_PER_NS
+    if not endpoint.shared.pending_tokens:
+        return endpoint.load_ns
+    return endpoint.load_ns - pending_prefill(endpoint, request, cached_tokens)
 
 
 def own_prefill(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
@@ -47,7 +51,8 @@ def prefix_hit(endpoint: EndpointRecord, request: Request, cached_tokens: int) -
 
 def distance(endpoint: EndpointRecord, request: Request, _cached_tokens: int) -> int:
     """The network distance between the caller's zone and the endpoint's."""
-    return endpoint.distance_ns(request.ticket.zone)
+    zone = request.ticket.zone
+    return endpoint.distance_ns(zone) if zone else 0
 
 
 COST_TERMS: Final[tuple[CostTerm, ...]] = (pending_prefill, interference, own_prefill, prefix_hit, distance)

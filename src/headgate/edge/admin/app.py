@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.edge.admin.api import ADMIN_API, AdminApi
 from headgate.edge.admin.console import CONSOLE, AdminConsole
+from headgate.edge.admin.hosts import AllowedHosts
 from headgate.edge.admin.query import BadQuery, RequestQuery, read_local, read_query
 from headgate.edge.client import Client
 from headgate.edge.replies import JSON
@@ -62,8 +63,13 @@ class AdminApp:
         """What changes anything; None where nobody may."""
         self.console: AdminConsole | None = None
         """The page for people; None where there is none."""
+        self.hosts = AllowedHosts()
 
     async def __call__(self, client: Client) -> None:
+        if (refusal := self.hosts.refusal(client.headers)) is not None:
+            client.reply(421, [_TEXT], f"{refusal}\n".encode())
+            return
+        client.identified()
         if self.api is not None and client.path.startswith(ADMIN_API):
             await self.api(client)
             return

@@ -1,19 +1,17 @@
 """How is a large body read while every stream goes on?
 
 What reads JSON holds the interpreter until it is done, in whichever thread: 30 MiB of text are a tenth of a second, the
-same of tiny messages more than one. So large bodies are read by a process beside this one (`large_body_reader.py`).
+same of tiny messages more than one. So large bodies are read by a process beside this one (`reader.py`).
 It is started for the first of them and sent the bytes a piece at a time; back comes an outline, by which the same
 `RequestBody` is made of the bytes that are here.
 
-One body is read at a time, small ones before larger ones: nobody waits behind a queue of bodies that take much longer
-than its own. The process holds nothing that matters. When it ends or hangs, the one body that it had is read in a
-thread, where streams feel it, and the next body starts another process; if that goes wrong again and again, less and
-less often. What a request that is given up had asked is answered all the same, so that question and answer stay in
-step.
+One body is read at a time, and tenants take turns (`turns.py`). The process holds nothing that matters. When it ends or
+hangs, the one body that it had is read in a thread, where streams feel it, and the next body starts another process; if
+that goes wrong again and again, less and less often. What a request that is given up had asked is answered all the
+same, so that question and answer stay in step.
 """
 
 import asyncio
-import heapq
 import logging
 import socket
 import subprocess
@@ -38,15 +36,17 @@ from headgate.edge.large_bodies.messages import (
     Wrong,
     framed,
 )
+from headgate.edge.large_bodies.turns import Turns
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
+from headgate.model.units import TenantId
 from headgate.wire.request import BadRequest, RequestBody
 
 log = logging.getLogger("headgate")
 
 Capped = tuple[RequestBody, tuple[str, ...]]
-ReadLarge = Callable[[bytes | bytearray, Api], Awaitable[RequestBody]]
-CapLarge = Callable[[RequestBody, Caps], Awaitable[Capped]]
+ReadLarge = Callable[[bytes | bytearray, Api, TenantId], Awaitable[RequestBody]]
+CapLarge = Callable[[RequestBody, Caps, TenantId], Awaitable[Capped]]
 
 _COMMAND: Final = (sys.executable, "-P", "-m", "headgate.edge.large_bodies.reader")
 _PIECE_BYTES: Final = 128 * 1024
@@ -57,11 +57,14 @@ _ANSWER_S_PER_MIB: Final = 0.5
 _RESTART_S_MAX: Final = 60.0
 
 
-async def read_in_thread(raw: bytes | bytearray, api: Api) -> RequestBody:
+_NO_TENANT: Final = TenantId("")
+
+
+async def read_in_thread(raw: bytes | bytearray, api: Api, _tenant: TenantId = _NO_TENANT) -> RequestBody:
     return await asyncio.to_thread(_parse, raw, api)
 
 
-async def cap_in_thread(body: RequestBody, caps: Caps) -> Capped:
+async def cap_in_thread(body: RequestBody, caps: Caps, _tenant: TenantId = _NO_TENANT) -> Capped:
     return await asyncio.to_thread(body.capped, caps)
 
 
@@ -85,7 +88,7 @@ class LargeBodies:
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         self._command = command
-        self._waiting: list[_Asked] = []
+        self._waiting: Turns[_Asked] = Turns()
         self._numbers = count()
         self._asking: asyncio.Task[None] | None = None
         """Puts one question after the other, for as long as there are any."""
@@ -99,9 +102,9 @@ class LargeBodies:
     def processes(self) -> int:
         return int(self._reader is not None and self._reader.is_running)
 
-    async def read(self, raw: bytes | bytearray, api: Api) -> RequestBody:
+    async def read(self, raw: bytes | bytearray, api: Api, tenant: TenantId = _NO_TENANT) -> RequestBody:
         """What `RequestBody.parse` gives. Raises `BadRequest`."""
-        answer = await self._ask(Read(api, len(raw)), raw)
+        answer = await self._ask(Read(api, len(raw)), raw, tenant)
         match answer:
             case Found(outline):
                 return RequestBody.outlined(raw, api, outline)
@@ -110,7 +113,7 @@ class LargeBodies:
             case _:
                 return await read_in_thread(raw, api)
 
-    async def cap(self, body: RequestBody, caps: Caps) -> Capped:
+    async def cap(self, body: RequestBody, caps: Caps, tenant: TenantId = _NO_TENANT) -> Capped:
         """What `RequestBody.capped` gives."""
         if caps.image_detail is not None:
             # Finding images takes less than reading did, and no more is known of where they are.
@@ -118,7 +121,7 @@ class LargeBodies:
         length_max = body.trims_to(caps)
         if length_max is None:
             return body.shaped(caps, None)
-        answer = await self._ask(Trim(length_max, len(body.messages)), body.messages)
+        answer = await self._ask(Trim(length_max, len(body.messages)), body.messages, tenant)
         match answer:
             case Left(messages, length, turns_dropped):
                 return body.shaped(caps, (messages, length, turns_dropped))
@@ -136,10 +139,10 @@ class LargeBodies:
 
     # One question after the other
 
-    async def _ask(self, question: Question, raw: bytes | bytearray | memoryview) -> Answer:
+    async def _ask(self, question: Question, raw: bytes | bytearray | memoryview, tenant: TenantId) -> Answer:
         loop = asyncio.get_running_loop()
         asked = _Asked(question.size, next(self._numbers), question, raw, loop.create_future())
-        heapq.heappush(self._waiting, asked)
+        self._waiting.push(tenant, asked)
         if self._asking is None:
             self._asking = loop.create_task(self._answer_all())
         return await asked.answer
@@ -147,7 +150,7 @@ class LargeBodies:
     async def _answer_all(self) -> None:
         try:
             while self._waiting:
-                asked = heapq.heappop(self._waiting)
+                asked = self._waiting.pop()
                 if asked.answer.done():
                     continue  # Whoever asked has been given up.
                 answer: Answer = Unread("the reading process ended")
@@ -162,10 +165,9 @@ class LargeBodies:
     def _give_up(self) -> None:
         """Nobody answers what is still asked."""
         self._asking = None
-        for asked in self._waiting:
+        for asked in self._waiting.clear():
             if not asked.answer.done():
                 asked.answer.set_result(Unread("the gateway is leaving"))
-        self._waiting.clear()
 
     async def _answer(self, asked: _Asked) -> Answer:
         try:
@@ -213,7 +215,7 @@ class _Reader:
         with theirs:
             try:
                 self._process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno())  # noqa: S603 (our own module)
-            except OSError:
+            except BaseException:
                 self._socket.close()
                 raise
 

@@ -351,7 +351,7 @@ class Batcher:
     def _fail(self, askers: Mapping[int, "_Asked"], why: BaseException) -> None:
         for number, asked in askers.items():
             # Each gets a fault of its own, since it is raised in many places at once.
-            asked.fail(EngineFault(str(why)) if isinstance(why, EngineFault) else why)
+            asked.fail(EngineFault(str(why), why.fault) if isinstance(why, EngineFault) else why)
             self._leave(number)
 
 

@@ -22,7 +22,7 @@ from headgate.wire.kserve.generate import Question, TextModel, ask, read_model
 from headgate.wire.kserve.infer import HEADER_LENGTH, Asked, InferBody
 from headgate.wire.kserve.infer import error_body as kserve_error
 from headgate.wire.replies import error_body, read_error
-from headgate.wire.sse import payload_of
+from headgate.wire.sse import ASSEMBLED_BYTES_MAX, payload_of
 
 PAGE_BYTES_MAX: Final = 1024 * 1024
 """As much is read of a page about a model, or of an error."""
@@ -128,7 +128,7 @@ class _NotWell(Exception):
 
 async def _whole(answer: Answer, setting: Setting) -> Answer:
     """The answer that the stream adds up to, once it has ended. Raises `EngineFault`."""
-    generated = Generated(setting)
+    generated = Generated(setting, bytes_max=ASSEMBLED_BYTES_MAX)
 
     def take(data: bytes) -> bool:
         generated.feed(data)

@@ -61,6 +61,8 @@ class Slot:
         self._woken = asyncio.Event()
         self._named = ways.lookup(self.id) is None
         self._started = False
+        self._seen_leaving = False
+        """Whether the scheduler was seen to drain this endpoint since it was last named."""
         self._child: Child | None = None
         self._failures = 0
         """Processes in a row that ended before they had been of use for a while."""
@@ -238,7 +240,7 @@ class Slot:
         """Whether its last attempt has ended; not where it ended itself before, or is wanted again."""
         began = asyncio.get_running_loop().time()
         self._name(False)  # noqa: FBT003
-        while self._ways.lookup(self.id) is not None and not self._hurries:
+        while not self._forgotten() and not self._hurries:
             if exit_status.done():
                 return False
             if self.wanted:
@@ -257,9 +259,20 @@ class Slot:
         self._name(False)  # noqa: FBT003
         await self._end_process()
         self._started = False
-        while self._ways.lookup(self.id) is not None and not self._hurries:
+        while not self._forgotten() and not self._hurries:
             await self._woken_within(DRAIN_POLL_S)
         self._ways.changed()
+
+    def _forgotten(self) -> bool:
+        """Whether the scheduler has forgotten this endpoint after it left.
+
+        Another slot may have joined under the same name between two polls: the known endpoint is then not leaving.
+        """
+        known = self._ways.lookup(self.id)
+        if known is not None and known.leaving:
+            self._seen_leaving = True
+            return False
+        return known is None or self._seen_leaving
 
     async def _end_process(self) -> None:
         child, self._child = self._child, None
@@ -269,6 +282,8 @@ class Slot:
     # What it needs for that
 
     def _name(self, named: bool) -> None:  # noqa: FBT001 (it is what it says)
+        if named:
+            self._seen_leaving = False
         self._named = named
         self._ways.changed()
 

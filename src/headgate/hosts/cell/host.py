@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
+from headgate.core.admission.limits import Shortage
 from headgate.core.commands import BudgetCrossed, Command, Eject, Hold, Readmit
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.summary import Summary
@@ -22,16 +23,15 @@ from headgate.hosts.cell.billed_ends import BilledEnds
 from headgate.hosts.cell.decisions import Decisions
 from headgate.hosts.cell.member.member import MemberEvent
 from headgate.hosts.cell.member.orders import Order
-from headgate.hosts.cell.node import Node, Outgoing, View
-from headgate.hosts.cell.protocol.codec import (
-    encoded,
-    encoded_snapshot,
-)
+from headgate.hosts.cell.node import Node, View
+from headgate.hosts.cell.protocol.codec import Unwritable, encoded, writable_snapshot
+from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry
 from headgate.hosts.cell.protocol.store import Parcel, Store
 from headgate.hosts.cell.protocol.views import Mode
 from headgate.hosts.cell.receiver import StoreReceiver
 from headgate.hosts.decide_time import DecideTime
 from headgate.hosts.line import Line, Lines
+from headgate.model.limits import LimitsLeft
 from headgate.model.money import BudgetLeft, EndpointTime
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, EndpointId, Instant, TenantId
@@ -105,6 +105,12 @@ class CellHost:
         self._node.resign(self._clock.now())
         self._look()
 
+    def lose_name(self, problem: str) -> None:
+        """Another process has the name of this one: it ends what it holds by itself, and says nothing more."""
+        log.error("leaving: %s", problem)
+        self._node.lose_name(self._clock.now())
+        self._look()
+
     async def leave(self) -> None:
         """Says that nothing is held here any more, as far as there is somebody to hear it."""
         if self._node.member.held:
@@ -128,6 +134,13 @@ class CellHost:
     def summary(self) -> Summary:
         return self._node.summary()
 
+    def limit_reached(self, tenant: TenantId) -> Shortage | None:
+        """Only the scheduler of the cell knows: it decides when the request is complete."""
+        return None
+
+    def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
+        return None
+
     def budgets_left(self, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...] | None:
         return self._node.budgets_left(self._clock.now(), tenant)
 
@@ -147,6 +160,15 @@ class CellHost:
     @property
     def name(self) -> str:
         return self._node.member.name
+
+    @property
+    def nameless(self) -> bool:
+        """Whether another process has the name of this one."""
+        return self._node.member.nameless
+
+    @property
+    def incarnation(self) -> int:
+        return self._node.member.incarnation
 
     @property
     def name_problem(self) -> str | None:
@@ -219,7 +241,7 @@ class CellHost:
         self._sending = None
         self._decide(None, self._node.tick, look=False)
         try:
-            if self._store.free and (parcel := _parcel(self._node.outgoing(self._clock.now()))) is not None:
+            if self._store.free and (parcel := _parcel(self._node, self._clock.now())) is not None:
                 self._store.send(parcel)
         except Exception as mistake:
             # Nothing would be sent any more, and nobody would hear of it.
@@ -241,11 +263,24 @@ class LeaderWatch:
                 observer.saw(TimerFired(), concerning, now)
 
 
-def _parcel(going: Outgoing) -> Parcel | None:
-    """As bytes; None where nothing is to go."""
-    inbox = [written for entry in going.inbox for written in encoded(entry)]
-    outboxes = [(member, written) for member, entry in going.outboxes for written in encoded(entry)]
-    write = None if going.write is None else (going.write.at, encoded_snapshot(going.write))
+def _parcel(node: Node, now: Instant) -> Parcel | None:
+    """What is to go, as bytes; None where nothing is."""
+    going = node.outgoing(now)
+    inbox = [written for entry in going.inbox for written in _written(entry, None, node, now)]
+    outboxes = [(member, each) for member, entry in going.outboxes for each in _written(entry, member, node, now)]
+    written = None if going.write is None else writable_snapshot(going.write)
+    write = None if going.write is None or written is None else (going.write.at, written)
     if not (inbox or outboxes or going.claim or going.release or write or going.read):
         return None
     return Parcel(inbox, outboxes, going.claim, going.release, write, going.read)
+
+
+def _written(entry: MemberEntry | SchedulerEntry, member: str | None, node: Node, now: Instant) -> list[bytes]:
+    """The entry for this member, or for the scheduler. One that cannot be written is dropped with its session."""
+    try:
+        return list(encoded(entry))
+    except Unwritable as problem:
+        reader = "the scheduler" if member is None else f'member "{member}"'
+        log.warning("an entry for %s cannot be written and is dropped: %s", reader, problem)
+        node.drop_session(member, str(problem), now)
+        return []

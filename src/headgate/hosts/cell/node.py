@@ -15,7 +15,17 @@ from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.member.member import Member, MemberEvent
 from headgate.hosts.cell.member.orders import Order
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import Epoch, Lease, MemberEntry, SchedulerEntry, Share, Snapshot, Snapshots
+from headgate.hosts.cell.protocol.messages import (
+    Epoch,
+    Lease,
+    MemberEntry,
+    MemberHead,
+    SchedulerEntry,
+    SchedulerHead,
+    Share,
+    Snapshot,
+    Snapshots,
+)
 from headgate.hosts.cell.protocol.views import View
 from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
 from headgate.model.message import message
@@ -153,6 +163,11 @@ class Node:
             self._keep_times(leader, now)
         self.leader = self._election = self._elected_at = None
 
+    def lose_name(self, now: Instant) -> None:
+        """Another process has the name of this one: it takes no part in the cell any more."""
+        self.resign(now)
+        self.member.nameless = True
+
     def leave(self, now: Instant) -> None:
         """After the last request has ended: this process goes."""
         self.resign(now)
@@ -177,6 +192,26 @@ class Node:
         if (leader := self._leader(now)) is not None:
             leader.receive(entry, now)
 
+    def refuse_member(self, head: MemberHead, why: str, now: Instant) -> None:
+        """A member's entry says what cannot be true."""
+        if (leader := self._leader(now)) is not None:
+            leader.refuse(head, why, now)
+
+    def refuse_scheduler(self, head: SchedulerHead, now: Instant) -> None:
+        """A scheduler's entry says what cannot be true."""
+        self.member.refuse(head, now)
+
+    def drop_session(self, member: str | None, why: str, now: Instant) -> None:
+        """What this scheduler says to a member cannot be written; without a name, what this member says."""
+        if member is None:
+            self.member.refuse(None, now)
+        elif (leader := self._leader(now)) is not None:
+            leader.trust.drop_session(member, why, now)
+
+    def take_complaints(self) -> list[str]:
+        """What the scheduler of this process has refused since this was last asked, for the log."""
+        return [] if self.leader is None else self.leader.trust.take_complaints()
+
     def lease_answered(self, claim: Claim, lease: Lease, now: Instant) -> None:
         if self._election is not None:
             self._election.answered(claim, lease, now)
@@ -192,6 +227,9 @@ class Node:
     def snapshot_read(self, snapshot: Snapshot | None, now: Instant) -> None:
         """The store's copy may be old, or none: what was read before counts if it is newer."""
         self._read_answered = True
+        if snapshot is not None and self._election is not None:
+            self._election.read_snapshot_of(snapshot.at.epoch, leads=self.leader is not None)
+            self._leader(now)
         if snapshot is not None and (self._latest is None or _order(snapshot) > _order(self._latest)):
             self._latest, self._latest_at = snapshot, now
 
@@ -239,7 +277,7 @@ class Node:
     def outgoing(self, now: Instant) -> Outgoing:
         leader = self._leader(now)
         claim = self._election.ask(now) if self._election is not None else None
-        read = self._election is not None and leader is None and now >= self._read_due(now)
+        read = self._reads and now >= self._read_due(now)
         if read:
             self._read_at = now
         write, self._legacy = self._legacy if leader is None else leader.take_snapshot(now), None
@@ -253,6 +291,11 @@ class Node:
             release,
         )
 
+    @property
+    def _reads(self) -> bool:
+        """Whether the store is asked for the snapshot: by each candidate, and by a scheduler that has not seen one."""
+        return self._election is not None and (self.leader is None or not self._read_answered)
+
     def _read_due(self, now: Instant) -> Instant:
         return now if self._read_at is None else after(self._read_at, self._timing.snapshot_ns)
 
@@ -263,7 +306,7 @@ class Node:
         soonest = self.member.next_wakeup()
         if self._election is not None:
             soonest = min(soonest, self._election.next_wakeup(now))
-            if self.leader is None:
+            if self._reads:
                 soonest = min(soonest, self._read_due(now))
         if self._elected_at is not None:
             soonest = min(soonest, after(self._elected_at, _READ_NS_MAX))

@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 from headgate.hosts.cell.decisions import Decisions
 from headgate.hosts.cell.node import Node
-from headgate.hosts.cell.protocol.codec import Unintelligible, decoded_snapshot, member_entry, scheduler_entry
+from headgate.hosts.cell.protocol.codec import (
+    Unintelligible,
+    UntrustedMember,
+    UntrustedScheduler,
+    decoded_snapshot,
+    member_entry,
+    scheduler_entry,
+)
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import Lease, Snapshots
 from headgate.model.units import SECOND, Duration, Instant
@@ -19,6 +26,9 @@ log = logging.getLogger("headgate")
 
 _TAKEN_AGAIN_NS = Duration(10 * SECOND)
 """That another process has our name is said so often at most, for as long as it does."""
+
+_COMPLAIN_AGAIN_NS = Duration(10 * SECOND)
+"""One refused report in this time is logged."""
 
 
 class StoreReceiver:
@@ -35,6 +45,7 @@ class StoreReceiver:
         self._incarnation = node.member.incarnation
         self._outlived = 0
         """How often a later life of this member turned up than this one."""
+        self._complained_at: Instant | None = None
         self._taken_at: Instant | None = None
         """When another process last spoke by our name."""
 
@@ -44,6 +55,8 @@ class StoreReceiver:
                 entry = scheduler_entry(written)
             except Unintelligible as unread:
                 self._unread(unread)
+                if isinstance(unread, UntrustedScheduler):
+                    self._decisions.hear(self._node.refuse_scheduler, unread.head)
             else:
                 self._decisions.decide(None, lambda now, entry=entry: self._node.from_scheduler(entry, now))
         if self._node.member.incarnation != self._incarnation:
@@ -56,9 +69,12 @@ class StoreReceiver:
                 entry = member_entry(written)
             except Unintelligible as unread:
                 self._unread(unread)
+                if isinstance(unread, UntrustedMember):
+                    self._decisions.hear(self._node.refuse_member, unread.head, str(unread))
             else:
                 # Each at its own moment: whether the lease still lasts is asked by it.
                 self._decisions.hear(self._node.from_member, entry)
+        self._complain()
         self._look()
 
     def lease_answered(self, claim: Claim, lease: Lease) -> None:
@@ -99,6 +115,14 @@ class StoreReceiver:
         if self._outlived > 1 and (told_at is None or now - told_at >= _TAKEN_AGAIN_NS):
             self._taken_at = now
             log.error("%s", self.name_problem)
+
+    def _complain(self) -> None:
+        """Logs what the scheduler of this process has refused, at most so often."""
+        for complaint in self._node.take_complaints():
+            now = self._clock.now()
+            if self._complained_at is None or now - self._complained_at >= _COMPLAIN_AGAIN_NS:
+                self._complained_at = now
+                log.warning("%s", complaint)
 
     def _unread(self, unread: Unintelligible) -> None:
         self.unintelligible += 1

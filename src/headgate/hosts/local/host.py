@@ -8,6 +8,7 @@ timer, which is set to the moment that the scheduler names.
 import asyncio
 from collections.abc import Callable, Sequence
 
+from headgate.core.admission.limits import Shortage
 from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
@@ -71,6 +72,9 @@ class LocalHost:
 
     def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
         return self._scheduler.limits_left(tenant, self._clock.now())
+
+    def limit_reached(self, tenant: TenantId) -> Shortage | None:
+        return self._scheduler.limit_reached(tenant, self._clock.now())
 
     def budgets_left(self, tenant: TenantId | None = None) -> tuple[BudgetLeft, ...]:
         return self._scheduler.budgets_left(self._clock.now(), tenant)

@@ -2,25 +2,68 @@
 
 import os
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 
-from headgate.ledger.spool.files import MAGIC, LeftFile
+from headgate.ledger.spool.files import MAGIC, LeftFile, put_aside
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
 
 
+class SegmentFile:
+    """The file of a segment, for the thread that writes it. Each method may raise `OSError`."""
+
+    __slots__ = ("_file", "_path", "was_put_aside")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: int | None = None
+        self.was_put_aside = False
+
+    def open(self) -> None:
+        self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._append(MAGIC)
+
+    def append(self, chunks: Sequence[bytes]) -> None:
+        # Nothing may follow a record that was cut short: it could not be read.
+        if self._file is not None:
+            self._append(b"".join(chunks))
+
+    def _append(self, data: bytes) -> None:
+        assert self._file is not None
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
+
+    def remove(self, *, damaged: bool) -> None:
+        """Removes the file, or puts it aside if some of it could not be read."""
+        self.close()
+        if damaged and self._path.exists():
+            put_aside(self._path)
+            self.was_put_aside = True
+        else:
+            self._path.unlink(missing_ok=True)
+
+
 class Segment:
-    """One file's worth of rows."""
+    """One file's worth of rows, as the event loop sees it."""
 
     __slots__ = (
         *("began_at", "bytes", "damaged", "file", "inherited", "on_disk", "path", "rows", "sure", "synced"),
-        *("times", "usage"),
+        *("times", "unwritten", "usage", "written"),
     )
 
-    def __init__(self, path: Path, file: int | None) -> None:
+    def __init__(self, path: Path, file: SegmentFile | None = None) -> None:
         self.path = path
         self.file = file
-        """None when it is closed, or could not be opened."""
+        """None if it was inherited, or made while the disk hung."""
         self.usage: list[UsageRow] | None = []
         """None where the file alone has the rows."""
         self.times: list[EndpointTimeRow] = []
@@ -28,60 +71,41 @@ class Segment:
         self.bytes = 0
         self.began_at = time.time()
         self.on_disk = file is not None
-        """Whether the file has all of it."""
+        """Whether the file has all of it, or will when what is unwritten has been written."""
+        self.unwritten = 0
+        """Writes that the thread has yet to acknowledge."""
+        self.written = 0
+        """Bytes that it has acknowledged."""
         self.synced = 0
-        """So many of its bytes have been forced to the disk."""
+        """Bytes that have been forced to the disk."""
         self.sure = True
         """Whether none of it can be in the database yet."""
         self.inherited = False
         self.damaged = False
         """Whether some of it cannot be read: then the file is put aside when the rest has been written."""
 
-    def close(self) -> None:
-        if self.file is not None:
-            with suppress(OSError):
-                os.close(self.file)
-            self.file = None
-
-    def force(self) -> None:
-        """Forces the file to the disk and closes it."""
-        if self.file is not None:
-            with suppress(OSError):
-                os.fsync(self.file)
-            os.close(self.file)
-            self.file = None
-
-
-def new_segment(path: Path) -> tuple[Segment, OSError | None]:
-    """A file to be written, and why the disk does not take it, if it does not."""
-    try:
-        file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        return Segment(path, None), error
-    segment = Segment(path, file)
-    try:
-        os.write(file, MAGIC)
-    except OSError as error:
-        segment.on_disk = False
-        return segment, error
-    return segment, None
-
 
 def inherited_segment(file: LeftFile) -> Segment:
-    segment = Segment(file.path, None)
+    segment = Segment(file.path)
     segment.usage, segment.rows, segment.bytes, segment.began_at = None, file.rows, file.bytes, file.began_at
-    segment.synced, segment.on_disk, segment.sure = file.bytes, True, False
+    segment.written = segment.synced = file.bytes
+    segment.on_disk, segment.sure = True, False
     segment.inherited, segment.damaged = True, file.damaged
     return segment
 
 
-def force_to_disk(file: int, folder: Path) -> None:
+def force_to_disk(path: Path) -> None:
+    """Forces a file and its name to the disk. One that has been removed meanwhile needs neither."""
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         os.fsync(file)
-        holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(holder)
-        finally:
-            os.close(holder)
     finally:
         os.close(file)
+    holder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(holder)
+    finally:
+        os.close(holder)

@@ -4,14 +4,15 @@ In a folder, in files that are called after the process which writes them; one f
 goes when that has been committed. Rows are also held in memory, as far as that is bounded; beyond it the file alone has
 them and is read again when its turn comes.
 
-What is under way stands in a file of notes (`notes.py`) from before it is sent until its rows are handed over.
+What is under way stands in a journal of notes (`notes.py`) from before it is sent until its rows have been written.
 
-A row is handed to the operating system before the event loop has turned once more, by one write for all rows of that
-turn. So it outlives the process, killed or not. It reaches the disk itself (fsync) a second later, unless the database
-has it by then: only a machine that loses its power loses that second.
+All files are written by one thread (`disk.py`, `handover.py`); the event loop never waits for the disk. A row is handed
+to the operating system within 2 ms if that thread is free, by one write for all rows that came meanwhile. From then on
+it outlives the process, killed or not; until then its note does. It reaches the disk itself (fsync) a second later,
+unless the database has it by then: only a machine that loses its power loses that second.
 
 Each process holds a lock on a file of its own for as long as it lives. Whoever can take the lock of another knows that
-the other is dead, and that its files are its own from there on (`spool_files.py`). Files that cannot be read are put
+the other is dead, and that its files are its own from there on (`files.py`). Files that cannot be read are put
 aside, counted and told.
 
 When the files of a process take as much as they may, its oldest goes, unread: requests are not refused for the sake of
@@ -20,33 +21,19 @@ never goes that way. No trouble with the disk ends the process: it is told, and 
 """
 
 import asyncio
-import logging
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from headgate.ledger.notes import RECORD_BYTES_MAX as NOTE_BYTES_MAX
-from headgate.ledger.notes import NoteFile
-from headgate.ledger.rows import Batch, SentNote, packed_note, packed_times, packed_usage
-from headgate.ledger.spool.files import (
-    HEAD_BYTES,
-    Left,
-    framed,
-    left_by_the_dead,
-    lock_of,
-    put_aside,
-    read,
-)
-from headgate.ledger.spool.heirlooms import Heirlooms
-from headgate.ledger.spool.segment import Segment, force_to_disk, inherited_segment, new_segment
-from headgate.ledger.spool.troubles import SpoolTroubles
+from headgate.ledger.rows import Batch, SentNote, packed_times, packed_usage
+from headgate.ledger.spool.acknowledgement import Note
+from headgate.ledger.spool.disk import SpoolDisk
+from headgate.ledger.spool.files import HEAD_BYTES, Left, framed, left_by_the_dead, read
+from headgate.ledger.spool.handover import STALL_S, in_thread
+from headgate.ledger.spool.segment import Segment, force_to_disk, inherited_segment
 from headgate.ports.ledger import EndpointTimeRow, UsageRow
-
-log = logging.getLogger("headgate")
 
 SEGMENT_ROWS_MAX: Final = 5_000
 SEGMENT_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -60,7 +47,17 @@ _TIMES_MAX: Final = 1_000
 class Spool:
     """Of one process. `add` and `add_time` are the Ledger that the rest of the process sees."""
 
-    def __init__(self, folder: str, *, bytes_max: int, name: str, memory_rows_max: int = MEMORY_ROWS_MAX) -> None:
+    def __init__(
+        self,
+        folder: str,
+        *,
+        bytes_max: int,
+        name: str,
+        memory_rows_max: int = MEMORY_ROWS_MAX,
+        stall_s: float = STALL_S,
+        refuses: bool = False,
+    ) -> None:
+        """`refuses` says that requests are rejected while nothing can be recorded."""
         self._folder = Path(folder)
         self.name = name
         self._bytes_max = bytes_max
@@ -69,23 +66,13 @@ class Spool:
         """The oldest first."""
         self._taken: Segment | None = None
         """Of these the first, while it is being written to the database."""
-        self._unwritten: list[bytes] = []
-        self._scheduled = False
         self._number = 0
-        self._heirlooms = Heirlooms()
         self.wake = asyncio.Event()
         """Set when there is enough for a batch."""
-        self._troubles = SpoolTroubles()
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = lock_of(self._folder / f"{name}.lock")
-        self._notes: NoteFile | None = None
-        """None while the disk has no room for it: requests go on without notes."""
-        self._to_erase: list[int] = []
-        """Notes whose rows are yet to be handed to the operating system."""
-        try:
-            self._open_notes()
-        except OSError as error:
-            self.failed(error)
+        self._disk = SpoolDisk(
+            self._folder, name, on_finished=self._bound, on_changed=self._begin_file, stall_s=stall_s, refuses=refuses
+        )
+        self._troubles = self._disk.troubles
         self._current = self._new_segment()
 
     # What the process adds
@@ -107,31 +94,29 @@ class Spool:
             segment.began_at = time.time()
         segment.rows += rows
         segment.bytes += len(record) + HEAD_BYTES
-        self._unwritten.append(framed(record))
-        self._unwritten.append(record)
+        self._disk.append(framed(record), record)
         if segment.rows >= SEGMENT_ROWS_MAX or segment.bytes >= SEGMENT_BYTES_MAX:
             self._rotate()
             self.wake.set()
-        elif not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._write)
 
     # What is under way
 
-    def note(self, sent: SentNote) -> int | None:
-        return None if self._notes is None else self._notes.take(_note_record(sent))
+    def note(self, sent: SentNote) -> Note | None:
+        return self._disk.note(sent)
 
-    def erase(self, number: int) -> None:
-        self._to_erase.append(number)
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._write)
+    def erase(self, slot: int) -> None:
+        self._disk.erase(slot)
 
     # What can be asked of it
 
     @property
     def problem(self) -> str | None:
-        return self._troubles.writing or self._troubles.keeping
+        return self._troubles.problem
+
+    @property
+    def unrecordable(self) -> str | None:
+        """Why what is added now does not outlive the process; None if it does."""
+        return self._troubles.unrecordable
 
     @property
     def lost(self) -> int:
@@ -174,7 +159,7 @@ class Spool:
         if segment.usage is not None:
             return segment, Batch(tuple(segment.usage), tuple(segment.times))
         try:
-            batch = await asyncio.to_thread(read, segment.path)
+            batch = await in_thread(read, segment.path)
         except BaseException:
             self._taken = None
             raise
@@ -192,7 +177,7 @@ class Spool:
         assert segment is self._closed[0]
         self._closed.popleft()
         self._taken = None
-        self._remove(segment)
+        self._disk.remove(segment)
 
     def give_back(self, segment: Segment) -> None:
         """It could not be written; whether some of it was, nobody knows."""
@@ -201,46 +186,30 @@ class Spool:
 
     # Its files
 
-    def _open_notes(self) -> None:
-        if self._notes is None:
-            self._notes = NoteFile(self._folder / f"{self.name}.notes")
-
     def _new_segment(self) -> Segment:
         self._number += 1
-        segment, problem = new_segment(self._folder / f"{self.name}.{self._number:08}.rows")
-        if problem is not None:
-            self._troubles.not_written(problem)
-        return segment
-
-    def _write(self) -> None:
-        """All that was added in this turn of the loop."""
-        self._scheduled = False
-        written, self._unwritten = b"".join(self._unwritten), []
-        if written and self._current.on_disk and self._current.file is not None:
-            self._hand_over(self._current, self._current.file, written)
-        erased, self._to_erase = self._to_erase, []
-        if self._notes is not None:
-            for number in erased:
-                self._notes.erase(number)
-
-    def _hand_over(self, segment: Segment, file: int, written: bytes) -> None:
-        try:
-            while written:
-                written = written[os.write(file, written) :]
-            self._troubles.writing = None
-        except OSError as error:
-            # What follows half a record could not be read; the rest of this batch is in memory alone.
-            segment.on_disk = False
-            self._troubles.not_written(error)
+        return self._disk.open(self._folder / f"{self.name}.{self._number:08}.rows")
 
     def failed(self, error: OSError) -> None:
         self._troubles.not_kept(error)
 
+    async def settled(self) -> None:
+        """Waits until the disk has taken or refused all that was added so far."""
+        await self._disk.settled()
+
     def _rotate(self) -> None:
-        self._write()
+        self._disk.finish(self._current)
         self._closed.append(self._current)
         self._current = self._new_segment()
         self._bound()
+
+    def _begin_file(self) -> None:
+        """The disk hangs, or answers again: rows that come from here on stay in memory, or have a file again."""
+        if self._current.rows:
+            self._rotate()
+        else:
+            self._disk.remove(self._current)
+            self._current = self._new_segment()
 
     def _bound(self) -> None:
         """Keeps memory and disk within what they may take. The newest leave memory first: their turn comes last."""
@@ -255,22 +224,7 @@ class Spool:
     def _lose(self, segment: Segment, why: str) -> None:
         self._closed.remove(segment)
         self._troubles.lose(segment.rows, why)
-        self._remove(segment)
-
-    def _remove(self, segment: Segment) -> None:
-        """The file goes, or is put aside where some of it could not be read."""
-        segment.close()
-        try:
-            if segment.damaged and segment.path.exists():
-                put_aside(segment.path)
-                self._troubles.tell_unread(segment.path)
-            else:
-                segment.path.unlink(missing_ok=True)
-        except OSError as error:
-            # It stays, and whoever finds it once more finds its rows in the database.
-            self._troubles.not_kept(error)
-            return
-        self._heirlooms.gone(segment.path)
+        self._disk.remove(segment)
 
     # To the disk itself
 
@@ -280,24 +234,24 @@ class Spool:
             if look:
                 await self.take_over()
             await self.sync()
-            self._open_notes()
         except OSError as error:
             self._troubles.not_kept(error)
             return False
         self._troubles.keeping = None
+        self._disk.open_journal()
+        if self._troubles.writing is not None and not self._disk.stalled:
+            # A new file shows whether the disk takes rows again, also while no request is served.
+            self._begin_file()
         return True
 
     async def sync(self) -> None:
         """Forces to the disk what has waited for a while."""
         old = time.time() - SYNC_S
         for segment in (*self._closed, self._current):
-            if segment.file is not None and segment.synced < segment.bytes and segment.began_at < old:
-                size, file = segment.bytes, os.dup(segment.file)
-                await asyncio.to_thread(force_to_disk, file, self._folder)
+            size = segment.written
+            if segment.synced < size and segment.began_at < old:
+                await in_thread(force_to_disk, segment.path)
                 segment.synced = size
-            if segment is not self._current and segment.file is not None and segment.synced >= segment.bytes:
-                os.close(segment.file)
-                segment.file = None
 
     # After those who are dead
 
@@ -306,8 +260,8 @@ class Spool:
 
         Raises `OSError` where some cannot be looked at this time; what could be is taken over all the same.
         """
-        found, problem = await asyncio.to_thread(left_by_the_dead, self._folder, self.name)
-        self._heirlooms.add(found)
+        found, problem = await in_thread(left_by_the_dead, self._folder, self.name)
+        self._disk.inherit(found)
         rows = 0
         files = sorted((file for left in found for file in left.files), key=lambda each: (each.began_at, each.path))
         # One that is being written to the database stays the first.
@@ -330,37 +284,18 @@ class Spool:
             self.add([row])
             if number % ROWS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        self._write()
-        try:
-            left.notes.unlink(missing_ok=True)
-        except OSError as error:
-            self._troubles.not_kept(error)
-        self._heirlooms.adopted(left)
+        await self.settled()
+        if self._current.on_disk or not left.under_way:
+            self._disk.adopted(left)
 
     def close(self) -> None:
         """What has not been written stays here for whoever comes next."""
-        self._write()
         if self._current.rows:
             self._rotate()
-        if self._notes is not None:
-            self._notes.close()
+        self._disk.close([each for each in self._closed if not each.inherited], self._current)
         for segment in self._closed:
-            segment.force()
-            if not segment.on_disk:
+            if not segment.on_disk or segment.unwritten:
                 self._troubles.lose(segment.rows, "the disk does not take them and this process ends")
-        self._remove(self._current)
-        noted = self._notes is not None and self._notes.taken > 0
-        if not noted and not any(self._folder.glob(f"{self.name}.*.rows")):
-            with suppress(OSError):
-                (self._folder / f"{self.name}.lock").unlink(missing_ok=True)
-        self._heirlooms.close()
-        os.close(self._lock)
-
-
-def _note_record(sent: SentNote) -> bytes:
-    """Without its metadata if it is too long with it."""
-    record = packed_note(sent)
-    return record if len(record) <= NOTE_BYTES_MAX else packed_note((*sent[:-1], ()))
 
 
 def _beyond_memory(closed: Sequence[Segment], taken: Segment | None, rows_max: int) -> list[Segment]:
@@ -373,7 +308,9 @@ def _beyond_memory(closed: Sequence[Segment], taken: Segment | None, rows_max: i
         if segment.usage is None or segment is taken:
             continue
         held -= segment.rows
-        found.append(segment)
+        # One that is still being written leaves memory when its file has it.
+        if not segment.unwritten:
+            found.append(segment)
     return found
 
 

@@ -18,18 +18,47 @@ _STEP: Final = "make room in ledger.spool, or name another folder"
 
 
 class SpoolTroubles:
-    def __init__(self) -> None:
+    def __init__(self, *, refuses: bool = False) -> None:
+        """`refuses` says that requests are rejected while nothing can be recorded."""
+        self._meanwhile = "requests are rejected meanwhile" if refuses else "requests go on without a record"
         self.lost = 0
         """Rows that never reach the database, as far as they can be counted."""
         self.unread = 0
         """Files that were put aside."""
         self.writing: str | None = None
         """Why rows cannot be written to the disk."""
+        self.journal: str | None = None
+        """Why notes cannot be written to the disk."""
         self.keeping: str | None = None
         """Why files cannot be looked after."""
+        self.hanging: str | None = None
+        """Says that the disk does not answer."""
+
+    @property
+    def unrecordable(self) -> str | None:
+        """Why neither notes nor rows outlive the process at the moment."""
+        return self.hanging or self.writing or self.journal
+
+    @property
+    def problem(self) -> str | None:
+        return self.unrecordable or self.keeping
 
     def not_written(self, error: OSError) -> None:
         self.writing = self._told(error, "written", self.writing)
+
+    def not_noted(self, error: OSError) -> None:
+        self.journal = self._told(error, "journaled", self.journal)
+
+    def hangs(self) -> None:
+        self.hanging = "the disk under ledger.spool hangs; look at the disk, or name another folder"
+        log.error("%s; %s", self.hanging, self._meanwhile)
+
+    def answers(self, after_s: float) -> None:
+        self.hanging = None
+        log.warning("the disk under ledger.spool answers again after %.1f s", after_s)
+
+    def left_hanging(self) -> None:
+        log.error("the disk under ledger.spool hangs; this process ends without waiting for it any longer")
 
     def not_kept(self, error: OSError) -> None:
         """Something about the files did not succeed, and is tried again."""
@@ -39,7 +68,7 @@ class SpoolTroubles:
         step = _STEPS.get(error.errno or 0, _STEP)
         problem = f"the spool cannot be {what} ({error.strerror or type(error).__name__}); {step}"
         if before != problem:
-            log.error("%s; requests go on, and it is tried again", problem)
+            log.error("%s; it is tried again, and %s", problem, self._meanwhile)
         return problem
 
     def lose(self, rows: int, why: str) -> None:

@@ -41,6 +41,7 @@ _FATES: Final[Mapping[Outcome, Fate]] = MappingProxyType(
         Outcome.UNREACHABLE: Fate.REFUSED,
         Outcome.SHED: Fate.REFUSED,
         Outcome.RETRY_REFUSED: Fate.REFUSED,
+        Outcome.QUARANTINED: Fate.REFUSED,
         Outcome.NO_ENDPOINTS: Fate.REFUSED,
         Outcome.DRAINING: Fate.REFUSED,
         Outcome.UNVERIFIED: Fate.REFUSED,
@@ -51,6 +52,7 @@ _FATES: Final[Mapping[Outcome, Fate]] = MappingProxyType(
         Outcome.ENGINE_FAILED: Fate.FAILED,
         Outcome.ENGINE_SILENT: Fate.FAILED,
         Outcome.ENGINE_REFUSED: Fate.FAILED,
+        Outcome.GATEWAY_FAILED: Fate.FAILED,
     }
 )
 

@@ -11,7 +11,7 @@ not here, unless the scenario has ways: the gateway's own milliseconds, and the 
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Eject, End, Hold, Readmit
 from headgate.core.events import (
@@ -28,6 +28,7 @@ from headgate.core.events import (
     TimerFired,
 )
 from headgate.model.endpoint import Endpoint
+from headgate.model.fault import Fault
 from headgate.model.units import MILLISECOND, MINUTE, Duration, EndpointId, Instant, after, seconds
 from headgate.model.usage import Usage, UsageSource
 from headgate.ports.observer import Observer
@@ -52,6 +53,12 @@ WAKES_MAX = 3
 """At one instant. What an endpoint that stalls gives back may have waited for too long already: it is due at once."""
 FIRST_PAUSE_NS = Duration(500 * MILLISECOND)
 """Between the first two looks at an engine that is starting; each further pause is twice the one before."""
+
+_REFUSED: Final = "connection refused"
+_ERROR: Final = "it answered 500"
+_BROKEN: Final = "the connection was broken"
+_INCOMPLETE: Final = "not complete within"
+_FAULTS: Final = {_REFUSED: Fault.CONNECTION, _ERROR: Fault.ANSWER, _BROKEN: Fault.CONNECTION}
 
 
 class VirtualHost:
@@ -188,9 +195,9 @@ class VirtualHost:
         self._crowd.sent(caller)
         attempt = OpenAttempt(dispatch, caller, self._now)
         if not endpoint.up:
-            self._end_attempt(attempt, AttemptEnding.FAILED, "connection refused")
+            self._end_attempt(attempt, AttemptEnding.FAILED, _REFUSED)
         elif endpoint.fails(self._now):
-            self._end_attempt(attempt, AttemptEnding.FAILED, "it answered 500")
+            self._end_attempt(attempt, AttemptEnding.FAILED, _ERROR)
         elif not endpoint.fits(attempt):
             self._end_attempt(attempt, AttemptEnding.REFUSED, "the prompt and its answer are longer than the context")
         else:
@@ -212,14 +219,15 @@ class VirtualHost:
         self._end_attempt(attempt, ending, why)
 
     def _break_off(self, endpoint: VirtualEndpoint, attempt: OpenAttempt) -> None:
-        self._stop(endpoint, attempt, AttemptEnding.FAILED, "the connection was broken", crashes=True)
+        self._stop(endpoint, attempt, AttemptEnding.FAILED, _BROKEN, crashes=True)
 
     def _end_attempt(
         self, attempt: OpenAttempt, ending: AttemptEnding, detail: str = "", usage: Usage | None = None
     ) -> None:
         if self._is_asked(attempt):
             self._crowd.came_back(attempt.caller)
-        self._tell(AttemptEnded(attempt.dispatch.request_id, attempt.dispatch.attempt, ending, detail, usage))
+        dispatch, fault = attempt.dispatch, _fault(attempt, detail)
+        self._tell(AttemptEnded(dispatch.request_id, dispatch.attempt, ending, detail, usage, fault))
 
     # ------------------------------------------------------------------------------------------------- what engines do
 
@@ -354,11 +362,16 @@ class VirtualHost:
         return Duration(max(MILLISECOND, self._scenario.span_ns // self._samples, self._now // self._samples))
 
 
+def _fault(attempt: OpenAttempt, detail: str) -> Fault | None:
+    is_limit = detail.startswith(_INCOMPLETE) and (attempt.first_seen or not attempt.stream)
+    return Fault.LIMIT if is_limit else _FAULTS.get(detail)
+
+
 def _overdue(attempt: OpenAttempt, now: Instant) -> str:
     """Which of its limits an attempt has passed, if any."""
     dispatch = attempt.dispatch
     if now - attempt.started_at > dispatch.total_ns_max:
-        return f"not complete within {seconds(dispatch.total_ns_max)}"
+        return f"{_INCOMPLETE} {seconds(dispatch.total_ns_max)}"
     if not attempt.stream:
         return ""
     silent_ns = now - attempt.heard_at

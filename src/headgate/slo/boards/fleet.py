@@ -47,6 +47,8 @@ FLEET: Final = Dashboard(
             "bytes",
         ),
         Panel("Attempts by ending", (rate("headgate_attempts_total", "pool", "ending"),), "reqps"),
+        Panel("Attempts by fault", (rate("headgate_attempt_faults_total", "pool", "fault"),), "reqps"),
+        Panel("Usage not believed", (rate("headgate_usage_disbelieved_total", "pool"),), "reqps"),
         Panel(
             "Made anew",
             (
@@ -72,6 +74,7 @@ FLEET: Final = Dashboard(
             ),
         ),
         Panel("Waiting for company", (tail("headgate_batch_wait_seconds", 0.99, "pool"),), "s"),
+        Panel("Quarantined requests", (gauge("headgate_quarantined_requests", of="max"),)),
         Panel("Beginnings known", (gauge("headgate_prefix_hashes", "pool", of="max"),)),
         Panel(
             "What engines do not tell",

@@ -47,6 +47,12 @@ GATEWAY: Final = Dashboard(
             "s",
             says="Every stream is late by as much.",
         ),
+        Panel(
+            "Longest turn of the event loop",
+            (gauge("headgate_loop_turn_longest_seconds", "instance", "clock", "since", of="max"),),
+            "s",
+            says="One turn delays every stream by as much.",
+        ),
         Panel("Processor", (rate("headgate_process_cpu_seconds_total", "instance"),), "percentunit"),
         Panel("Deciding", (rate("headgate_decide_seconds_total", "instance"),), "percentunit"),
         Panel("Memory", (gauge("headgate_process_resident_bytes", "instance"),), "bytes"),
@@ -79,12 +85,14 @@ GATEWAY: Final = Dashboard(
                 (gauge("headgate_ledger_rows_waiting", "instance")[0], "{{instance}} waiting"),
                 (gauge("headgate_ledger_open_requests", "instance")[0], "{{instance}} yet to be made"),
                 (rate("headgate_ledger_rows_lost_total", "instance", "why")[0], "{{instance}} lost ({{why}})"),
+                (rate("headgate_ledger_unrecorded_total", "instance")[0], "{{instance}} sent without a note"),
             ),
         ),
         Panel(
             "The ledger's database",
             (
                 (gauge("headgate_ledger_database_up", "instance", of="min")[0], "{{instance}} answers"),
+                (gauge("headgate_ledger_disk_up", "instance", of="min")[0], "{{instance}} disk writes"),
                 (gauge("headgate_ledger_oldest_seconds", "instance", of="max")[0], "{{instance}} oldest row, seconds"),
             ),
         ),

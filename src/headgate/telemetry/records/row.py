@@ -134,6 +134,7 @@ class Asked(Struct, array_like=True, frozen=True):
     ejections: list[tuple[int, str, int, str]]
     """When, which endpoint, until when and why: those of endpoints that it was at."""
     policies: list[tuple[int, str]]
+    prompts: int = 1
 
 
 class Row(Struct, array_like=True, frozen=True):
@@ -256,6 +257,7 @@ def _asked(history: History, around: Around) -> Asked:
         steps=[_kept(step, at) for at, step in steps],
         ejections=[(at, each.endpoint_id, each.until, each.reason) for at, each in ejections],
         policies=list(policies),
+        prompts=history.prompts,
     )
 
 
@@ -301,6 +303,7 @@ def history_of(row: Row) -> History | None:
         n=asked.n,
         output_tokens_max=asked.output_tokens_max,
         rung=asked.rung,
+        prompts=asked.prompts,
     )
     history = History(ticket, Instant(asked.arrived_at))
     history.steps.extend(_steps(asked.steps, ticket.request_id))

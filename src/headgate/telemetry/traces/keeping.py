@@ -32,7 +32,7 @@ _LOOKED_EVERY: Final = 32
 """After so many of a class it is reckoned anew what is slow."""
 _MILLION: Final = 1_000_000
 
-FAILED: Final = (None, Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT)
+FAILED: Final = (None, Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED)
 """None: a mistake of our own."""
 _ORDINARY: Final = (Outcome.COMPLETED, Outcome.CANCELLED)
 _BY_CALLERS: Final = (Kept.REFUSED, Kept.SAMPLED)

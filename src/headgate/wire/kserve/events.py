@@ -8,7 +8,6 @@ Few models say how many tokens they read and wrote. Where one does not, each eve
 is measured by its length, and the usage says of itself that it is estimated.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,9 +17,8 @@ from headgate.model.ticket import Api
 from headgate.model.units import BYTES_PER_TOKEN
 from headgate.model.usage import TOKENS_MAX, UsageSource
 from headgate.wire.replies import error_body, read_error
-from headgate.wire.sse import EVENT_BYTES_MAX, error_event, payload_of
+from headgate.wire.sse import EventCutter, error_event
 
-_BOUNDARY: Final = re.compile(rb"\n\r?\n")
 _ENCODER: Final = msgspec.json.Encoder()
 _EVENT: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _TEXT: Final = msgspec.json.Decoder(str | list[str])
@@ -45,10 +43,11 @@ class Generated:
     """Follows one stream of events and holds what is known of it."""
 
     __slots__ = (
+        "_bytes_left",
+        "_cutter",
         "_finish",
         "_prompt_tokens",
         "_setting",
-        "_tail",
         "_told_tokens",
         "answered",
         "error",
@@ -56,9 +55,11 @@ class Generated:
         "texts",
     )
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, *, bytes_max: int | None = None) -> None:
+        """`bytes_max` bounds the events with text, for whoever keeps them all."""
         self._setting = setting
-        self._tail = bytearray()
+        self._cutter = EventCutter()
+        self._bytes_left = bytes_max
         self.answered = False
         """Whether any was an answer, be it an empty one: a model may have nothing to say."""
         self.events = 0
@@ -71,17 +72,19 @@ class Generated:
         self._told_tokens: int | None = None
         self._finish = ""
 
+    @property
+    def held_bytes(self) -> int:
+        """Of an event that has not ended."""
+        return self._cutter.held_bytes
+
     def feed(self, data: bytes) -> None:
-        buffer = self._tail
-        buffer += data
-        start = 0
-        while self.error is None and (boundary := _BOUNDARY.search(buffer, start)):
-            payload = payload_of(bytes(buffer[start : boundary.end()]))
-            start = boundary.end()
-            if payload is not None:
-                self._take(payload)
-        del buffer[:start]
-        if len(buffer) > EVENT_BYTES_MAX:
+        if self.error is not None:
+            return
+        for payload in self._cutter.cut(data):
+            self._take(payload)
+            if self.error is not None:
+                return
+        if self._cutter.overlong:
             self.error = "the engine sent an event without end"
 
     def _take(self, payload: bytes) -> None:
@@ -98,7 +101,16 @@ class Generated:
         self.answered = self.answered or self._setting.text_output in event
         if text:
             self.events += 1
-            self.texts.append(text)
+            self._keep(text, len(payload))
+
+    def _keep(self, text: str, payload_bytes: int) -> None:
+        if self._bytes_left is not None:
+            self._bytes_left -= payload_bytes
+            if self._bytes_left < 0:
+                self.error = "the engine sent a longer answer than can be put together"
+                self.texts.clear()
+                return
+        self.texts.append(text)
 
     def _take_figures(self, event: dict[str, msgspec.Raw]) -> None:
         if (read := _number(event.get("num_input_tokens", _NULL))) is not None:

@@ -13,6 +13,7 @@ import msgspec
 
 from headgate.model.caps import Caps
 from headgate.model.ticket import Api
+from headgate.wire.measure import PromptLength
 from headgate.wire.request import BadRequest, RequestBody, Trimmed, is_large
 
 HEADER_LENGTH: Final = "inference-header-content-length"
@@ -47,8 +48,7 @@ class InferBody(RequestBody):
             stream=False,
             service_tier=None,
             wants_usage=False,
-            prompt_bytes=len(raw),
-            prompt_bytes_kept=len(raw),
+            length=PromptLength(len(raw), len(raw)),
             is_large=is_large(raw),
             prefix=b"",
             asked=asked,

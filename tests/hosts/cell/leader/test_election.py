@@ -117,6 +117,27 @@ def test_a_scheduler_that_members_outrank_gives_up_and_claims_a_number_above(num
     assert elected(election, lease, at(0.1)).epoch.number == number + 1
 
 
+@pytest.mark.parametrize("number", [1, 2, 9])
+def test_an_epoch_that_is_not_above_the_stored_snapshot_is_given_up(number: int) -> None:
+    """A store that lost its lease gives out low numbers, but keeps the snapshot with the highest one."""
+    election = an_election()
+    lease = elected(election)
+    election.read_snapshot_of(number, leads=False)
+
+    assert election.holds(at(0.1)) is None
+    assert elected(election, lease, at(0.1)).epoch.number == number + 1
+
+
+def test_a_scheduler_keeps_its_epoch_when_it_reads_its_own_snapshot() -> None:
+    election = an_election()
+    elected(election)
+    election.read_snapshot_of(1, leads=True)
+
+    assert election.holds(at(0.1)) == Epoch(1, "a1")
+    election.read_snapshot_of(2, leads=True)
+    assert election.holds(at(0.1)) is None
+
+
 def test_an_older_epoch_of_others_disturbs_nobody() -> None:
     election = an_election()
     election.heard_of(Epoch(3, "before"))
@@ -127,7 +148,7 @@ def test_an_older_epoch_of_others_disturbs_nobody() -> None:
 
 
 def test_a_stale_store_cannot_bring_an_old_epoch_back() -> None:
-    stale = Lease(Epoch(3, "old"), at(10))
+    stale = Lease(Epoch(3, "old"), at(1.5))
     holder = an_election()
     holder.heard_of(Epoch(6, "seen"))
     elected(holder)
@@ -142,6 +163,14 @@ def test_a_lower_number_never_replaces_a_higher_one() -> None:
 
     assert claimed(over, a_claim(5, "other"), at(1)) == over
     assert claimed(over, a_claim(6, "six"), at(1)).epoch == Epoch(6, "six")
+
+
+def test_a_lease_from_before_the_stores_clock_was_put_back_is_free() -> None:
+    held = Lease(Epoch(5, "five"), at(3_600))
+
+    assert claimed(held, a_claim(5, "other"), at(0)) == held
+    assert claimed(held, a_claim(6, "six"), at(0)) == Lease(Epoch(6, "six"), at(1))
+    assert claimed(Lease(Epoch(5, "five"), at(2)), a_claim(6, "six"), at(0)).epoch == Epoch(5, "five")
 
 
 def test_a_scheduler_that_leaves_frees_the_lease_and_keeps_its_number_known() -> None:

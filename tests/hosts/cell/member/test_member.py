@@ -31,9 +31,11 @@ from headgate.hosts.cell.protocol.messages import (
     Snapshots,
     Waits,
 )
+from headgate.hosts.cell.protocol.validation import BYTES_MAX, PROMPTS_MAX, TEXTS_MAX
 from headgate.hosts.cell.protocol.views import Mode
 from headgate.hosts.cell.timing import Bounds
 from headgate.model.outcome import Outcome
+from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, EndpointId, Instant, RequestId
 from testing.builders import (
     aborted,
@@ -143,7 +145,7 @@ def test_a_request_is_told_to_the_scheduler_and_begun_on_its_order() -> None:
     member, scheduler = following()
 
     assert member.open(a_ticket("r1"), at(0)) == []
-    assert scheduler.listen(at(0)) == [Arrived(a_ticket("r1"))]
+    assert scheduler.listen(at(0)) == [Arrived(replace(a_ticket("r1"), gateway="g1"))]
     assert scheduler.say(at(0), granted("r1")) == [dispatch("r1")]
 
 
@@ -461,7 +463,7 @@ def test_a_higher_epoch_is_told_all_that_is_held() -> None:
     assert (runs.sent, runs.arrived) == (Snapshots(1, 1), 2)
     assert isinstance(waits, Waits)
     assert (waits.report.waited_ns, waits.report.attempts, waits.arrived) == (lasting(0.9), 0, 3)
-    assert arrives == Arrived(a_ticket("r3"), lasting(0.8))
+    assert arrives == Arrived(replace(a_ticket("r3"), gateway="g1"), lasting(0.8))
     assert done == ReportDone()
 
 
@@ -542,6 +544,29 @@ def test_with_a_full_window_new_requests_are_told_to_slow_down() -> None:
     scheduler.listen(at(0))
     scheduler.say(at(0))
     assert member.open(a_ticket("r4"), at(0)) == []
+
+
+@pytest.mark.parametrize(
+    ("ticket", "why"),
+    [
+        (a_ticket("r1", model="m" * (TEXTS_MAX + 1)), "names and texts of more than 131072 characters"),
+        (a_ticket("r1", prompt_bytes=BYTES_MAX + 1), "a prompt of 2147483649 bytes"),
+        (replace(a_ticket("r1"), prompts=PROMPTS_MAX + 1), "a request of 16777217 prompts"),
+    ],
+    ids=["model", "prompt", "prompts"],
+)
+def test_a_request_that_the_scheduler_would_not_believe_is_refused_and_not_told(ticket: Ticket, why: str) -> None:
+    member, scheduler = following()
+
+    [end] = member.open(ticket, at(0))
+
+    assert isinstance(end, End)
+    assert (end.outcome, end.reason) == (
+        Outcome.INVALID,
+        f"the cell does not take this request: {why} (invalid); correct it",
+    )
+    assert member.held == 0
+    assert Arrived not in {type(each) for each in scheduler.listen(at(0))}
 
 
 def test_a_gateway_holds_only_so_many() -> None:

@@ -1,5 +1,7 @@
 """Is what was written read again as it was, and what is not understood taken for nothing else?"""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -9,11 +11,13 @@ from headgate.core.events import AttemptReported, FirstToken, RequestReported, R
 from headgate.hosts.cell.protocol import codec
 from headgate.hosts.cell.protocol.codec import (
     Unintelligible,
+    Unwritable,
     decoded_snapshot,
     encoded,
     encoded_snapshot,
     member_entry,
     scheduler_entry,
+    writable_snapshot,
 )
 from headgate.hosts.cell.protocol.messages import (
     VERSION,
@@ -114,6 +118,14 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
     assert decoded_snapshot(encoded_snapshot(snapshot)) == snapshot
 
 
+def test_a_snapshot_with_a_number_that_cannot_be_written_is_not_written() -> None:
+    snapshot = Snapshot(Snapshots(1, 1), Counters(), ())
+    beyond = Counters(limits=(LimitCounter(TenantId("acme"), 1 << 70, 0, lasting(1)),))
+
+    assert writable_snapshot(snapshot) == encoded_snapshot(snapshot)
+    assert writable_snapshot(replace(snapshot, counters=beyond)) is None
+
+
 def test_what_is_too_large_for_one_entry_becomes_several() -> None:
     parts = list(encoded(a_member_entry(*FROM_MEMBER), bytes_max=1_000))
 
@@ -131,6 +143,20 @@ def test_a_message_of_a_scheduler_is_split_likewise() -> None:
 
     assert len(parts) > 1
     assert [each for part in parts for _, each in scheduler_entry(part).messages] == list(FROM_SCHEDULER)
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (Covered(1 << 70), "OverflowError"),
+        (Abort(RequestId("r1"), 1, EndpointId("e1"), "\ud800"), "UnicodeEncodeError"),
+        (Abort(RequestId("r1"), 1, EndpointId("e1"), "x" * codec.ENTRY_BYTES_MAX), "a single message"),
+    ],
+    ids=["number", "text", "size"],
+)
+def test_an_entry_that_cannot_be_written_is_said_to_be_unwritable(said: FromScheduler, why: str) -> None:
+    with pytest.raises(Unwritable, match=why):
+        list(encoded(a_scheduler_entry(Covered(8), said)))
 
 
 def test_an_entry_beyond_the_bound_is_not_read() -> None:

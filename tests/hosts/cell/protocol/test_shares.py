@@ -50,7 +50,7 @@ def test_what_the_absent_may_take_and_what_is_left_is_the_whole() -> None:
 
     assert 3 * (own.pools[0].kv_tokens or 0) + (rest.pools[0].kv_tokens or 0) == 1_000
     assert 3 * (own.tenants[0].limits.requests_per_minute or 0) + 4 == 10
-    assert rest.tenants[0].limits == Limits(requests_per_minute=4, concurrency=1)
+    assert rest.tenants[0].limits == Limits(requests_per_minute=4, concurrency=1, concurrency_whole=4)
     assert rest.orders == (replace(limited.orders[0], limits=Limits(requests_per_minute=3)), limited.orders[1])
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import hiredis
 import pytest
@@ -403,6 +404,22 @@ async def _story(server: Server, url: str) -> None:
 
 
 # What others have done to the keys, or to us
+
+
+@pytest.mark.process
+async def test_an_entry_that_is_not_as_it_was_written_is_dropped() -> None:
+    with a_redis() as server, contextlib.closing(server.client()) as client:
+        async with a_store(server.url) as a:
+            await until(lambda: a.store.free, "it is there")
+            a.store.lead(True)
+            await a.send(Parcel(inbox=[b"first"]))
+            await until(lambda: a.told.inbox == [b"first"], "the inbox is read")
+            client.xadd(inbox_of(client), {"e": b"damaged", "c": crc32(b"whole")})
+            client.xadd(inbox_of(client), {"e": b"of an earlier version"})
+            await a.send(Parcel(inbox=[b"last"]))
+
+            await until(lambda: b"last" in a.told.inbox, "the rest is read")
+            assert a.told.inbox == [b"first", b"of an earlier version", b"last"]
 
 
 @pytest.mark.process

@@ -16,6 +16,7 @@ from headgate.hosts.cell.leader.roster import Roster
 from headgate.hosts.cell.leader.vacancies import Vacancies
 from headgate.hosts.cell.protocol.views import Standing
 from headgate.hosts.cell.timing import Bounds, Timing
+from headgate.model.endpoint import Endpoint
 from headgate.model.units import Instant, after
 
 
@@ -69,6 +70,22 @@ class Absence:
         for booked in tuple(peer.requests.values()):
             self._give_up(booked, tuple(booked.attempts), now)
         self._reserve.keep(now)
+
+    def clear_ghost(self, endpoint: Endpoint, now: Instant) -> None:
+        """Drop what members report at an endpoint that joins in another pool, and ask them again."""
+        if self._book.ghosts.pop(endpoint.id, endpoint.pool) == endpoint.pool:
+            return
+        for booked in tuple(self._book.requests.values()):
+            numbers = [number for number, place in booked.attempts.items() if place.endpoint_id == endpoint.id]
+            if numbers:
+                # All of it ends before the endpoint is told to the scheduler.
+                self._book.withdraw(booked, now)
+                for number in numbers:
+                    del booked.attempts[number]
+                    self._book.handle(stopped(booked.ticket.request_id, number, "reported in another pool"), now)
+                self._book.strike_if_done(booked)
+                if booked.peer.standing is Standing.PRESENT:
+                    self.lose_sight(booked.peer, now)
 
     def saw(self, event: EndpointMeasured, now: Instant) -> None:
         """An engine has told what it has."""

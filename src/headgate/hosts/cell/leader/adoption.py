@@ -32,12 +32,44 @@ class Adoption:
         self._book, self._reserve, self._endpoints = book, reserve, endpoints
         self._epoch, self._began_with = epoch, began_with
 
+    def begin_blank(self) -> None:
+        """The scheduler goes on without the snapshot that it was to begin with."""
+        self._began_with = None
+
+    def problems(self, peers: list[Peer]) -> dict[str, str]:
+        """Whose reports cannot be adopted, by name, and why. Of two that claim one request the first is believed."""
+        found: dict[str, str] = {}
+        claimed: dict[RequestId, str] = {}
+
+        def owner(request_id: RequestId) -> str | None:
+            booked = self._book.requests.get(request_id)
+            return claimed.get(request_id) if booked is None else booked.peer.name
+
+        for peer in peers:
+            report = Report(peer)
+            problem = report.problem(owner) or self._misplaced(report)
+            if problem is None:
+                claimed.update(dict.fromkeys(report.named(), peer.name))
+            else:
+                found[peer.name] = problem
+        return found
+
+    def _misplaced(self, report: Report) -> str | None:
+        for _, said in report.runs:
+            told = said.report
+            known = self._endpoints.by_id.get(told.endpoint_id)
+            if known is not None and known.pool != told.pool:
+                return f'reports endpoint {told.endpoint_id} in pool "{told.pool}", and it is in "{known.pool}"'
+        return None
+
     def adopt(self, peers: list[Peer], now: Instant, *, ready: bool) -> None:
         """Puts what these members have reported in the place of what was known of them.
 
         With `ready` it is said which endpoints are, as the last before those who have just arrived.
         """
         reports = [Report(peer) for peer in peers]
+        for report in reports:
+            self._recall(report)
         self._reserve.freeze([place.endpoint_id for peer in peers for place in peer.places()], now)
         kept: _Names = {}
         struck: _Struck = {}
@@ -72,6 +104,17 @@ class Adoption:
         for endpoint_id in self._endpoints.by_id:
             if self._endpoints.ready(endpoint_id):
                 self._book.handle(EndpointReadied(endpoint_id), now)
+
+    # What earlier lives have left
+
+    def _recall(self, report: Report) -> None:
+        """A process that was taken for its own next life still has what the life before it had."""
+        for request_id in report.named():
+            booked = self._book.requests.get(request_id)
+            if booked is not None and booked.peer is not report.peer:
+                del booked.peer.requests[request_id]
+                booked.peer = report.peer
+                report.peer.requests[request_id] = booked
 
     # What is not named
 
@@ -114,6 +157,8 @@ class Adoption:
             request_age_ns = told.age_ns if told.request_age_ns is None else told.request_age_ns
             booked = self._book.enter(Booked(told.ticket, peer, Instant(at - request_age_ns)))
             booked.over = told.over
+        if told.endpoint_id not in self._endpoints.by_id:
+            self._book.ghosts.setdefault(told.endpoint_id, told.pool)
         booked.attempts[told.attempt] = Place(told.endpoint_id, Instant(at - told.age_ns), begun=True)
         known = Counted.NOTHING if request_id in again else self._counted(peer, said.arrived, said.sent, said.told)
         whole_ns = None if told.request_age_ns is None else Duration(told.request_age_ns + since)

@@ -20,7 +20,7 @@ from headgate.core.scheduler import Scheduler
 from headgate.hosts.cell.leader.peers import Booked, Peer, Place
 from headgate.hosts.cell.protocol.deadlines import with_less_time
 from headgate.hosts.cell.protocol.messages import Arrived, FromScheduler, Granted, Snapshots
-from headgate.model.units import Duration, EndpointId, Instant, RequestId
+from headgate.model.units import Duration, EndpointId, Instant, PoolName, RequestId
 from headgate.ports.observer import Observer
 
 
@@ -35,6 +35,8 @@ class Book:
         self.requests: dict[RequestId, Booked] = {}
         self.next_snapshot = Snapshots(epoch, 1)
         """The first that knows of what is decided at the moment."""
+        self.ghosts: dict[EndpointId, PoolName] = {}
+        """Endpoints that only reports of members have named, and the pools that these said."""
         self.to_tell: dict[str, Peer] = {}
         """Those to whom something is to be said before the next beat."""
         self._start_within_ns = start_within_ns

@@ -54,6 +54,16 @@ class Election:
         if self.epoch is not None and epoch.number >= self.epoch.number:
             self.epoch, self._asked_at = None, None
 
+    def read_snapshot_of(self, number: int, *, leads: bool) -> None:
+        """The store has a snapshot of the epoch with this number, from before this process `leads`.
+
+        A store that has lost the lease gives it away under any number. It keeps the snapshot with the highest one, so
+        an epoch that is not above it could leave nothing to its successor: it is given up, and one above is claimed.
+        """
+        self.highest = max(self.highest, number)
+        if self.epoch is not None and (number > self.epoch.number or (number == self.epoch.number and not leads)):
+            self.epoch, self._asked_at = None, None
+
     def ask(self, now: Instant) -> Claim | None:
         """What is to be asked of the store at this moment."""
         if self.next_wakeup(now) > now:

@@ -38,7 +38,8 @@ from headgate.hosts.cell.leader.outboxes import Outboxes
 from headgate.hosts.cell.leader.peers import Peer, Said
 from headgate.hosts.cell.leader.reserve import Reserve
 from headgate.hosts.cell.leader.roster import Roster
-from headgate.hosts.cell.leader.snapshots import SnapshotWriter
+from headgate.hosts.cell.leader.snapshots import SnapshotWriter, restore
+from headgate.hosts.cell.leader.trust import Trust
 from headgate.hosts.cell.protocol.endpoints import KnownEndpoints
 from headgate.hosts.cell.protocol.messages import (
     Epoch,
@@ -86,6 +87,7 @@ class Leader:
         self._adoption = Adoption(self._book, self._reserve, endpoints, epoch=epoch.number, began_with=began_with)
         self._snapshots = SnapshotWriter(self._book, self._roster, now, snapshot_ns=timing.snapshot_ns)
         self._book.to_tell |= self._roster.peers
+        self.trust = Trust(self._book, self._roster, self._absence, fence_ns=timing.lost_ns, bounds=bounds)
         self._news = MemberNews(self._book, self._roster, self._absence)
         self._outboxes = Outboxes(epoch, self._book, self._roster, now, timing=timing, bounds=bounds)
 
@@ -109,34 +111,40 @@ class Leader:
             return
         if latest and head.island and peer.standing is Standing.PRESENT:
             self._absence.lose_sight(peer, now)
+        if peer.fenced(now):
+            return
         if head.island or head.session <= peer.wanted or head.session < peer.session:
             peer.urgent = peer.urgent or head.session <= peer.wanted
             return
-        if head.session > peer.session:
-            peer.begin_session(head.session, head.base)
+        peer.begin_session_if_new(head)
         if head.kept > peer.inbound.taken + 1:
             # We are not the one who has taken in what came before.
             peer.wanted, peer.urgent = head.session, True
             return
         for serial, age_ns, said in peer.inbound.take(head.first, entry.messages):
             peer.urgent = True
+            if (problem := self.trust.out_of_place(peer, said)) is not None:
+                self.trust.refuse(peer, problem, now)
+                return
             self._hear(peer, (serial, Instant(now - age_ns), said), now)
+            if self._roster.peers.get(peer.name) is not peer:
+                # It has left; nothing follows.
+                return
         peer.acknowledged(head.taken, now)
         if self.gathering:
             self._end_gathering_if_all_are_here(now)
         elif not peer.adopted and peer.is_here(now):
-            self._adopt([peer], now)
+            self._adopt(self.trust.believed([peer], self._adoption.problems([peer]), now), now)
 
     def _meet(self, head: MemberHead, now: Instant) -> Peer | None:
         """The record of who speaks; None where that life is known to be over."""
         if (peer := self._roster.latest(head)) is not None:
             return peer
-        before = self._roster.peers.get(head.member)
-        known = self._roster.has_left(head)
-        if before is not None and before.incarnation > head.incarnation:
-            known = before
-        if known is not None:
+        if (known := self._roster.is_over(head)) is not None:
             self._book.to_tell[known.name] = known
+            return None
+        before = self._roster.peers.get(head.member)
+        if before is None and self._roster.full:
             return None
         new = self._roster.enter(head, now)
         if before is not None:
@@ -146,6 +154,14 @@ class Leader:
             new.standing = Standing.ABSENT
             self._reserve.keep(now)
         return new
+
+    def refuse(self, head: MemberHead, why: str, now: Instant) -> None:
+        """An entry with this head says what cannot be true."""
+        if not self.gathering:
+            self._absence.watch(now)
+        peer = self._roster.latest(head)
+        if peer is not None and head.bound == self.epoch and not head.island:
+            self.trust.refuse_entry(peer, head, why, now)
 
     def _hear(self, peer: Peer, said: Said, now: Instant) -> None:
         if peer.adopted:
@@ -177,6 +193,7 @@ class Leader:
                 # Members go by it when they hear that this scheduler does.
                 self._book.to_tell |= self._roster.peers
             case EndpointJoined(endpoint):
+                self._absence.clear_ghost(endpoint, now)
                 self._reserve.join(endpoint.id, now, anew=True)
             case _:
                 if isinstance(event, EndpointMeasured):
@@ -195,11 +212,7 @@ class Leader:
 
     def all_are_ready_for(self, policy_hash: str) -> bool:
         """Whether everybody who answers and serves has read these rules. An island goes by them when it has."""
-        return not self.gathering and all(
-            policy_hash in (peer.policy_hash, peer.staged)
-            for peer in self._roster.peers.values()
-            if peer.serves and peer.standing is Standing.PRESENT
-        )
+        return not self.gathering and self._roster.all_have_read(policy_hash)
 
     # Gathering
 
@@ -215,16 +228,17 @@ class Leader:
     def _begin(self, now: Instant) -> None:
         """From here on this scheduler decides."""
         self.gathering = False
-        here: list[Peer] = []
+        here = [peer for peer in self._roster.peers.values() if peer.is_here(now)]
+        # Before anything is granted: the shares of those who are refused are kept as well.
+        here = self.trust.believed(here, self._adoption.problems(here), now)
         for peer in self._roster.peers.values():
-            if peer.is_here(now):
-                here.append(peer)
-            else:
+            if peer not in here:
                 peer.standing, peer.since = Standing.ABSENT, now
         self._reserve.begin(now)
         if self._snapshot is not None:
             since_ns = Duration(self._snapshot_age_ns + now - self._began_at)
-            self._book.scheduler.restore(self._snapshot.counters, now, told_ns_ago=since_ns)
+            if (problem := restore(self._snapshot, self._book, now, told_ns_ago=since_ns)) is not None:
+                self._begin_blank(problem, now)
         if self._budgets is not None:
             # What has ended since the snapshot is in the ledger, maybe, and in the reports: it is counted with these,
             # and the ledger is heard after them.
@@ -234,6 +248,14 @@ class Leader:
         self._adopt(here, now, ready=True)
         if self._budgets is not None:
             self._book.handle(self._budgets, now)
+
+    def _begin_blank(self, problem: str, now: Instant) -> None:
+        """Goes on without the snapshot."""
+        self.trust.complaints.append(problem)
+        self._snapshot = None
+        self._adoption.begin_blank()
+        self._roster.begin_blank()
+        self._reserve.tell_policy(now)
 
     def _adopt(self, peers: list[Peer], now: Instant, *, ready: bool = False) -> None:
         self._adoption.adopt(peers, now, ready=ready)

@@ -4,13 +4,21 @@ Each message changes the book and is put before the scheduler. What is told of a
 the book is ignored.
 """
 
-from headgate.core.events import AttemptEnded, Counted, FirstToken, Progressed, RequestReported, RequestWithdrawn
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptProgress,
+    Counted,
+    FirstToken,
+    Progressed,
+    RequestReported,
+    RequestWithdrawn,
+)
 from headgate.hosts.cell.leader.absence import Absence
 from headgate.hosts.cell.leader.book import Book, stopped
-from headgate.hosts.cell.leader.peers import Booked, Peer, Said
+from headgate.hosts.cell.leader.peers import Booked, Peer, Place, Said
 from headgate.hosts.cell.leader.roster import Roster
 from headgate.hosts.cell.protocol.messages import Arrived, Declined, Ended, Leaves, ReportDone, Runs, Settled, Waits
-from headgate.model.units import Duration, Instant
+from headgate.model.units import Duration, Instant, RequestId
 
 
 class MemberNews:
@@ -24,35 +32,43 @@ class MemberNews:
             case Arrived():
                 self._book.arrive(peer, what, at, now)
             case FirstToken(request_id, attempt):
-                if (place := self._book.place(request_id, attempt)) is not None:
+                if (place := self._place(peer, request_id, attempt)) is not None:
                     place.begun = True
                     self._book.handle(what, now)
             case Progressed():
-                self._progressed(what, now)
+                self._progressed(peer, what, now)
             case Ended(event, over):
-                self._ended(event, now, over=over)
+                self._ended(peer, event, now, over=over)
             case RequestWithdrawn(request_id):
-                if (booked := self._book.requests.get(request_id)) is not None:
+                if (booked := peer.requests.get(request_id)) is not None:
                     booked.over = booked.ended_there = True
                     self._book.handle(what, now)
                     self._book.strike_if_done(booked)
             case Declined():
-                self._declined(what, at, now)
+                self._declined(peer, what, at, now)
             case Leaves():
                 self._absence.forget(peer, now)
                 self._roster.see_off(peer)
             case Waits() | Runs() | Settled() | ReportDone():
-                raise AssertionError(f"{type(what).__name__} after the report was done")
+                # The leader refuses these after a report.
+                return
         peer.known = serial
 
-    def _progressed(self, event: Progressed, now: Instant) -> None:
-        for each in event.attempts:
-            if (place := self._book.place(each.request_id, each.attempt)) is not None:
-                place.begun = True
-        self._book.handle(event, now)
+    def _place(self, peer: Peer, request_id: RequestId, attempt: int) -> Place | None:
+        """Of an attempt of this member's: what it says of another's requests counts for nothing."""
+        booked = peer.requests.get(request_id)
+        return None if booked is None else booked.attempts.get(attempt)
 
-    def _ended(self, event: AttemptEnded, now: Instant, *, over: bool) -> None:
-        booked = self._book.requests.get(event.request_id)
+    def _progressed(self, peer: Peer, event: Progressed, now: Instant) -> None:
+        own: list[AttemptProgress] = []
+        for each in event.attempts:
+            if (place := self._place(peer, each.request_id, each.attempt)) is not None:
+                place.begun = True
+                own.append(each)
+        self._book.handle(Progressed(tuple(own)), now)
+
+    def _ended(self, peer: Peer, event: AttemptEnded, now: Instant, *, over: bool) -> None:
+        booked = peer.requests.get(event.request_id)
         if booked is None or booked.attempts.pop(event.attempt, None) is None:
             return
         if over and not booked.over:
@@ -61,10 +77,10 @@ class MemberNews:
         if booked.over and self._book.requests.get(event.request_id) is booked:
             self._book.withdraw(booked, now)
 
-    def _declined(self, what: Declined, at: Instant, now: Instant) -> None:
+    def _declined(self, peer: Peer, what: Declined, at: Instant, now: Instant) -> None:
         """The place is free. The request, if it is still there, waits on as if it had not been granted anything."""
         book = self._book
-        booked = book.requests.get(what.request_id)
+        booked = peer.requests.get(what.request_id)
         if booked is None or booked.attempts.pop(what.attempt, None) is None:
             return
         ended = stopped(what.request_id, what.attempt, what.reason)

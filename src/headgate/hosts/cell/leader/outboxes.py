@@ -59,6 +59,7 @@ class Outboxes:
             first,
             peer.inbound.taken,
             now,
-            peer.stamps.echo(now),
+            # Without its stamp a fenced member does not take this for an answer, and decides by itself.
+            None if peer.fenced(now) else peer.stamps.echo(now),
             policy_hash,
         )

@@ -6,6 +6,7 @@ story is known, and which of its requests are in the scheduler's book.
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
 from headgate.hosts.cell.protocol.messages import FromMember, FromScheduler, MemberHead, Share
@@ -17,6 +18,10 @@ from headgate.model.units import EndpointId, Instant, RequestId, after
 
 Said = tuple[int, Instant, FromMember]
 """A message of a member: its serial, and when it was said by our clock, at the latest."""
+
+
+_SHARES_KEPT: Final = 16
+"""Shares that a member may have been told; one that names more than these is not believed."""
 
 
 class Booked:
@@ -84,6 +89,9 @@ class Peer:
         self.urgent = True
         """Whether something is to be said before the next beat."""
         self._timing = timing
+        self.refusals, self.refused_at = 0, now
+        """How many of its reports were refused in a row, and when the last was."""
+        self._fenced_until: Instant | None = None
 
     # What it says
 
@@ -95,7 +103,8 @@ class Peer:
         latest = self.stamps.stamp is None or head.stamp >= self.stamps.stamp
         self.stamps.heard(head.stamp, now)
         self.since, self.serves = now, head.serves
-        if head.serves and latest and all(share != head.share for _, share in self.shares):
+        known = len(self.shares) >= _SHARES_KEPT or any(share == head.share for _, share in self.shares)
+        if head.serves and latest and not known:
             # A scheduler before us may have told it another that it has not heard of.
             self.shares.appendleft((0, head.share))
         if ours and not head.island and head.echo is not None:
@@ -104,12 +113,21 @@ class Peer:
             self.policy_hash, self.staged = head.policy_hash, head.staged
         return latest
 
-    def begin_session(self, session: int, base: int) -> None:
-        self.session = session
-        self.inbound = Inbound(base)
+    def begin_session_if_new(self, head: MemberHead) -> None:
+        if head.session <= self.session:
+            return
+        self.session = head.session
+        self.inbound = Inbound(head.base)
         self.report, self.backlog = [], []
         self.reported = self.adopted = False
         self.told_covered = 0
+        self._say_nothing()
+
+    def drop_session(self) -> None:
+        """What it has said in this session does not count; it is to begin another."""
+        self.wanted = max(self.wanted, self.session)
+        self.report, self.backlog = [], []
+        self.reported = False
         self._say_nothing()
 
     def _say_nothing(self) -> None:
@@ -146,6 +164,16 @@ class Peer:
 
     def lost(self, now: Instant) -> bool:
         return now - self.since >= self._timing.lost_ns
+
+    # Whether it is believed
+
+    def fence(self, until: Instant) -> None:
+        self._fenced_until = until
+
+    def fenced(self, now: Instant) -> bool:
+        if self._fenced_until is not None and now >= self._fenced_until:
+            self._fenced_until = None
+        return self._fenced_until is not None
 
     # What it has, and may take
 

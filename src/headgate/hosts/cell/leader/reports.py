@@ -3,7 +3,11 @@
 A report names all that the member holds. Of what is in the book it may say the same, or something else; what it does
 not name has ended. And it may tell of what the counters that we began with know in part: what they have of a request
 follows from the serials and snapshots that the member has kept with it.
+
+A report that contradicts itself or names what another member holds is refused (`trust`).
 """
+
+from collections.abc import Callable, Iterator
 
 from headgate.core.events import Counted, RequestSettled
 from headgate.hosts.cell.leader.peers import Peer
@@ -33,7 +37,40 @@ class Report:
                 case Settled():
                     self.settled.append((at, said))
                 case _:
-                    raise AssertionError(f"{type(said).__name__} in a report")
+                    # The leader refuses all else before the report is done.
+                    pass
+
+    def named(self) -> Iterator[RequestId]:
+        """Every request that it names, as often as it does."""
+        for _, said in (*self.runs, *self.waits, *self.settled):
+            yield said.report.ticket.request_id
+        for _, said in self.arrived:
+            yield said.ticket.request_id
+
+    def problem(self, owner: Callable[[RequestId], str | None]) -> str | None:
+        """What in it contradicts itself, or what is known of other members; `owner` names whose a request is."""
+        attempts: set[tuple[RequestId, int]] = set()
+        over: dict[RequestId, bool] = {}
+        for _, said in self.runs:
+            told = said.report
+            request_id = told.ticket.request_id
+            if (request_id, told.attempt) in attempts:
+                return f"reports attempt {told.attempt} of request {request_id} twice"
+            if over.setdefault(request_id, told.over) is not told.over:
+                return f"reports request {request_id} as open and as ended"
+            attempts.add((request_id, told.attempt))
+        alone = [
+            *(said.report.ticket for _, said in (*self.waits, *self.settled)),
+            *(a.ticket for _, a in self.arrived),
+        ]
+        for ticket in alone:
+            if ticket.request_id in over:
+                return f"reports request {ticket.request_id} in two states"
+            over[ticket.request_id] = False
+        for request_id in over:
+            if owner(request_id) not in (None, self.peer.name):
+                return f'reports request {request_id}, which member "{owner(request_id)}" holds'
+        return None
 
     def unchanged(self) -> dict[RequestId, None]:
         """Requests of which it says just what is in the book."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.protocol.messages import MemberHead, MemberNoted, Share
+from headgate.hosts.cell.protocol.validation import MEMBERS_MAX
 from headgate.hosts.cell.protocol.views import Standing
 from headgate.hosts.cell.timing import Timing
 from headgate.model.endpoint import Endpoint
@@ -32,6 +33,11 @@ class Roster:
             peer.known, peer.rank = each.covered, each.share.rank
             peer.shares.append((0, each.share))
 
+    def begin_blank(self) -> None:
+        """No counters know anything of the members."""
+        for peer in self.peers.values():
+            peer.known = 0
+
     def of(self, standing: Standing) -> list[Peer]:
         return [peer for peer in self.peers.values() if peer.standing is standing]
 
@@ -51,9 +57,16 @@ class Roster:
             peer.rank = head.share.rank
         return peer
 
-    def has_left(self, head: MemberHead) -> Peer | None:
-        peer = self.left.get(head.member)
-        return peer if peer is not None and peer.incarnation == head.incarnation else None
+    @property
+    def full(self) -> bool:
+        return len(self.peers) >= MEMBERS_MAX
+
+    def is_over(self, head: MemberHead) -> Peer | None:
+        """The record by which the life that speaks is over: a later one of its name, or its own if it has left."""
+        later, left = self.peers.get(head.member), self.left.get(head.member)
+        if later is not None and later.incarnation > head.incarnation:
+            return later
+        return left if left is not None and left.incarnation == head.incarnation else None
 
     def see_off(self, peer: Peer) -> None:
         self.left.pop(peer.name, None)
@@ -65,6 +78,10 @@ class Roster:
         self.dead.pop((peer.name, peer.incarnation), None)
         if self.peers.get(peer.name) is peer:
             del self.peers[peer.name]
+
+    def all_have_read(self, policy_hash: str) -> bool:
+        """Whether everybody who answers and serves goes by these rules, or is ready to."""
+        return all(policy_hash in (peer.policy_hash, peer.staged) for peer in self.of(Standing.PRESENT) if peer.serves)
 
     # Shares
 

@@ -4,10 +4,12 @@ Every `snapshot_ns` the counters are told, with how far each member's story is i
 so every candidate has read it, members forget the ends that it covers.
 """
 
+from headgate.core.scheduler import Scheduler
 from headgate.hosts.cell.leader.book import Book
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.leader.roster import Roster
 from headgate.hosts.cell.protocol.messages import Covered, Snapshot, Snapshots
+from headgate.hosts.cell.protocol.validation import check_counters
 from headgate.model.units import Duration, Instant, after
 
 _SNAPSHOTS_KEPT = 16
@@ -15,6 +17,17 @@ _SNAPSHOTS_KEPT = 16
 _COVERED_AFTER = 2
 """What a snapshot knows may be forgotten when so many more were written: by then every candidate has read it, and it
 outlives the store."""
+
+
+def restore(snapshot: Snapshot, book: Book, now: Instant, *, told_ns_ago: Duration) -> str | None:
+    """Lets the scheduler go on from a snapshot; why it begins without one, where the counters cannot be true."""
+    try:
+        check_counters(snapshot.counters)
+        book.scheduler.restore(snapshot.counters, now, told_ns_ago=told_ns_ago)
+    except Exception as unusable:  # noqa: BLE001  Each successor would fail by the same snapshot.
+        book.scheduler = Scheduler()
+        return f"the snapshot of epoch {snapshot.at.epoch} is not used: {unusable!r}"
+    return None
 
 
 class SnapshotWriter:

@@ -8,11 +8,18 @@ A scheduler counts as heard only if it answers: an entry is a sign of life if it
 is not older than `answer_ns_max`.
 """
 
+from typing import Final
+
 from headgate.core.events import AttemptProgress, Progressed
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
 from headgate.hosts.cell.protocol.messages import Echo, Epoch, FromMember, FromScheduler, SchedulerHead
 from headgate.hosts.cell.timing import Bounds, Timing
 from headgate.model.units import Duration, Instant, RequestId, after
+
+_ASKED_AGAIN_MAX: Final = 2
+"""Sessions in a row in which the scheduler says what cannot be true before it is not heard for a while."""
+_PROGRESS_MAX: Final = 1_000
+"""Attempts in one message: all that a member can hold would not fit into an entry."""
 
 Taken = tuple[int, tuple[tuple[Duration, FromMember], ...]]
 """The serial of the first message, and the messages with their ages."""
@@ -36,6 +43,9 @@ class Conversation:
         """Whether the scheduler has answered in this session."""
         self.urgent = True
         """Whether something is to be sent before the next beat."""
+        self._distrusted, self._distrusted_at = 0, now
+        """How many entries of schedulers in a row said what cannot be true, and when the last did."""
+        self._deaf_until = now
 
     # Whom the member follows
 
@@ -51,7 +61,7 @@ class Conversation:
 
     def is_answer(self, head: SchedulerHead, echo: Echo, now: Instant) -> bool:
         """Whether this entry is a sign of life; notes it if so."""
-        if now - echo.stamp > self.timing.answer_ns_max:
+        if now - echo.stamp > self.timing.answer_ns_max or echo.stamp > now or now < self._deaf_until:
             return False
         # Only stamps of signs of life are given back: the scheduler concludes from them that this is no island.
         self._stamps.heard(head.stamp, now)
@@ -60,6 +70,14 @@ class Conversation:
             # The scheduler waits to know that the member hears it before it uses the report.
             self._answered = self.urgent = True
         return True
+
+    def distrust(self, now: Instant) -> None:
+        """The scheduler says what cannot be true. One that goes on doing so is not heard for a while."""
+        if now >= after(self._distrusted_at, self.timing.lost_ns):
+            self._distrusted = 0
+        self._distrusted, self._distrusted_at = self._distrusted + 1, now
+        if self._distrusted > _ASKED_AGAIN_MAX:
+            self._deaf_until = after(now, self.timing.lost_ns)
 
     def echo(self, now: Instant) -> Echo | None:
         return self._stamps.echo(now)
@@ -97,7 +115,8 @@ class Conversation:
         if self._progress and len(self.outbound) < self.bounds.window:
             progress = tuple(AttemptProgress(*key, tokens) for key, tokens in self._progress.items())
             self._progress.clear()
-            self.outbound.push(Progressed(progress), now)
+            for start in range(0, len(progress), _PROGRESS_MAX):
+                self.outbound.push(Progressed(progress[start : start + _PROGRESS_MAX]), now)
         taken: list[Taken] = []
         beat = self.urgent or now >= after(self._said_at, self.timing.beat_ns)
         while True:

@@ -33,11 +33,11 @@ from headgate.hosts.cell.protocol.messages import Declined, Ended, FromScheduler
 from headgate.hosts.cell.protocol.shares import own_endpoint, own_policy
 from headgate.model.money import EndpointTime
 from headgate.model.policy import Policy
-from headgate.model.units import Duration, EndpointId, Instant
+from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 
 class IslandAuthority:
-    __slots__ = ("_joined", "_scheduler", "_since", "share")
+    __slots__ = ("_ghosts", "_joined", "_scheduler", "_since", "share")
 
     alone = True
     serial = 0
@@ -49,6 +49,9 @@ class IslandAuthority:
         self._scheduler = Scheduler(counted_by=share.of)
         self._joined: dict[EndpointId, None] = {}
         """Endpoints of which a part belongs to the share: an ordered set."""
+        self._ghosts: dict[EndpointId, PoolName] = {}
+        """Where attempts are under way at endpoints that nobody else has named, and the pools that their orders named.
+        """
 
     def begin(
         self, rules: MemberRules, endpoints: KnownEndpoints, requests: Iterable[HeldRequest], now: Instant
@@ -62,6 +65,8 @@ class IslandAuthority:
             decisions += self._of_fleet(EndpointJoined(told.endpoint), now)
         for request in held:
             for attempt in request.running.values():
+                if attempt.order.endpoint_id not in endpoints.by_id:
+                    self._ghosts[attempt.order.endpoint_id] = attempt.order.pool
                 decisions += self._decide(request.runs(attempt, now).report, now)
         for request in held:
             if request.accepted and not request.running and not request.over:
@@ -110,7 +115,7 @@ class IslandAuthority:
         match event:
             case EndpointJoined(endpoint):
                 own = own_endpoint(self.share, endpoint)
-                if own is None:
+                if own is None or self._ghosts.get(own.id, own.pool) != own.pool:
                     return []
                 self._joined[own.id] = None
                 return self._decide(EndpointJoined(own), now)

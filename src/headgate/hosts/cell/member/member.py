@@ -22,6 +22,8 @@ What is not ideal: a request whose acceptance was not acknowledged before its sc
 an arrival, and may be refused by the policy.
 """
 
+from dataclasses import replace
+
 from headgate.core.commands import Abort, End
 from headgate.core.engine_time import together
 from headgate.core.events import (
@@ -58,8 +60,10 @@ from headgate.hosts.cell.protocol.messages import (
     MemberEntry,
     MemberHead,
     SchedulerEntry,
+    SchedulerHead,
     Share,
 )
+from headgate.hosts.cell.protocol.validation import MOMENT_MAX
 from headgate.hosts.cell.protocol.views import Mode
 from headgate.hosts.cell.timing import USUAL_BOUNDS, USUAL_TIMING, Bounds, Timing
 from headgate.model.money import EndpointTime
@@ -103,12 +107,14 @@ class Member:
         self._untaken: tuple[EndpointTime, ...] = ()
         """Endpoint times of the last island that were not asked for."""
         self._leaving = False
+        self.nameless = False
+        """Whether another process has the name: this one says and hears nothing more, and decides by itself."""
 
     # What happens here
 
     def open(self, ticket: Ticket, now: Instant) -> list[Order]:
         """A request has come."""
-        return self._requests.open(ticket, now)
+        return self._requests.open(replace(ticket, gateway=self.name), now)
 
     def tell(self, event: MemberEvent, now: Instant) -> list[Order]:
         """Something has happened to a request of ours, to an endpoint, or to the rules."""
@@ -154,7 +160,7 @@ class Member:
     @property
     def left(self) -> bool:
         """Whether that has been heard, or nobody is there to hear it."""
-        return self._leaving and self._authority.knows_of_leaving
+        return self._leaving and (self.nameless or self._authority.knows_of_leaving)
 
     # A change of rules
 
@@ -204,10 +210,10 @@ class Member:
 
     def receive(self, entry: SchedulerEntry, now: Instant) -> list[Order]:
         head = entry.head
-        if not self._binds(head.epoch, now):
+        if self.nameless or not self._binds(head.epoch, now):
             return []
         out: list[Order] = [*self.rules.scheduler_applies(head.policy_hash)]
-        if head.incarnation > self.incarnation:
+        if self.incarnation < head.incarnation < MOMENT_MAX - 1:
             # The clock of this machine was put back between two lives of this process: this is the later one.
             self.incarnation = head.incarnation + 1
             self._authority.restart(now)
@@ -220,6 +226,16 @@ class Member:
         for age_ns, message in self._authority.receive(entry, now):
             out += self._take_in(message, age_ns, now)
         return out
+
+    def refuse(self, head: SchedulerHead | None, now: Instant) -> None:
+        """The scheduler says what cannot be true: begin another session, or do not hear it for a while.
+
+        Without a head it is what this member has to say that cannot be written; it is answered likewise.
+        """
+        ours = head is None or (head.epoch == self.bound and head.incarnation == self.incarnation)
+        if ours and (head is None or head.session == self._conversation.session):
+            self._conversation.distrust(now)
+            self._authority.restart(now)
 
     def _binds(self, epoch: Epoch, now: Instant) -> bool:
         """Whether this is the epoch that the member follows, from here on if it is a higher one."""
@@ -258,9 +274,10 @@ class Member:
 
     def outgoing(self, now: Instant) -> list[MemberEntry]:
         """Entries for the inbox; none where nothing is to be said yet."""
-        if self.left:
+        taken = self._conversation.take(now)
+        if self.left or self.nameless:
             return []
-        return [MemberEntry(self._head(first, now), messages) for first, messages in self._conversation.take(now)]
+        return [MemberEntry(self._head(first, now), messages) for first, messages in taken]
 
     def _head(self, first: int, now: Instant) -> MemberHead:
         talk = self._conversation

@@ -22,12 +22,14 @@ from headgate.hosts.cell.member.authority import Authority, Decision, RequestNew
 from headgate.hosts.cell.member.held import HeldRequest, Holdings, OpenAttempt
 from headgate.hosts.cell.member.orders import Billed, Order
 from headgate.hosts.cell.protocol.messages import Declined, Ended, Snapshots
+from headgate.hosts.cell.protocol.validation import Implausible, check_ticket
+from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Ticket
 from headgate.model.units import SECOND, Duration, Instant
 
 _SILENT = (AttemptEnding.SILENT, AttemptEnding.ABORTED)
-_PAID = (Outcome.COMPLETED, Outcome.ENGINE_REFUSED, Outcome.CANCELLED)
+_PAID = (Outcome.COMPLETED, Outcome.ENGINE_REFUSED, Outcome.CANCELLED, Outcome.TOO_LATE)
 """The outcomes that the tenant pays for, among those that the member decides."""
 
 
@@ -43,6 +45,12 @@ class MemberRequests:
 
     def open(self, ticket: Ticket, now: Instant) -> list[Order]:
         assert ticket.request_id not in self._requests, f"request {ticket.request_id} arrived twice"
+        try:
+            check_ticket(ticket)
+        except Implausible as what:
+            # The scheduler would not believe this member any more.
+            reason = f"the cell does not take this request: {what} (invalid); correct it"
+            return [End(ticket.request_id, Outcome.INVALID, None, 0, Duration(0), None, reason)]
         if (full := self._full()) is not None:
             reason = f"{full} (queue_full); wait 1 s"
             return [End(ticket.request_id, Outcome.QUEUE_FULL, None, 0, Duration(0), SECOND, reason)]
@@ -99,6 +107,7 @@ class MemberRequests:
             return self._end(request, attempt, Outcome.ENGINE_REFUSED, event.detail)
         if request.spoken == event.attempt or (request.spoken is not None and not request.running):
             outcome = Outcome.ENGINE_SILENT if event.ending in _SILENT else Outcome.ENGINE_FAILED
+            outcome = Outcome.GATEWAY_FAILED if event.fault is Fault.GATEWAY else outcome
             return self._end(request, attempt, outcome, f"after the first token: {event.detail}", retry_after_ns=SECOND)
         if not request.running:
             request.queued_at = now

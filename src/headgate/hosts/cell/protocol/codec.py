@@ -4,7 +4,9 @@ An entry is its head and its messages, each with its age and the name of its kin
 names, and a reader passes over what it does not know and puts the default for what is missing. So two versions that are
 one apart read each other; what is further away is not read at all.
 
-An entry has a bound of size. What would be larger becomes several, and a reader takes nothing larger in.
+An entry has a bound of size. What would be larger becomes several, and a reader takes nothing larger in. What is read
+has passed `validation`: an entry that can be read and says the impossible is untrusted, and whoever reads it is told
+who sent it.
 """
 
 from collections.abc import Iterator
@@ -23,10 +25,23 @@ from headgate.hosts.cell.protocol.messages import (
     SchedulerHead,
     Snapshot,
 )
+from headgate.hosts.cell.protocol.validation import (
+    Implausible,
+    check_from_member,
+    check_from_scheduler,
+    check_holder,
+    check_member_head,
+    check_scheduler_head,
+    check_snapshot,
+)
 from headgate.model.units import Duration
 
 ENTRY_BYTES_MAX: Final = 1 << 20
 SNAPSHOT_BYTES_MAX: Final = 16 << 20
+
+_UNREAD: Final = (msgspec.MsgspecError, UnicodeDecodeError, KeyError, RecursionError, Implausible)
+
+_UNWRITTEN: Final = (msgspec.MsgspecError, OverflowError, TypeError, ValueError, RecursionError)
 
 _Frame = tuple[msgspec.Raw, list[tuple[int, str, msgspec.Raw]]]
 
@@ -47,15 +62,39 @@ class Unintelligible(Exception):
     """These bytes are not an entry that this version reads."""
 
 
+class Unwritable(Exception):
+    """This entry has no bytes: a number is out of range, a text is no Unicode, or one message is too large."""
+
+
+class UntrustedMember(Unintelligible):
+    """An entry of a member of which only the head can be believed."""
+
+    def __init__(self, what: str, head: MemberHead) -> None:
+        super().__init__(what)
+        self.head = head
+
+
+class UntrustedScheduler(Unintelligible):
+    """An entry of a scheduler of which only the head can be believed."""
+
+    def __init__(self, what: str, head: SchedulerHead) -> None:
+        super().__init__(what)
+        self.head = head
+
+
 def encoded(entry: MemberEntry | SchedulerEntry, *, bytes_max: int = ENTRY_BYTES_MAX) -> Iterator[bytes]:
-    """The entry; several where one would be too large."""
+    """The entry; several where one would be too large. `Unwritable` where one of its messages cannot be written."""
     messages = [(age_ns, type(each).__name__, each) for age_ns, each in entry.messages]
-    written = _ENCODER.encode((entry.head, messages))
+    try:
+        written = _ENCODER.encode((entry.head, messages))
+    except _UNWRITTEN as error:
+        raise Unwritable(f"{type(error).__name__}: {error}") from error
     if len(written) <= bytes_max:
         yield written
         return
     half = len(entry.messages) // 2
-    assert half, "a single message is larger than an entry may be; its sender must bound what it puts into one"
+    if not half:
+        raise Unwritable(f"a single message of {len(written)} bytes; an entry has at most {bytes_max}")
     yield from encoded(_part(entry, 0, half), bytes_max=bytes_max)
     yield from encoded(_part(entry, half, len(entry.messages)), bytes_max=bytes_max)
 
@@ -71,11 +110,19 @@ def member_entry(written: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> MemberE
         head, messages = _frame(written, bytes_max)
         read = _MEMBER_HEADS.decode(head)
         _check(read.version)
-        return MemberEntry(
-            read, tuple((Duration(age_ns), _FROM_MEMBER[kind].decode(raw)) for age_ns, kind, raw in messages)
-        )
-    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        check_member_head(read)
+    except _UNREAD as error:
         raise Unintelligible(f"not an entry of a member: {error}") from error
+    said: list[tuple[Duration, FromMember]] = []
+    try:
+        for age_ns, kind, raw in messages:
+            message = _FROM_MEMBER[kind].decode(raw)
+            check_from_member(age_ns, message)
+            check_holder(read.member, message)
+            said.append((Duration(age_ns), message))
+    except _UNREAD as error:
+        raise UntrustedMember(f'member "{read.member}" sent an invalid message: {error}', read) from error
+    return MemberEntry(read, tuple(said))
 
 
 def scheduler_entry(written: bytes) -> SchedulerEntry:
@@ -83,15 +130,32 @@ def scheduler_entry(written: bytes) -> SchedulerEntry:
         head, messages = _frame(written, ENTRY_BYTES_MAX)
         read = _SCHEDULER_HEADS.decode(head)
         _check(read.version)
-        return SchedulerEntry(
-            read, tuple((Duration(age_ns), _FROM_SCHEDULER[kind].decode(raw)) for age_ns, kind, raw in messages)
-        )
-    except (msgspec.MsgspecError, KeyError, RecursionError) as error:
+        check_scheduler_head(read)
+    except _UNREAD as error:
         raise Unintelligible(f"not an entry of a scheduler: {error}") from error
+    said: list[tuple[Duration, FromScheduler]] = []
+    try:
+        for age_ns, kind, raw in messages:
+            message = _FROM_SCHEDULER[kind].decode(raw)
+            check_from_scheduler(age_ns, message)
+            said.append((Duration(age_ns), message))
+    except _UNREAD as error:
+        raise UntrustedScheduler(
+            f"the scheduler of epoch {read.epoch.number} sent an invalid message: {error}", read
+        ) from error
+    return SchedulerEntry(read, tuple(said))
 
 
 def encoded_snapshot(snapshot: Snapshot) -> bytes:
     return _ENCODER.encode(snapshot)
+
+
+def writable_snapshot(snapshot: Snapshot) -> bytes | None:
+    """The snapshot; None where a number in it is too large to be written, as one that a wrong report has added."""
+    try:
+        return encoded_snapshot(snapshot)
+    except _UNWRITTEN:
+        return None
 
 
 def decoded_snapshot(written: bytes) -> Snapshot:
@@ -99,9 +163,10 @@ def decoded_snapshot(written: bytes) -> Snapshot:
         raise Unintelligible(f"a snapshot of {len(written)} bytes; at most {SNAPSHOT_BYTES_MAX} are read")
     try:
         snapshot = _SNAPSHOTS.decode(written)
-    except (msgspec.MsgspecError, RecursionError) as error:
+        _check(snapshot.version)
+        check_snapshot(snapshot)
+    except _UNREAD as error:
         raise Unintelligible(f"not a snapshot: {error}") from error
-    _check(snapshot.version)
     return snapshot
 
 

@@ -68,6 +68,7 @@ def _rest(limits: Limits, own: Limits, taken: int) -> Limits:
         tokens_per_minute=_less(limits.tokens_per_minute, own.tokens_per_minute, taken),
         concurrency=_less(limits.concurrency, own.concurrency, taken),
         tokens_whole=limits.tokens_per_minute,
+        concurrency_whole=limits.concurrency,
     )
 
 

@@ -100,7 +100,7 @@ class Connector:
         for answer in asyncio.as_completed(asked):
             try:
                 address = await answer
-            except (OSError, TimeoutError, hiredis.HiredisError) as cause:
+            except (OSError, TimeoutError, hiredis.HiredisError, Unusable) as cause:
                 causes.append(cause)
                 continue
             if address is None:
@@ -126,7 +126,10 @@ class Connector:
                 [address] = await self._answer(wire, question)
             finally:
                 wire.close()
-        return None if address is None else (address[0].decode(), int(address[1]))
+        try:
+            return None if address is None else (address[0].decode(), int(address[1]))
+        except (AttributeError, LookupError, TypeError, ValueError) as foreign:
+            raise Unusable("is not known: a sentinel names no address; see to it") from foreign
 
     async def _answer(self, wire: Wire, question: Command) -> list[Any]:
         try:

@@ -4,6 +4,7 @@ A stream that nobody reads is cut off at a length, and an outbox that nobody wri
 """
 
 from typing import Final
+from zlib import crc32
 
 from headgate.hosts.cell.protocol.store import Parcel
 from headgate.hosts.cell.redis.keys import CellKeys
@@ -28,11 +29,12 @@ class EntryCommands:
 
     def of(self, parcel: Parcel, now_s: float) -> list[Command]:
         commands: list[Command] = [
-            ("XADD", self._keys.inbox, "MAXLEN", "~", INBOX_ENTRIES_MAX, "*", "e", entry) for entry in parcel.inbox
+            ("XADD", self._keys.inbox, "MAXLEN", "~", INBOX_ENTRIES_MAX, "*", "e", entry, "c", crc32(entry))
+            for entry in parcel.inbox
         ]
         for member, entry in parcel.outboxes:
             key = self._keys.outbox(member)
-            commands.append(("XADD", key, "MAXLEN", "~", OUTBOX_ENTRIES_MAX, "*", "e", entry))
+            commands.append(("XADD", key, "MAXLEN", "~", OUTBOX_ENTRIES_MAX, "*", "e", entry, "c", crc32(entry)))
             if self._expiries.get(member, 0.0) <= now_s:
                 if len(self._expiries) >= _OUTBOXES_MAX:
                     self._expiries.clear()

@@ -7,6 +7,7 @@ from its beginning. What has been read is trimmed away now and then, by whoever 
 
 from collections.abc import Callable
 from typing import Any, Final
+from zlib import crc32
 
 import hiredis
 
@@ -96,13 +97,18 @@ class Intake:
         self.position = batch[-1][0]
         # The store looks for more while this process is busy with what came.
         self._ask()
-        entries = [fields[1] for _, fields in batch]
+        entries = [fields[1] for _, fields in batch if _is_whole(fields)]
         size = sum(map(len, entries))
         self.entries += len(entries)
         self.bytes += size
         self._untrimmed += len(entries)
         self._untrimmed_bytes += size
         self._deliver(entries)
+
+
+def _is_whole(fields: list[bytes]) -> bool:
+    """Whether an entry is as it was written. What is dropped is sent again. Earlier versions write no checksum."""
+    return len(fields) < 4 or fields[3] == b"%d" % crc32(fields[1])
 
 
 def _order(position: bytes) -> tuple[int, int]:

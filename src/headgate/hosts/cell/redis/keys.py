@@ -17,5 +17,9 @@ class CellKeys:
         self.check = ("SETRANGE", f"{prefix}check", 0, "")
         """A command that writes nothing, and is refused where a write would be: by a replica, or for want of memory."""
 
+    def name(self, member: str) -> bytes:
+        """Where a member's name is kept for one incarnation."""
+        return f"{self._prefix}name:{member}".encode()
+
     def outbox(self, member: str) -> bytes:
         return f"{self._prefix}outbox:{member}".encode()

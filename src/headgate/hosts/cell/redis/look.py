@@ -1,6 +1,7 @@
 """Is there a store at this address that a cell can use? Asked once, by whoever sets one up."""
 
 import asyncio
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,10 +48,10 @@ async def look(url: str, cell: str) -> StoreFound | str:
 
 async def _ask(wire: Wire) -> StoreFound:
     [info] = await wire.answers([("INFO", "server")], LOOK_S_MAX)
-    told = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+    told = dict(line.split(":", 1) for line in info.decode(errors="replace").splitlines() if ":" in line)
     is_valkey = "valkey_version" in told
     version = told["valkey_version"] if is_valkey else told.get("redis_version", "0")
-    numbers = tuple(int(part) for part in version.split(".")[:2])
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     loop, took = asyncio.get_running_loop(), list[float]()
     for _ in range(_ROUND_TRIPS):
         began = loop.time()

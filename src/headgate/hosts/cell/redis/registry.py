@@ -8,6 +8,8 @@ what was read last, and that for ten seconds.
 One that only its own machine reaches, while the store is on another, is written down without an address: at that
 address others would ask themselves.
 
+The name of this member is kept beside it (`names`).
+
 What stands there is read as strictly as what callers send. Only operators are told of it, and only what reads is asked
 at these addresses.
 """
@@ -23,6 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from headgate.hosts.cell.redis.connect import Connector
 from headgate.hosts.cell.redis.keys import CellKeys
+from headgate.hosts.cell.redis.names import NameLease
 from headgate.hosts.cell.redis.place import place_of
 from headgate.hosts.cell.redis.problem import CAUSES
 from headgate.hosts.cell.redis.wire import Command, Wire
@@ -75,10 +78,15 @@ class Registry:
         member: str,
         admin: Callable[[], tuple[str, int]],
         leads: Callable[[], bool],
+        name: NameLease | None = None,
         every_s: float = EVERY_S,
         expires_s: int = EXPIRES_S,
     ) -> None:
-        """`admin` is where this process listens for operators; `leads` whether it is the scheduler at the moment."""
+        """`admin` is where this process listens for operators; `leads` whether it is the scheduler at the moment.
+
+        `name` is kept for as long as this runs.
+        """
+        self._name = name
         self._connector = Connector(place_of(url))
         self._key = CellKeys(cell).admin
         self._member = member
@@ -96,8 +104,19 @@ class Registry:
         fresh = time.monotonic() - self._heard_at < self._expires_s
         return list(self._known) if fresh else []
 
+    async def claim_name(self) -> None:
+        """Raises `NameTaken` if another process has the name of this one."""
+        if self._name is not None:
+            await self._name.claim()
+
     async def run(self) -> None:
         """Until it is cancelled; then it takes itself out."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._name is not None:
+                tasks.create_task(self._name.keep())
+            tasks.create_task(self._run())
+
+    async def _run(self) -> None:
         try:
             while True:
                 await self._tell(present=True)

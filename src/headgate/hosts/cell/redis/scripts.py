@@ -45,7 +45,8 @@ CLAIM: Final = _script(
     _NOW
     + """
 if held[1] and not (held[1] == ARGV[1] and held[2] == ARGV[2]) then
-    local free = tonumber(held[3]) <= now or (held[1] == ARGV[4] and held[2] == ARGV[5])
+    local left = tonumber(held[3]) - now
+    local free = left <= 0 or left > 2 * ARGV[3] or (held[1] == ARGV[4] and held[2] == ARGV[5])
     if not (free and tonumber(ARGV[1]) > tonumber(held[1])) then
         return held
     end

@@ -1,0 +1,32 @@
+"""Does it matter into which reads a stream of Triton falls, and is no more of it held than one event?"""
+
+from fuzz.cuts import cut
+from headgate.model.ticket import Api
+from headgate.wire.kserve.events import ChunkTranslator, Generated, Setting, whole_body
+from headgate.wire.sse import EVENT_BYTES_MAX
+
+SETTING = Setting(
+    api=Api.CHAT, answer_id="a", created=1, model="m", text_output="text_output", prompt_bytes=4, output_tokens_max=9
+)
+_BYTES_MAX = 512
+
+
+def one_input(data: bytes) -> None:
+    assert _passed_on([data]) == _passed_on(cut(data))
+    assert _assembled([data]) == _assembled(cut(data))
+
+
+def _passed_on(pieces: list[bytes]) -> bytes:
+    chunks = ChunkTranslator(SETTING)
+    passed = b"".join([chunks.feed(piece) for piece in pieces]) + chunks.conclude()
+    assert passed == b"" or passed.endswith(b"\n\n"), "what is passed on ends between two events"
+    return passed
+
+
+def _assembled(pieces: list[bytes]) -> bytes | str:
+    generated = Generated(SETTING, bytes_max=_BYTES_MAX)
+    for piece in pieces:
+        generated.feed(piece)
+        assert generated.held_bytes <= EVENT_BYTES_MAX
+    assert sum(len(text) for text in generated.texts) <= _BYTES_MAX, "the answer is bounded"
+    return generated.error or whole_body(generated, SETTING)

@@ -1,0 +1,144 @@
+"""Liveness probes that are answered while the event loop is busy.
+
+A thread accepts the connections of the admin listener and looks at their first bytes without taking them. A plain
+`GET /health` it answers itself; every other connection goes to the loop as it came, so that pages, limits and refusals
+are those of the listener. A probe is thus answered while a turn of the loop takes long, and learns of it once the loop
+has stopped turning.
+"""
+
+import contextlib
+import re
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+Health = Callable[[], tuple[int, str]]
+"""Status and words; called in the thread."""
+
+FIRST_BYTES_S_MAX: Final = 0.05
+"""How long the first bytes of a connection are awaited here; then the loop awaits them."""
+UNDECIDED_MAX: Final = 64
+"""Connections without a first byte; further ones go to the loop at once."""
+HANDED_OVER_MAX: Final = 128
+"""Connections that wait for the loop to take them; further ones are closed."""
+_PROBE_BYTES_MAX: Final = 4096
+
+_PROBE: Final = re.compile(rb"(GET|HEAD) /health HTTP/1\.[01]\r\n((?:[!-9;-~]+:[\t -~]*\r\n)*)\r\n")
+_HOST: Final = re.compile(rb"^host:", re.IGNORECASE | re.MULTILINE)
+_NOT_PLAIN: Final = re.compile(rb"^(?:content-length|transfer-encoding|upgrade|expect):", re.IGNORECASE | re.MULTILINE)
+
+
+class HealthThread:
+    """Accepts the connections of one listening socket."""
+
+    def __init__(self, listening: socket.socket, health: Health, on_accepted: Callable[[], object]) -> None:
+        """`on_accepted` is called in the thread when `accepted` has a connection for the loop."""
+        self._listening = listening
+        self._health = health
+        self._on_accepted = on_accepted
+        self.accepted: deque[socket.socket] = deque()
+        self._undecided: dict[socket.socket, float] = {}
+        """Connections without a first byte, and until when it is awaited; the oldest first."""
+        self._selector = selectors.DefaultSelector()
+        self._wake, self._woken = socket.socketpair()
+        self._thread = threading.Thread(target=self._run, name="headgate-health", daemon=True)
+
+    def start(self) -> None:
+        self._listening.setblocking(False)  # noqa: FBT003 (the name of that argument)
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._selector.register(self._woken, selectors.EVENT_READ)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread and closes its sockets, the listening one too."""
+        if self._thread.is_alive():
+            self._wake.send(b"x")
+            self._thread.join()
+        self._selector.close()
+        for each in (self._listening, self._wake, self._woken, *self._undecided, *self.accepted):
+            each.close()
+        self._undecided.clear()
+        self.accepted.clear()
+
+    # In the thread
+
+    def _run(self) -> None:
+        while True:
+            ready = [key.fileobj for key, _ in self._selector.select(self._wait_s())]
+            if self._woken in ready:
+                return
+            for each in ready:
+                if each is self._listening:
+                    self._accept()
+                elif isinstance(each, socket.socket):
+                    self._decide(each)
+            self._hand_over_late()
+
+    def _wait_s(self) -> float | None:
+        until = next(iter(self._undecided.values()), None)
+        return None if until is None else max(0.0, until - time.monotonic())
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except BlockingIOError:
+            return
+        except OSError:
+            time.sleep(FIRST_BYTES_S_MAX)  # Out of file descriptors, which others will free.
+            return
+        connection.setblocking(False)  # noqa: FBT003 (the name of that argument)
+        if len(self._undecided) >= UNDECIDED_MAX:
+            self._hand_over(connection)
+            return
+        self._undecided[connection] = time.monotonic() + FIRST_BYTES_S_MAX
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _decide(self, connection: socket.socket) -> None:
+        """Looks at the first bytes and leaves them where they are, unless they are a probe."""
+        self._selector.unregister(connection)
+        del self._undecided[connection]
+        try:
+            seen = connection.recv(_PROBE_BYTES_MAX, socket.MSG_PEEK)
+        except OSError:
+            connection.close()
+            return
+        probe = _PROBE.fullmatch(seen)
+        if probe is not None and _HOST.search(probe[2]) and not _NOT_PLAIN.search(probe[2]):
+            self._answer(connection, len(seen), with_body=probe[1] == b"GET")
+        else:
+            self._hand_over(connection)
+
+    def _answer(self, connection: socket.socket, size: int, *, with_body: bool) -> None:
+        status, words = self._health()
+        body = f"{words}\n".encode()
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        with connection, contextlib.suppress(OSError):
+            connection.recv(size)  # What is left unread at a close would reset the connection.
+            connection.send(head.encode() + (body if with_body else b""))
+            connection.shutdown(socket.SHUT_WR)
+
+    def _hand_over_late(self) -> None:
+        now = time.monotonic()
+        while self._undecided and next(iter(self._undecided.values())) <= now:
+            connection = next(iter(self._undecided))
+            del self._undecided[connection]
+            self._selector.unregister(connection)
+            self._hand_over(connection)
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        if len(self.accepted) >= HANDED_OVER_MAX:
+            connection.close()
+            return
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.accepted.append(connection)
+        # The loop may be closing.
+        with contextlib.suppress(RuntimeError):
+            self._on_accepted()

@@ -1,0 +1,177 @@
+"""One live process per member name.
+
+A process writes its incarnation under its name, with an expiry of `LEASE_S`, and renews it every `RENEW_S` over a
+connection of its own. Another process that wants the name waits while the entry runs out: a process that was killed no
+longer renews, so its successor gets the name within one lease. An entry that is renewed meanwhile belongs to a live
+process, and the name is not to be had: the later process does not start (`claim`). A running process whose entry was
+lost with the store may find that another has taken its name in the meantime; it is told so (`keep`) and stops taking
+part in the cell.
+
+An entry of another incarnation alone proves nothing: a store that fails over may come back with the entry of a process
+that is gone. Only one that is renewed counts.
+
+While the store is away names are not checked, as a cell has to work without it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+from headgate.hosts.cell.redis.connect import Connector
+from headgate.hosts.cell.redis.keys import CellKeys
+from headgate.hosts.cell.redis.place import place_of
+from headgate.hosts.cell.redis.problem import CAUSES, Unusable
+from headgate.hosts.cell.redis.wire import Command, Wire
+
+log = logging.getLogger("headgate")
+
+LEASE_S: Final = 2.0
+RENEW_S: Final = 0.5
+LOOK_S: Final = 0.1
+"""Between two looks at an entry of another process."""
+_CONNECT_S_MAX: Final = 1.0
+"""At the start, a store that does not answer for so long is away."""
+_ANSWER_S_MAX: Final = 0.5
+
+_CLAIM: Final = """
+local held = redis.call('GET', KEYS[1])
+local left = redis.call('PTTL', KEYS[1])
+if not held or held == ARGV[1] or left < 0 or left > 2 * ARGV[2] then
+    redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+    return {'', 0}
+end
+return {held, left}
+"""
+_RELEASE: Final = """
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+    redis.call('DEL', KEYS[1])
+end
+return 1
+"""
+
+
+class NameTaken(OSError):
+    """A live process has the name; the text says the next step."""
+
+
+class NameLease:
+    def __init__(
+        self,
+        url: str,
+        *,
+        cell: str,
+        member: str,
+        incarnation: str,
+        on_lost: Callable[[str], None],
+        lease_s: float = LEASE_S,
+        renew_s: float = RENEW_S,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """`on_lost` is told once, with the next step, that another process has the name."""
+        self._connector = Connector(place_of(url))
+        self._key = CellKeys(cell).name(member)
+        self._cell, self._member, self._incarnation = cell, member, incarnation
+        self._on_lost = on_lost
+        self._lease_s, self._renew_s, self._look_s = lease_s, renew_s, look_s
+        self._wire: Wire | None = None
+        self._rival: tuple[bytes, int] | None = None
+        """The entry of another incarnation, as it was last seen: which one, and how long until it expires."""
+        self._taken = False
+        """Whether such an entry was renewed."""
+        self._has = False
+        """Whether the name was ours when it was last asked for."""
+
+    async def claim(self) -> None:
+        """Take the name, at the latest when the entry of a process that is gone has expired.
+
+        An entry expires or is renewed, so this ends within one lease. Raises `NameTaken` if another process renews it.
+        Returns without the name if the store is away.
+        """
+        while True:
+            try:
+                if await self._look():
+                    return
+            except CAUSES as cause:
+                log.debug("the name of this member is not checked yet: %s", type(cause).__name__)
+                self.close()
+                return
+            if self._taken:
+                self.close()
+                raise NameTaken(0, self._problem())
+            await asyncio.sleep(self._look_s)
+
+    async def keep(self) -> None:
+        """Renew until cancelled, then give the name back. Ends by itself once another process has it."""
+        try:
+            while not self._taken:
+                has_it = await self._look_safely()
+                await asyncio.sleep(self._renew_s if has_it else self._look_s)
+            self._on_lost(self._problem())
+        finally:
+            await self._release()
+
+    async def _look_safely(self) -> bool:
+        """Whether nothing speaks against renewing at the usual pace."""
+        try:
+            return await self._look()
+        except asyncio.CancelledError:
+            # The question is still open, and nothing else can be asked on this connection.
+            self.close()
+            raise
+        except CAUSES:
+            # The cell itself reports what is wrong with the store.
+            self.close()
+            return True
+
+    async def _look(self) -> bool:
+        """Take or renew the name; whether it is ours."""
+        held, left_ms = _read(await self._ask(_CLAIM, int(self._lease_s * 1_000)))
+        self._has = not held
+        if self._has:
+            self._rival = None
+            return True
+        before, self._rival = self._rival, (held, left_ms)
+        self._taken = before is not None and before[0] == held and left_ms > before[1]
+        return False
+
+    def _problem(self) -> str:
+        return (
+            f'another running process of cell "{self._cell}" is called "{self._member}"; give one of the two another '
+            "cell.member in its configuration (or another cell.name if they are not of one cell), and start it again"
+        )
+
+    async def _ask(self, script: str, *arguments: int) -> Any:
+        if self._wire is None:
+            async with asyncio.timeout(_CONNECT_S_MAX):
+                address = await self._connector.address()
+                self._wire = await self._connector.connected(address, self._lost)
+        command: Command = ("EVAL", script, 1, self._key, self._incarnation, *arguments)
+        [answer] = await self._wire.answers([command], _ANSWER_S_MAX)
+        return answer
+
+    async def _release(self) -> None:
+        if self._has:
+            with suppress(*CAUSES):
+                await self._ask(_RELEASE)
+        self.close()
+
+    def _lost(self, cause: Exception) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Drop the connection; what is written expires."""
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            with suppress(OSError):
+                wire.close()
+
+
+def _read(answer: Any) -> tuple[bytes, int]:
+    """The incarnation that has the name, and for how long; no incarnation where it is ours."""
+    try:
+        held, left_ms = answer
+        return bytes(held), int(left_ms)
+    except (TypeError, ValueError) as foreign:
+        raise Unusable("gives no sensible answer about names; see to it") from foreign

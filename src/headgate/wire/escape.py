@@ -1,0 +1,27 @@
+"""Escaping of text that comes from callers and engines, before people read it in a log or a terminal."""
+
+import re
+from typing import Final
+
+_UNPRINTABLE: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
+"""Control characters, line separators, invisible and bidirectional formatting, and lone surrogates."""
+_CUT: Final = "…"
+
+
+def printable(text: str, chars_max: int) -> str:
+    """The text on one line, with control characters escaped, cut to so many characters."""
+    if len(text) > chars_max:
+        text = text[: chars_max - 1] + _CUT
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def escaped(text: str) -> str:
+    """The whole text on one line, with control characters escaped."""
+    return _UNPRINTABLE.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -1,0 +1,124 @@
+"""How long is the prompt of a request, in all fields that become tokens?
+
+A prompt is measured in bytes, which are taken for tokens at a rate that is learned. Beside the messages it holds what
+an engine's template adds from other fields: tools, functions, documents, the schema of the answer. Images and audio
+count a fixed number of tokens (`media.py`).
+
+`/v1/completions` and `/v1/embeddings` take several prompts in one array. An engine computes each of them as a sequence
+of its own, so they are counted.
+"""
+
+from typing import Final, NamedTuple
+
+import msgspec
+
+from headgate.model.ticket import Api
+from headgate.model.units import BYTES_PER_TOKEN
+from headgate.wire.conversation import measure as measure_messages
+from headgate.wire.conversation import text_bytes
+from headgate.wire.fields import BadRequest, Fields, not_of_kind
+from headgate.wire.media import has_media
+
+PROMPT_FIELD: Final = {
+    Api.CHAT: "messages",
+    Api.COMPLETIONS: "prompt",
+    Api.EMBEDDINGS: "input",
+    Api.RESPONSES: "input",
+    Api.INFER: "inputs",
+}
+BEFORE: Final = {
+    Api.CHAT: ("tools", "functions", "documents", "chat_template", "chat_template_kwargs"),
+    Api.RESPONSES: ("tools",),
+}
+"""Fields that templates put before the conversation. Prompts are alike for an engine only if these are."""
+_BESIDE: Final = {
+    Api.CHAT: ("response_format", "prediction"),
+    Api.COMPLETIONS: ("suffix", "response_format"),
+    Api.RESPONSES: ("text",),
+}
+"""Further fields that may become tokens."""
+_NOTHING: Final = (b"null", b"[]", b"{}", b'""')
+_ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+_PROMPTS: Final = b'"[{'
+"""How an element begins that is a prompt by itself, and not one token of a prompt."""
+
+
+class PromptLength(NamedTuple):
+    """Bytes of prompt text; media counts as the bytes that its tokens stand for."""
+
+    text: int
+    """Of the messages, the prompts or the input."""
+    text_kept: int
+    """How many of these stay if every turn is left out that can be."""
+    before: int = 0
+    """Of fields that stand before them in the engine's prompt."""
+    beside: int = 0
+    """Of all other fields that become tokens."""
+    prompts: int = 1
+    """How many sequences an engine computes, apart from how many answers each is given."""
+    media: bool = False
+    """Whether there may be media in the text."""
+
+    @property
+    def other(self) -> int:
+        return self.before + self.beside
+
+
+def measure_prompt(fields: Fields, api: Api) -> PromptLength:
+    name = PROMPT_FIELD[api]
+    raw = bytes(fields.get(name, b"null"))
+    length = kept = None
+    prompts = 1
+    media = False
+    match raw[:1]:
+        case b"n":
+            raise BadRequest(f'"{name}" is missing; this path needs it', name)
+        case b"[" if raw[1:].lstrip()[:1] == b"]":
+            raise BadRequest(f'"{name}" is empty; put at least one element into it', name)
+        case b"[" if api is Api.CHAT:
+            media = has_media(raw)
+            length, kept = measure_messages(raw, media=media)
+        case b"[" if api is Api.RESPONSES:
+            media = has_media(raw)
+            length = text_bytes(raw, name) if media else len(raw)
+        case b"[":
+            length, prompts = _measure_array(raw)
+            media = b"{" in raw and has_media(raw)
+        case b'"' if api is not Api.CHAT:
+            length = len(raw)
+        case _:
+            kind = "an array of messages" if api is Api.CHAT else "a string or an array"
+            raise not_of_kind(name, kind, raw)
+    if api is Api.RESPONSES:
+        length += _instructions_bytes(fields)
+    before = _bytes_of(fields, BEFORE.get(api, ()))
+    beside = _bytes_of(fields, _BESIDE.get(api, ()))
+    return PromptLength(length, length if kept is None else kept, before, beside, prompts, media)
+
+
+def _measure_array(raw: bytes) -> tuple[int, int]:
+    """The length of an array of prompts or of one prompt's token ids, and how many prompts they are."""
+    if b'"' not in raw and raw[1:].lstrip()[:1] in b"0123456789[":
+        # Every token id but the last is followed by a comma.
+        return BYTES_PER_TOKEN * (raw.count(b",") + 1), max(1, raw.count(b"[") - 1)
+    elements = _ELEMENTS.decode(raw)
+    return len(raw), max(1, sum(memoryview(each)[0] in _PROMPTS for each in elements))
+
+
+def _instructions_bytes(fields: Fields) -> int:
+    instructions = bytes(fields.get("instructions", b"null"))
+    if instructions == b"null":
+        return 0
+    if not instructions.startswith(b'"'):
+        raise not_of_kind("instructions", "a string", instructions)
+    return len(instructions)
+
+
+def _bytes_of(fields: Fields, names: tuple[str, ...]) -> int:
+    length = 0
+    for name in names:
+        if name in fields:
+            value = memoryview(fields[name])
+            if bytes(value[:4]) not in _NOTHING:
+                length += len(value)
+    return length

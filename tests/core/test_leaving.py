@@ -1,0 +1,165 @@
+"""What does a caller pay that leaves, or whose deadline passes?"""
+
+from dataclasses import replace
+
+import pytest
+
+from headgate.core.commands import End
+from headgate.core.events import AttemptProgress, AttemptReported, Event, Progressed, TimerFired
+from headgate.core.scheduler import Scheduler
+from headgate.model.caps import Caps
+from headgate.model.money import NANO_USD_PER_USD, PAYERS, Cause, NanoUsd, Payer, Price
+from headgate.model.policy import Policy
+from headgate.model.speed import EngineSpeed
+from headgate.model.ticket import Api
+from headgate.model.units import ClassName, EndpointId, PoolName, RequestId
+from testing.builders import (
+    a_policy,
+    a_pool,
+    a_scheduler,
+    aborted,
+    an_endpoint,
+    arrived,
+    at,
+    client_left,
+    fell_silent,
+    first_token,
+    grace_over,
+    joined,
+    lasting,
+    told,
+)
+
+DOLLAR = NanoUsd(NANO_USD_PER_USD)
+SPEED = EngineSpeed()
+
+
+def by_tokens() -> Policy:
+    """A dollar for a million tokens."""
+    price = Price(input_tokens=DOLLAR, cached_tokens=DOLLAR, output_tokens=DOLLAR)
+    return a_policy(pools=(replace(a_pool(), prices=(price,)),))
+
+
+def progress(request: str, tokens: int) -> Progressed:
+    return Progressed((AttemptProgress(RequestId(request), 1, tokens),))
+
+
+def ended(scheduler: Scheduler, event: Event, moment: float) -> End:
+    [end] = [each for each in scheduler.handle(event, at(moment)) if isinstance(each, End)]
+    return end
+
+
+def spent(end: End) -> int:
+    return sum(each.input + each.output for each in end.bills if PAYERS[each.cause] is Payer.TENANT)
+
+
+@pytest.mark.parametrize("how", ["left", "late"])
+def test_delivered_tokens_are_billed_to_whoever_leaves_or_is_late(how: str) -> None:
+    scheduler = a_scheduler(policy=by_tokens())
+    within = 2 if how == "late" else None
+    told(scheduler, at(0), arrived("r", prompt_bytes=4_000, complete_within=within), first_token("r"))
+    told(scheduler, at(1), progress("r", 300))
+
+    end = ended(scheduler, client_left("r") if how == "left" else TimerFired(), 2)
+
+    assert [each.cause for each in end.bills] == [Cause.CLIENT_LEFT if how == "left" else Cause.EXPIRED]
+    assert spent(end) == 1_300 * 1_000
+    assert not told(scheduler, at(3), aborted("r"))
+
+
+@pytest.mark.parametrize("how", ["left", "late"])
+def test_a_prompt_that_was_begun_is_paid_before_its_first_token(how: str) -> None:
+    scheduler = a_scheduler(policy=by_tokens())
+    told(scheduler, at(0), arrived("r", prompt_bytes=4_000, complete_within=2 if how == "late" else None))
+
+    end = ended(scheduler, client_left("r") if how == "left" else TimerFired(), 2)
+
+    assert spent(end) == 1_000 * 1_000
+
+
+def test_whoever_leaves_the_queue_pays_nothing() -> None:
+    scheduler = a_scheduler(an_endpoint(places=1), policy=by_tokens())
+    told(scheduler, at(0), arrived("r"), arrived("waits"))
+
+    assert ended(scheduler, client_left("waits"), 2).bills == ()
+
+
+def used_of(scheduler: Scheduler, *events: Event) -> tuple[int, int, int]:
+    """What the only attempt is charged for in the end."""
+    attempt = scheduler._state.attempts.by_number[RequestId("r"), 1]
+    told(scheduler, at(10), *events)
+    return attempt.used
+
+
+def test_leaving_keeps_the_charge_of_fairness() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("r", prompt_bytes=4_000))
+
+    assert used_of(scheduler, client_left("r"), aborted("r")) == (1_000, 0, 0)
+
+
+def test_tokens_that_are_told_after_the_end_count_once() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("r", prompt_bytes=4_000), first_token("r"), progress("r", 20))
+
+    assert used_of(scheduler, client_left("r"), progress("r", 5), aborted("r")) == (1_000, 0, 25)
+
+
+@pytest.mark.parametrize("how", [grace_over("r"), fell_silent("r")])
+def test_faults_of_the_platform_are_charged_to_nobody(how: Event) -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("r", prompt_bytes=4_000))
+
+    assert used_of(scheduler, how, aborted("r")) == (0, 0, 0)
+
+
+def test_whole_answers_are_charged_for_the_tokens_that_were_probably_made() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("r", stream=False, prompt_bytes=40))
+    steps = lasting(2) * 1_000 // SPEED.decode_ps(1, kv_tokens=10)
+    told(scheduler, at(2), client_left("r"))
+
+    prompt, cached, output = used_of(scheduler, aborted("r"))
+
+    assert (prompt, cached) == (10, 0)
+    assert 0 < output == steps < 400
+
+
+@pytest.mark.parametrize(("asked", "most"), [(50, 50), (None, 400)])
+def test_no_more_is_charged_than_an_answer_may_have(asked: int | None, most: int) -> None:
+    scheduler = a_scheduler()
+    event = arrived("r", stream=False, prompt_bytes=40)
+    told(scheduler, at(0), replace(event, ticket=replace(event.ticket, output_tokens_max=asked)))
+    told(scheduler, at(9), client_left("r"))
+
+    assert used_of(scheduler, aborted("r")) == (10, 0, most)
+
+
+def test_embeddings_have_no_tokens_to_guess() -> None:
+    scheduler = a_scheduler()
+    event = arrived("r", stream=False, prompt_bytes=40)
+    told(scheduler, at(0), replace(event, ticket=replace(event.ticket, api=Api.EMBEDDINGS)))
+    told(scheduler, at(9), client_left("r"))
+
+    assert used_of(scheduler, aborted("r")) == (10, 0, 0)
+
+
+def test_a_place_that_outlived_its_request_keeps_its_charge_under_a_successor() -> None:
+    scheduler = a_scheduler()
+    ticket = arrived("r", prompt_bytes=4_000).ticket
+    report = AttemptReported(
+        ticket,
+        1,
+        EndpointId("e1"),
+        lasting(1),
+        first_token=False,
+        tokens=0,
+        waited_ns=lasting(0),
+        pool=PoolName("p"),
+        service_class=ClassName("interactive"),
+        caps=Caps(),
+        over=True,
+    )
+    told(scheduler, at(1), joined("e1"), report)
+
+    assert used_of(scheduler, aborted("r")) == (1_000, 0, 0)

@@ -1,0 +1,272 @@
+"""One request may bring many prompts. Does it count as many wherever requests are counted?"""
+
+from dataclasses import replace
+
+import pytest
+
+from headgate.core.commands import Command, Dispatch, End
+from headgate.core.cost import cost_ns
+from headgate.core.engine_time import EngineTime
+from headgate.core.events import AttemptEnded, AttemptEnding, RequestArrived
+from headgate.core.scheduler import Scheduler
+from headgate.model.caps import Caps
+from headgate.model.limits import Limits
+from headgate.model.outcome import Outcome
+from headgate.model.prefix import DISTANCES
+from headgate.model.speed import EngineSpeed
+from headgate.model.tenant import Tenant
+from headgate.model.ticket import Api
+from headgate.model.units import BYTES_PER_TOKEN, EndpointId, PoolName, RequestId, TenantId
+from headgate.model.usage import Usage, UsageSource
+from testing.builders import (
+    a_class,
+    a_policy,
+    a_pool,
+    a_scheduler,
+    an_endpoint,
+    arrived,
+    at,
+    completed,
+    endpoint_summary,
+    lasting,
+    policy_changed,
+    the_end,
+    told,
+)
+
+
+def asked(
+    request: str, prompts: int = 1, *, api: Api = Api.COMPLETIONS, n: int = 1, **changes: object
+) -> RequestArrived:
+    ticket = arrived(request, prompt_bytes=400 * prompts).ticket
+    return RequestArrived(replace(ticket, api=api, prompts=prompts, n=n, **changes))
+
+
+def ended_in(commands: list[Command]) -> list[End]:
+    return [each for each in commands if isinstance(each, End)]
+
+
+# The cap
+
+
+def test_an_array_beyond_the_cap_is_told_the_cap_and_what_to_do() -> None:
+    scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps()),)))
+
+    refusal = the_end(scheduler.handle(asked("r", 65), at(0)))
+
+    assert refusal.outcome is Outcome.TOO_LARGE
+    assert refusal.reason == (
+        'the request has 65 prompts, and class "interactive" takes 64 in one request; '
+        "split it into several requests or raise caps.prompts"
+    )
+
+
+def test_answers_to_each_prompt_count_in_the_cap_of_prompts() -> None:
+    scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps(prompts=8, n=3)),)))
+
+    refusal = the_end(scheduler.handle(asked("r", 4, n=16), at(0)))
+
+    assert refusal.reason.startswith("the request has 4 prompts with 3 answers each, and class")
+    assert not ended_in(scheduler.handle(asked("fits", 4, n=2), at(0)))
+
+
+def test_inputs_of_embeddings_have_a_cap_of_their_own() -> None:
+    scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps(prompts=2, inputs=9)),)))
+
+    refusal = the_end(scheduler.handle(asked("r", 10, api=Api.EMBEDDINGS), at(0)))
+
+    assert refusal.outcome is Outcome.TOO_LARGE
+    assert 'has 10 inputs, and class "interactive" takes 9' in refusal.reason
+    assert "raise caps.inputs" in refusal.reason
+    assert not ended_in(scheduler.handle(asked("fits", 9, api=Api.EMBEDDINGS), at(0)))
+
+
+def test_a_class_without_the_cap_takes_any_number_of_prompts() -> None:
+    scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps(prompts=None)),)))
+
+    assert not ended_in(scheduler.handle(asked("r", 5_000), at(0)))
+
+
+# Concurrency
+
+
+def with_concurrency(limits: Limits) -> Scheduler:
+    tenant = Tenant(TenantId("acme"), limits=limits)
+    return a_scheduler(an_endpoint(places=100), policy=a_policy(tenants=(tenant, "bolt")))
+
+
+def test_each_prompt_is_an_open_request_of_its_tenant() -> None:
+    scheduler = with_concurrency(Limits(concurrency=10))
+    told(scheduler, at(0), asked("r", 8))
+
+    refusal = the_end(scheduler.handle(asked("over", 3), at(0)))
+
+    assert refusal.outcome is Outcome.RATE_LIMITED
+    assert refusal.reason == (
+        'tenant "acme" has 8 of 10 requests open and this one has 3 prompts, each of which counts as one; '
+        "wait for one to end or raise its concurrency"
+    )
+    assert not ended_in(scheduler.handle(asked("fits", 2), at(0)))
+    told(scheduler, at(0), completed("r"))
+    assert not ended_in(scheduler.handle(asked("later", 8), at(0)))
+
+
+def test_an_array_that_the_tenants_concurrency_never_holds_is_too_large() -> None:
+    scheduler = with_concurrency(Limits(concurrency=2))
+
+    refusal = the_end(scheduler.handle(asked("r", 3), at(0)))
+
+    assert (refusal.outcome, refusal.retry_after_ns) == (Outcome.TOO_LARGE, None)
+    assert refusal.reason == (
+        'the request has 3 prompts and tenant "acme" may have 2 open at once; '
+        "send at most 2 prompts in one request or raise its concurrency"
+    )
+
+
+def test_an_array_that_fits_the_whole_concurrency_and_not_this_part_may_come_again() -> None:
+    scheduler = with_concurrency(Limits(concurrency=2, concurrency_whole=4))
+
+    refusal = the_end(scheduler.handle(asked("r", 3), at(0)))
+
+    assert (refusal.outcome, refusal.retry_after_ns) == (Outcome.RATE_LIMITED, lasting(10))
+    assert the_end(scheduler.handle(asked("more", 5), at(0))).outcome is Outcome.TOO_LARGE
+
+
+def test_inputs_of_embeddings_are_one_open_request() -> None:
+    scheduler = with_concurrency(Limits(concurrency=1))
+
+    assert not ended_in(scheduler.handle(asked("r", 300, api=Api.EMBEDDINGS), at(0)))
+
+
+def test_prompts_of_open_requests_are_counted_anew_with_new_limits() -> None:
+    scheduler = with_concurrency(Limits(concurrency=10))
+    told(scheduler, at(0), asked("r", 8))
+    policy = a_policy(tenants=(Tenant(TenantId("acme"), limits=Limits(concurrency=9)), "bolt"))
+    told(scheduler, at(1), policy_changed(policy, "h2"))
+
+    assert the_end(scheduler.handle(asked("over", 2), at(1))).outcome is Outcome.RATE_LIMITED
+    assert not ended_in(scheduler.handle(asked("fits"), at(1)))
+
+
+# Places
+
+
+def test_each_prompt_takes_a_place_of_the_endpoint() -> None:
+    scheduler = a_scheduler(an_endpoint(places=8))
+    told(scheduler, at(0), asked("r", 8))
+
+    assert endpoint_summary(scheduler, "e1").in_flight == 8
+    assert scheduler.handle(asked("waits", 3), at(0)) == []
+    [_, sent] = scheduler.handle(completed("r"), at(1))
+    assert isinstance(sent, Dispatch)
+    assert (sent.request_id, sent.reason) == ("waits", "least load, 3 of 8 in flight with it")
+    told(scheduler, at(2), completed("waits"))
+    assert endpoint_summary(scheduler, "e1").in_flight == 0
+
+
+def sent_by(commands: list[Command]) -> list[str]:
+    return [each.request_id for each in commands if isinstance(each, Dispatch)]
+
+
+def test_an_array_needs_one_free_place_and_takes_all_of_its_own() -> None:
+    scheduler = a_scheduler(an_endpoint(places=4))
+    told(scheduler, at(0), asked("r1"), asked("r2"), asked("r3"))
+
+    assert sent_by(scheduler.handle(asked("large", 9), at(0))) == ["large"]
+    assert endpoint_summary(scheduler, "e1").in_flight == 12
+    assert sent_by(told(scheduler, at(0), asked("next"), *map(completed, ("r1", "r2", "r3")))) == []
+    assert sent_by(scheduler.handle(completed("large"), at(1))) == ["next"]
+
+
+def test_an_array_has_its_turn_though_places_come_free_one_by_one() -> None:
+    scheduler = a_scheduler(an_endpoint(places=8))
+    told(scheduler, at(0), *(arrived(f"b{number}", "bolt") for number in range(8)))
+    told(scheduler, at(0), asked("large", 16), asked("next"), *(arrived(f"w{number}", "bolt") for number in range(8)))
+
+    sent = [name for number in range(4) for name in sent_by(scheduler.handle(completed(f"b{number}"), at(1)))]
+
+    assert sent == ["large"]
+    # Nobody comes in addition until it has ended. Then its tenant goes on, when the other has had as much.
+    assert sent_by(told(scheduler, at(2), *(completed(f"b{number}") for number in range(4, 8)))) == []
+    assert sent_by(scheduler.handle(completed("large"), at(3))) == [f"w{number}" for number in range(8)]
+    assert sent_by(scheduler.handle(completed("w0"), at(4))) == ["next"]
+
+
+def test_the_memory_of_an_endpoint_has_to_hold_every_prompt_of_an_array() -> None:
+    pool = replace(a_pool(), kv_tokens=10_000)
+    scheduler = a_scheduler(an_endpoint(places=8), policy=replace(a_policy(), pools=(pool,)))
+    told(scheduler, at(0), asked("r"))
+
+    assert sent_by(scheduler.handle(asked("large", 64), at(0))) == []
+    assert sent_by(scheduler.handle(completed("r"), at(1))) == ["large"]
+
+
+@pytest.mark.parametrize(("busy", "sent"), [(6, ["more"]), (7, [])])
+def test_an_array_needs_a_place_beside_those_that_are_kept_for_another_class(busy: int, sent: list[str]) -> None:
+    classes = (a_class(), replace(a_class("kept"), reserve_percent=30))
+    scheduler = a_scheduler(an_endpoint(places=10), policy=a_policy(classes=classes))
+    told(scheduler, at(0), *(asked(f"r{number}") for number in range(busy)))
+
+    assert sent_by(scheduler.handle(asked("more", 5), at(0))) == sent
+
+
+# Work
+
+
+def test_prompts_of_one_array_attend_only_to_themselves() -> None:
+    speed = EngineSpeed()
+    alone = cost_ns(speed, 1_000, 200)
+
+    together = cost_ns(speed, 16 * 1_000, 16 * 200, prompts=16)
+
+    assert abs(together - 16 * alone) <= 16
+    assert speed.prefill_ps(16_000, prompts=16) == 16 * speed.prefill_ps(1_000)
+
+
+def test_an_array_pays_as_much_of_a_step_as_its_prompts_would_apart() -> None:
+    def shared_ns(*sequences: int) -> list[int]:
+        time = EngineTime(EndpointId("e"), PoolName("p"), EngineSpeed(), at(0), of=1)
+        stays = [time.begin(1_000 * count, at(0), sequences=count) for count in sequences]
+        for stay in stays:
+            time.end(stay, at(1))
+        return [stay.shared_ns for stay in stays]
+
+    together, other = shared_ns(3, 1)
+
+    assert abs(together - 3 * other) <= 10
+
+
+def test_late_arrays_leave_no_time_behind() -> None:
+    time = EngineTime(EndpointId("e"), PoolName("p"), EngineSpeed(), at(0), of=1)
+    late, other = time.begin(3_000, at(0), sequences=3), time.begin(1_000, at(0))
+    time.turn_late(late, at(1))
+    time.end(other, at(2))
+    time.end(late, at(3))
+    time.advance(at(3))
+
+    taken = time.take()
+
+    assert taken.billed_ns + taken.late_ns == 3 * lasting(1)
+
+
+def test_answers_of_an_array_are_learned_one_by_one() -> None:
+    scheduler = a_scheduler(an_endpoint(places=100), policy=a_policy(pools=(replace(a_pool(), kv_tokens=100_000),)))
+    usage = Usage(100, 16 * 10, 0, UsageSource.ENGINE)
+    for number in range(20):
+        told(scheduler, at(number), asked(f"r{number}", 16))
+        told(scheduler, at(number), AttemptEnded(RequestId(f"r{number}"), 1, AttemptEnding.COMPLETED, usage=usage))
+
+    assert {tokens // count for each in scheduler.counters(at(30)).lengths for _, count, tokens in each.buckets} == {10}
+
+
+def test_tools_before_a_known_beginning_are_held_with_it() -> None:
+    scheduler = a_scheduler(an_endpoint(places=100))
+    text_bytes, tools_bytes = DISTANCES[0] * BYTES_PER_TOKEN, 40_000
+    changes = {"prompt_bytes": text_bytes + tools_bytes, "prompt_bytes_before": tools_bytes, "prefix": b"12345678"}
+    told(scheduler, at(0), asked("first", **changes), completed("first"))
+
+    [command] = scheduler.handle(asked("second", **changes), at(1))
+
+    assert isinstance(command, Dispatch)
+    tokens = (text_bytes + tools_bytes) // BYTES_PER_TOKEN
+    assert command.reason.endswith(f"it holds about {tokens - 1} of {tokens} prompt tokens")

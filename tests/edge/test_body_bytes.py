@@ -1,0 +1,44 @@
+"""How much of the room for request bodies may one tenant take?"""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.edge.body_bytes import BodyBytes
+
+MAX = 1_000
+
+
+def test_one_body_may_take_all_the_room() -> None:
+    body = BodyBytes().open("a")
+
+    assert all(body.grow(100, MAX) for _ in range(10))
+    assert not body.grow(1, MAX)
+
+
+def test_a_tenant_with_many_bodies_leaves_room_to_others() -> None:
+    bodies = BodyBytes()
+    taken = sum(bodies.open("flood").grow(10, MAX) for _ in range(200)) * 10
+
+    assert taken == 800
+    assert bodies.open("victim").grow(200, MAX)
+
+
+def test_closed_bodies_are_forgotten() -> None:
+    bodies = BodyBytes()
+    one = bodies.open("a")
+    one.grow(100, MAX)
+    one.close()
+    one.close()
+
+    assert (bodies.total, bodies._by_tenant) == (0, {})
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400)), max_size=60))
+def test_the_total_is_the_sum_and_stays_within_the_bound(asked: list[tuple[str, int]]) -> None:
+    bodies, held = BodyBytes(), {"a": 0, "b": 0, "c": 0}
+    for tenant, size in asked:
+        body = bodies.open(tenant)
+        assert body.has_room(size, MAX) == body.grow(size, MAX) or size == 0
+        held[tenant] = bodies.of(tenant)
+
+    assert bodies.total == sum(held.values()) <= MAX

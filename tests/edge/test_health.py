@@ -1,0 +1,132 @@
+"""Does the admin listener answer liveness probes while the event loop is busy, and everything else as ever?"""
+
+import asyncio
+import http.client
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headgate.edge.admin.health import HANDED_OVER_MAX, HealthThread
+from headgate.edge.server import bind
+from testing.fake_engine import FakeEngine
+from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
+from tests.security.raw import connected, head_of
+
+PROBE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
+
+
+@asynccontextmanager
+async def a_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), folder) as gateway:
+        yield gateway
+
+
+async def test_probe_is_answered_while_the_loop_does_not_turn(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as gateway:
+        # This call does not await: the loop stands still until it returns.
+        connection = http.client.HTTPConnection(gateway.admin_url.removeprefix("http://"), timeout=10)
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        body = answer.read()
+        connection.close()
+
+    assert (answer.status, body) == (200, b"alive\n")
+
+
+async def test_probe_learns_that_the_loop_has_stopped_turning(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as gateway:
+        turns = gateway.gateway._sight.turns
+        turns._stalled_ns_max = 0
+        while turns._asked is None:
+            pass
+        with socket.create_connection(gateway.gateway._listeners[-1].address, timeout=10) as caller:
+            caller.sendall(PROBE)
+            answer = b""
+            while data := caller.recv(4096):
+                answer += data
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"the event loop has not turned for" in answer
+
+
+async def test_probe_by_head_has_no_body(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as gateway, connected(gateway.admin_url) as caller:
+        await caller.send(PROBE.replace(b"GET", b"HEAD"))
+        answer = await caller.rest()
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (head_of(first=b"GET /ready HTTP/1.1"), 200),
+        (head_of(first=b"GET /health?x=1 HTTP/1.1"), 200),
+        (head_of(first=b"GET /healthz HTTP/1.1"), 404),
+        (head_of(b"content-length: 0", first=b"GET /health HTTP/1.1"), 200),
+        (head_of(first=b"GET /health HTTP/1.1", host=None), 400),
+        (head_of(b"x\x00y: z", first=b"GET /health HTTP/1.1"), 400),
+        (head_of(b"transfer-encoding: gzip", first=b"GET /health HTTP/1.1"), 501),
+        (head_of(first=b"POST /health HTTP/1.1"), 404),
+    ],
+)
+async def test_every_other_request_is_answered_by_the_listener(
+    tmp_path: Path, request_bytes: bytes, status: int
+) -> None:
+    async with a_gateway(tmp_path) as gateway, connected(gateway.admin_url) as caller:
+        await caller.send(request_bytes)
+        assert (await caller.answer()).status == status
+
+
+async def test_probe_that_comes_byte_by_byte_is_answered(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as gateway, connected(gateway.admin_url) as caller:
+        await caller.drip(PROBE)
+        assert (await caller.answer()).status == 200
+
+
+async def test_connection_serves_several_requests(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as gateway, connected(gateway.admin_url) as caller:
+        for _ in range(3):
+            await caller.send(head_of(first=b"GET /ready HTTP/1.1"))
+            assert (await caller.answer()).status == 200
+            await caller.send(PROBE)
+            assert (await caller.answer()).status == 200
+
+
+def test_connections_that_the_loop_does_not_take_are_bounded() -> None:
+    thread = HealthThread(bind("127.0.0.1", 0), lambda: (200, "alive"), lambda: None)
+    address = thread._listening.getsockname()
+    thread.start()
+    callers = [socket.create_connection(address, timeout=10) for _ in range(HANDED_OVER_MAX + 1)]
+    try:
+        for caller in callers:
+            caller.sendall(b"GET / HTTP/1.1\r\n")
+        # Whichever of them was too many is closed; all others wait.
+        with socket.create_connection(address, timeout=10) as probe:
+            probe.sendall(PROBE)
+            assert probe.recv(100).startswith(b"HTTP/1.1 200 ")
+        closed = 0
+        for caller in callers:
+            caller.setblocking(False)
+            try:
+                closed += caller.recv(1) == b""
+            except ConnectionResetError:
+                closed += 1
+            except BlockingIOError:
+                pass
+        assert (closed, len(thread.accepted)) == (1, HANDED_OVER_MAX)
+    finally:
+        thread.stop()
+        for caller in callers:
+            caller.close()
+
+
+async def test_listener_closes_its_thread_with_the_gateway(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as gateway:
+        address = gateway.gateway._listeners[-1].address
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*address)

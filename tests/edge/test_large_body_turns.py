@@ -1,0 +1,75 @@
+"""In which order are the large bodies of several tenants read?"""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headgate.edge.large_bodies.turns import Turns
+
+
+@dataclass(order=True)
+class Body:
+    size: int
+    tenant: str = ""
+
+
+def read_all(turns: Turns[Body]) -> list[Body]:
+    return [turns.pop() for _ in range(len(turns))]
+
+
+def test_one_tenant_has_its_smallest_body_read_first() -> None:
+    turns: Turns[Body] = Turns()
+    for size in (30, 10, 20):
+        turns.push("a", Body(size))
+
+    assert [each.size for each in read_all(turns)] == [10, 20, 30]
+
+
+def test_a_large_body_does_not_wait_behind_many_small_ones_of_another_tenant() -> None:
+    turns: Turns[Body] = Turns()
+    for _ in range(1_000):
+        turns.push("flood", Body(255_000, "flood"))
+    turns.push("victim", Body(2_000_000, "victim"))
+
+    assert turns.pop().tenant == "flood"
+    assert turns.pop().tenant == "victim"
+
+
+def test_a_tenant_that_asks_again_at_once_does_not_overtake_the_others() -> None:
+    turns: Turns[Body] = Turns()
+    turns.push("quiet", Body(100, "quiet"))
+    turns.push("quiet", Body(100, "quiet"))
+    served: list[str] = []
+    turns.push("busy", Body(100, "busy"))
+    for _ in range(6):
+        body = turns.pop()
+        served.append(body.tenant)
+        if body.tenant == "busy":
+            turns.push("busy", Body(100, "busy"))
+
+    assert served[:4].count("quiet") == 2
+
+
+def test_idle_tenants_are_forgotten_beyond_the_bound() -> None:
+    turns: Turns[Body] = Turns(tenants_kept_max=3)
+    for number in range(50):
+        turns.push(f"t{number}", Body(number + 1))
+        turns.pop()
+
+    assert len(turns._next_at) <= 4
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), min_size=1, max_size=200))
+def test_backlogged_tenants_have_had_nearly_the_same_number_of_bytes(asked: list[tuple[str, int]]) -> None:
+    """As long as all of them wait, no tenant is ahead of another by more than one body."""
+    turns: Turns[Body] = Turns()
+    for tenant, size in asked:
+        turns.push(tenant, Body(size, tenant))
+    left, had = Counter(tenant for tenant, _ in asked), Counter[str]()
+    while len(left) == len(+left) and len(turns):
+        body = turns.pop()
+        had[body.tenant] += body.size
+        left[body.tenant] -= 1
+        assert max(had[each] for each in left) - min(had[each] for each in left) <= 50

@@ -1,0 +1,155 @@
+"""Does a name belong to one live process, and to the next within one lease when that is gone?"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from headgate.hosts.cell.redis.names import LEASE_S, NameLease, NameTaken
+from testing.processes import MissingPart
+from testing.stores import Server, redis, valkey
+from tests.hosts.cell.store_places import absent
+
+pytestmark = pytest.mark.cell
+
+KEY = "{headgate:c}:name:gw"
+
+
+@pytest.fixture(params=[redis, valkey], ids=["redis", "valkey"], scope="module")
+def server(request: pytest.FixtureRequest) -> Generator[Server]:
+    try:
+        with request.param() as started:
+            yield started
+    except MissingPart as missing:
+        absent(missing)
+
+
+@pytest.fixture(autouse=True)
+def no_names(server: Server) -> None:
+    with server.client() as client:
+        client.delete(KEY)
+
+
+def a_lease(
+    server: Server, incarnation: str, on_lost: Callable[[str], None] = pytest.fail, *, lease_s: float = LEASE_S
+) -> NameLease:
+    return NameLease(
+        server.url,
+        cell="c",
+        member="gw",
+        incarnation=incarnation,
+        on_lost=on_lost,
+        lease_s=lease_s,
+        renew_s=0.05,
+        look_s=0.02,
+    )
+
+
+@asynccontextmanager
+async def kept(lease: NameLease) -> AsyncIterator[None]:
+    task = asyncio.create_task(lease.keep())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def holder(server: Server) -> bytes | None:
+    with server.client() as client:
+        return client.get(KEY)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def test_the_later_of_two_live_processes_does_not_get_the_name_and_is_told_what_to_change(server: Server) -> None:
+    first = a_lease(server, "1")
+    await first.claim()
+    async with kept(first):
+        with pytest.raises(NameTaken, match=r'is called "gw"; give one of the two another cell.member') as refused:
+            await a_lease(server, "2").claim()
+
+        assert (refused.value.errno, holder(server)) == (0, b"1")
+
+
+async def test_after_a_kill_the_next_process_has_the_name_within_one_lease(server: Server) -> None:
+    killed = a_lease(server, "killed", lease_s=0.5)
+    await killed.claim()
+    killed.close()
+    began = time.monotonic()
+    second = a_lease(server, "2", lease_s=0.5)
+    await second.claim()
+
+    second.close()
+
+    assert holder(server) == b"2"
+    assert time.monotonic() - began < 5
+
+
+async def test_a_process_that_leaves_gives_its_name_back(server: Server) -> None:
+    first = a_lease(server, "1")
+    await first.claim()
+    async with kept(first):
+        await asyncio.sleep(0.01)
+
+    assert holder(server) is None
+
+
+async def test_a_running_process_whose_name_another_renews_is_told_once(server: Server) -> None:
+    told: list[str] = []
+    first, second = a_lease(server, "1", told.append), a_lease(server, "2")
+    await first.claim()
+    with server.client() as client:
+        client.delete(KEY)
+    await second.claim()
+    async with kept(second), kept(first):
+        await until(lambda: bool(told))
+
+    assert len(told) == 1
+    assert "another cell.member" in told[0]
+    assert holder(server) is None
+
+
+async def test_an_old_entry_that_nobody_renews_takes_the_name_from_no_one(server: Server) -> None:
+    first = a_lease(server, "1")
+    await first.claim()
+    with server.client() as client:
+        client.set(KEY, b"an earlier life", px=300)
+    async with kept(first):
+        await until(lambda: holder(server) == b"1")
+
+
+async def test_an_entry_without_an_expiry_is_replaced(server: Server) -> None:
+    with server.client() as client:
+        client.set(KEY, b"foreign")
+    lease = a_lease(server, "1")
+    await lease.claim()
+    lease.close()
+
+    assert holder(server) == b"1"
+
+
+async def test_a_name_is_not_checked_while_the_store_is_away() -> None:
+    def nobody(_: str) -> None:
+        raise AssertionError
+
+    lease = NameLease("redis://127.0.0.1:1", cell="c", member="gw", incarnation="1", on_lost=nobody)
+    await lease.claim()
+
+
+async def test_a_key_of_another_kind_does_not_stop_a_process(server: Server) -> None:
+    with server.client() as client:
+        client.lpush(KEY, b"foreign")
+    lease = a_lease(server, "1")
+    await lease.claim()
+    async with kept(lease):
+        await asyncio.sleep(0.05)
+        with server.client() as client:
+            client.delete(KEY)
+        await until(lambda: holder(server) == b"1")

@@ -1,0 +1,114 @@
+"""Does a process that says what is not true harm anybody but itself?"""
+
+from random import Random
+
+import pytest
+
+from headgate.edge.options import EdgeLimits
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.member.member import Member
+from headgate.hosts.cell.protocol.codec import (
+    Unintelligible,
+    UntrustedMember,
+    UntrustedScheduler,
+    encoded,
+    member_entry,
+    scheduler_entry,
+)
+from headgate.model.outcome import Outcome
+from testing.builders import at, completed, first_token, progressed
+from testing.cell_world.corruption import lying, mangled
+from tests.hosts.cell.builders import Cell, a_cell, a_leader, a_member, a_ticket
+
+SEEDS = 20
+LIAR = "g3"
+
+
+class LyingCell(Cell):
+    """One in which all that one member says, and is told, may be changed on its way."""
+
+    def __init__(self, seed: int, leader: Leader, *members: Member) -> None:
+        super().__init__(leader, *members)
+        self.random = Random(seed)
+        self.lies = 0
+
+    def said_by(self, name: str, written: bytes, now: float) -> None:
+        try:
+            self.leader.receive(member_entry(self._changed(name, written)), at(now))
+        except UntrustedMember as untrusted:
+            self.leader.refuse(untrusted.head, str(untrusted), at(now))
+        except Unintelligible:
+            pass
+
+    def told_to(self, name: str, written: bytes, now: float) -> None:
+        member = self.members[name]
+        try:
+            self.orders[name] += member.receive(scheduler_entry(self._changed(name, written)), at(now))
+        except UntrustedScheduler as untrusted:
+            member.refuse(untrusted.head, at(now))
+        except Unintelligible:
+            pass
+
+    def _changed(self, name: str, written: bytes) -> bytes:
+        if name != LIAR or self.random.random() < 0.5:
+            return written
+        self.lies += 1
+        # The head names its sender and whom it follows: by another one it would speak for somebody else.
+        change = mangled if self.random.random() < 0.1 else lying
+        return change(written, self.random) if change is mangled else lying(written, self.random, head=False)
+
+    def exchange(self, now: float) -> None:
+        for name, member in self.members.items():
+            self.orders[name] += member.tick(at(now))
+            for entry in member.outgoing(at(now)):
+                for written in encoded(entry):
+                    self.said_by(name, written, now)
+        self.leader.tick(at(now))
+        for name, entry in self.leader.outgoing(at(now)):
+            if name in self.members:
+                for written in encoded(entry):
+                    self.told_to(name, written, now)
+
+    def work(self, now: float) -> None:
+        """Each member goes on with one of what it has under way."""
+        for name, member in self.members.items():
+            for order in self.begun(name)[-3:]:
+                if self.random.random() < 0.5:
+                    continue
+                event = self.random.choice((first_token, progressed, completed))(order.request_id)
+                self.orders[name] += member.tell(event, at(now))
+
+
+def test_a_caller_with_a_long_model_name_is_refused_and_its_gateway_goes_on() -> None:
+    cell = a_cell("g1", "g2")
+    cell.open("g1", a_ticket("long", model="m" * EdgeLimits().field_bytes_max), at(1))
+    cell.talk(at(1))
+    cell.open("g1", a_ticket("next"), at(1.1))
+    cell.talk(at(1.1))
+
+    assert [(end.request_id, end.outcome) for end in cell.ended("g1")] == [("long", Outcome.MODEL_NOT_FOUND)]
+    assert [order.request_id for order in cell.begun("g1")] == ["next"]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_lies_of_one_member_or_to_it_raise_nothing_and_others_are_served(seed: int) -> None:
+    cell = LyingCell(seed, a_leader(places=12), a_member("g1"), a_member("g2"), a_member(LIAR))
+    for step in range(240):
+        now = step / 20
+        if step % 8 == 0 and step < 160:
+            for name in cell.members:
+                cell.open(name, a_ticket(f"{name}-{step}"), at(now))
+        cell.exchange(now)
+        cell.work(now)
+    for step in range(240, 480):
+        now = step / 20
+        cell.exchange(now)
+        for name in ("g1", "g2"):
+            for order in cell.begun(name):
+                cell.orders[name] += cell.members[name].tell(completed(order.request_id, order.attempt), at(now))
+
+    assert cell.lies > 20
+    for name in ("g1", "g2"):
+        ended = {end.request_id: end.outcome for end in cell.ended(name)}
+        assert len(ended) == 20
+        assert set(ended.values()) == {Outcome.COMPLETED}

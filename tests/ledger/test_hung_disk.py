@@ -1,0 +1,303 @@
+"""Does a disk that hangs hold up neither the event loop nor any request for longer than the limit?
+
+The disk is simulated: writes of the spool's thread wait for an event.
+"""
+
+# ruff: noqa: ASYNC240  What a test looks at is in memory.
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headgate.core.commands import Dispatch
+from headgate.ledger import notes as notes_module
+from headgate.ledger.notes import read_notes
+from headgate.ledger.recorder import Recorder
+from headgate.ledger.rows import row_of_note
+from headgate.ledger.spool import segment as segment_module
+from headgate.ledger.spool.acknowledgement import Acknowledgement
+from headgate.ledger.spool.spool import Spool
+from headgate.model.units import RequestId
+from testing.builders import arrived, at, dispatch
+from tests.ledger.databases import until
+from tests.ledger.rows import a_row, a_spool
+from tests.ledger.test_spool import a_note, emptied
+
+STALL_S = 0.02
+PATIENT_S = 600.0
+"""Outside the moments in which the disk hangs, a slow machine is not taken for a hung disk."""
+HELD_UP_S = 30.0
+"""The disk hangs until a test lets it answer: whoever waits for so much longer than `STALL_S` waits for the disk."""
+
+
+class Disk:
+    """Writes of other threads than the event loop's wait while it `hangs`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._answers = threading.Event()
+        self._answers.set()
+        self._loop_thread = threading.get_ident()
+        self.notes_written = 0
+        self.in_loop: list[str] = []
+        true_write, true_pwrite = os.write, os.pwrite
+
+        def write(file: int, data: bytes) -> int:
+            self._wait(file)
+            return true_write(file, data)
+
+        def pwrite(file: int, data: bytes, place: int) -> int:
+            self._wait(file)
+            self.notes_written += 1
+            return true_pwrite(file, data, place)
+
+        monkeypatch.setattr(notes_module.os, "write", write)
+        monkeypatch.setattr(notes_module.os, "pwrite", pwrite)
+
+    def _wait(self, file: int) -> None:
+        name = str(Path(f"/proc/self/fd/{file}").readlink())
+        if not name.endswith((".rows", ".notes")):
+            return
+        if threading.get_ident() == self._loop_thread:
+            self.in_loop.append(name)
+        else:
+            self._answers.wait()
+
+    def hangs(self, spool: Spool | None = None) -> None:
+        """From here on the spool's patience is short, if it is named."""
+        if spool is not None:
+            limit(spool, STALL_S)
+        self._answers.clear()
+
+    def answers(self, spool: Spool | None = None) -> None:
+        if spool is not None:
+            limit(spool, PATIENT_S)
+        self._answers.set()
+
+
+def limit(spool: Spool, stall_s: float) -> None:
+    handover = spool._disk._handover
+    handover._stall_s = stall_s
+    if handover._timer is not None:
+        handover._timer.cancel()
+        handover._timer = None
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
+    disk = Disk(monkeypatch)
+    yield disk
+    disk.answers()
+
+
+async def hung(spool: Spool, disk: Disk) -> None:
+    """Lets the disk hang, and waits until the spool says so."""
+    disk.hangs(spool)
+    assert spool.note(a_note("unlucky")) is not None
+    await until(lambda: spool.problem is not None)
+
+
+async def test_a_note_is_acknowledged_when_the_disk_has_it(tmp_path: Path, disk: Disk) -> None:
+    async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
+        disk.hangs()
+        note = spool.note(a_note("sent"))
+        assert note is not None
+        for _ in range(5):
+            await asyncio.sleep(0)
+        early = note.acknowledgement.written
+        disk.answers()
+        written = await note.acknowledgement.wait()
+        on_disk = [row_of_note(each).request for each in read_notes(tmp_path / "p1.notes")]
+
+    assert (early, written, on_disk) == (None, True, ["sent"])
+    assert disk.in_loop == []
+
+
+async def test_notes_of_one_turn_are_written_together(tmp_path: Path, disk: Disk) -> None:
+    async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
+        notes = [spool.note(a_note(f"req_{number}")) for number in range(50)]
+        for note in notes:
+            assert note is not None
+            assert await note.acknowledgement.wait()
+        writes = disk.notes_written
+
+    assert writes == 1
+
+
+async def test_a_request_waits_for_a_hung_disk_no_longer_than_the_limit(tmp_path: Path, disk: Disk) -> None:
+    async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
+        disk.hangs(spool)
+        first = spool.note(a_note("first"))
+        await asyncio.sleep(STALL_S / 4)
+        second = spool.note(a_note("second"))
+        assert first is not None
+        assert second is not None
+        async with asyncio.timeout(HELD_UP_S):
+            await first.acknowledgement.wait()
+        # The second has waited for less than the limit, and is not held up for the rest of it.
+        written = [each.acknowledgement.written for each in (first, second)]
+        third, problem = spool.note(a_note("third")), spool.problem
+        disk.answers(spool)
+        await spool.settled()
+        after = spool.note(a_note("after"))
+        assert after is not None
+        after_written, mended = await after.acknowledgement.wait(), spool.problem
+
+    assert (written, third, after_written) == ([False, False], None, True)
+    assert problem is not None
+    assert "the disk under ledger.spool hangs" in problem
+    assert mended is None
+
+
+async def test_rows_reach_the_database_from_memory_while_the_disk_hangs(tmp_path: Path, disk: Disk) -> None:
+    async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
+        spool.add([a_row("before")])
+        await spool.settled()
+        await hung(spool, disk)
+        spool.add([a_row("during")])
+        taken = await spool.take()
+        assert taken is not None
+        spool.done(taken[0])
+        spool.add([a_row("later")])
+        again = await spool.take()
+        assert again is not None
+        spool.done(again[0])
+        disk.answers(spool)
+        await spool.settled()
+        left, lost = list(tmp_path.glob("*.rows")), spool.lost
+        spool.add([a_row("after")])
+        await spool.settled()
+        size = sum(file.stat().st_size for file in tmp_path.glob("*.rows"))
+
+    assert [row.request for row in (*taken[1].usage, *again[1].usage)] == ["before", "during", "later"]
+    assert (len(left), lost) == (1, 0)
+    assert size > 100
+    assert disk.in_loop == []
+
+
+async def test_what_memory_does_not_hold_while_the_disk_hangs_is_lost_and_counted(tmp_path: Path, disk: Disk) -> None:
+    async with a_spool(tmp_path, stall_s=PATIENT_S, memory_rows_max=5_000) as spool:
+        await hung(spool, disk)
+        for number in range(20_000):
+            spool.add([a_row(f"req_{number}")])
+        lost = spool.lost
+        disk.answers(spool)
+        rows = await emptied(spool)
+
+    assert lost == 15_000
+    assert len(rows) == 5_000
+
+
+async def test_rows_that_were_added_before_the_disk_hung_are_on_disk_when_it_answers(
+    tmp_path: Path, disk: Disk
+) -> None:
+    async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
+        disk.hangs(spool)
+        spool.add([a_row("hung")])
+        await until(lambda: spool.problem is not None)
+        disk.answers(spool)
+        await spool.settled()
+        spool.add([a_row("after")])
+    lost = spool.lost
+    async with a_spool(tmp_path, "p2", stall_s=PATIENT_S) as heir:
+        await heir.take_over()
+        rows = await emptied(heir)
+
+    assert [row.request for row in rows] == ["hung", "after"]
+    assert lost == 0
+
+
+async def test_a_request_that_leaves_while_it_waits_does_not_wake_the_others() -> None:
+    acknowledgement = Acknowledgement()
+    waiting = [asyncio.create_task(acknowledgement.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    waiting[0].cancel()
+    await asyncio.wait([waiting[0]])
+    early = [task.done() for task in waiting[1:]]
+    acknowledgement.settle(written=True)
+    acknowledgement.settle(written=False)
+
+    assert early == [False, False]
+    assert await asyncio.gather(*waiting[1:]) == [True, True]
+
+
+async def test_an_attempt_is_noted_when_its_note_is_on_disk_and_counted_if_it_never_is(
+    tmp_path: Path, disk: Disk
+) -> None:
+    def sent(request: str) -> Dispatch:
+        return dispatch(request)
+
+    async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
+        recorder = Recorder(spool, spool)
+        recorder.saw(arrived("a"), [sent("a")], at(0))
+        await recorder.noted(RequestId("a"), 1)
+        on_disk, unrecorded = len(read_notes(tmp_path / "p1.notes")), recorder.unrecorded
+        disk.hangs(spool)
+        recorder.saw(arrived("b"), [sent("b")], at(0))
+        await recorder.noted(RequestId("b"), 1)
+        recorder.saw(arrived("c"), [sent("c")], at(0))
+        await recorder.noted(RequestId("c"), 1)
+        await recorder.noted(RequestId("over"), 1)
+        disk.answers(spool)
+
+    assert (on_disk, unrecorded, recorder.unrecorded) == (1, 0, 2)
+
+
+async def test_a_ledger_that_refuses_lets_no_attempt_be_sent_while_the_disk_hangs_and_goes_back_by_itself(
+    tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with a_spool(tmp_path, stall_s=PATIENT_S, refuses=True) as spool:
+        recorder = Recorder(spool, spool, refuses=True)
+        recorder.saw(arrived("a"), [dispatch("a")], at(0))
+        before = await recorder.noted(RequestId("a"), 1)
+        disk.hangs(spool)
+        recorder.saw(arrived("b"), [dispatch("b")], at(0))
+        async with asyncio.timeout(HELD_UP_S):
+            during = await recorder.noted(RequestId("b"), 1)
+        recorder.saw(arrived("c"), [dispatch("c")], at(0))
+        at_once = await recorder.noted(RequestId("c"), 1)
+        disk.answers(spool)
+        await spool.settled()
+        recorder.saw(arrived("d"), [dispatch("d")], at(0))
+        after = await recorder.noted(RequestId("d"), 1)
+
+    assert (before, after, recorder.unrecorded) == (None, None, 0)
+    for why in (during, at_once):
+        assert why is not None
+        assert "the disk under ledger.spool hangs" in why
+    assert "requests are rejected meanwhile" in caplog.text
+    assert "answers again" in caplog.text
+
+
+async def test_a_ledger_that_refuses_does_so_while_the_disk_is_full_and_finds_by_itself_that_it_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int, __: bytes) -> int:
+        raise OSError(28, "No space left on device")
+
+    async with a_spool(tmp_path, stall_s=PATIENT_S, refuses=True) as spool:
+        recorder = Recorder(spool, spool, refuses=True)
+        monkeypatch.setattr(segment_module.os, "write", full)
+        spool.add([a_row("unwritten")])
+        await spool.settled()
+        recorder.saw(arrived("a"), [dispatch("a")], at(0))
+        refused = await recorder.noted(RequestId("a"), 1)
+        await spool.keep(look=False)
+        await spool.settled()
+        still = spool.unrecordable
+        monkeypatch.undo()
+        # No request is served meanwhile that could show it.
+        await spool.keep(look=False)
+        await spool.settled()
+        recorder.saw(arrived("b"), [dispatch("b")], at(0))
+        served = await recorder.noted(RequestId("b"), 1)
+        rows = await emptied(spool)
+
+    assert refused is not None
+    assert "make room in ledger.spool" in refused
+    assert still is not None
+    assert served is None
+    assert "unwritten" in {row.request for row in rows}

@@ -1,0 +1,119 @@
+"""Who pays for a request that engines fail at, or for a gateway that is out of descriptors?"""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.wire.keys import digest, format_digest
+from testing.descriptors import no_descriptors_left
+from testing.fake_engine import Behaviour, FakeEngine, Received
+from testing.fake_http import Connection
+from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from tests.lessons.scraped import series_of
+
+SECRET = "of the tests, and long enough"
+POISON = "poison"
+
+
+class Allergic(FakeEngine):
+    """Answers 500 to certain prompts, and serves all others."""
+
+    async def _generate(self, connection: Connection, received: Received) -> None:
+        if POISON.encode() in received.raw:
+            self.script.appendleft(Behaviour(status=500))
+        await super()._generate(connection, received)
+
+
+def tenant(name: str) -> dict[str, Any]:
+    return {"keys": [format_digest(digest(SECRET.encode(), f"sk-{name}"))]}
+
+
+async def asked(gateway: GatewayInLoop, name: str, content: str) -> tuple[int, dict[str, str], dict[str, Any]]:
+    async with gateway.post(chat(content), headers={"authorization": f"Bearer sk-{name}"}) as answer:
+        return answer.status, {key.lower(): value for key, value in answer.headers.items()}, await answer.json()
+
+
+async def test_poison_of_one_tenant_ejects_no_engine_and_harms_no_other(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        engines = [await stack.enter_async_context(Allergic()) for _ in range(4)]
+        tenants = {"attacker": tenant("attacker"), "victim": tenant("victim")}
+        config = a_config(*(each.url for each in engines), key_secret=SECRET, tenants=tenants)
+        del config["anonymous_tenant"]
+        gateway = await stack.enter_async_context(gateway_in_loop(config, tmp_path))
+        for number in range(5):
+            served = [asked(gateway, "victim", "hi") for _ in range(8)]
+            poison = [asked(gateway, "attacker", f"{POISON} {number} {each}") for each in range(30)]
+            told = await asyncio.gather(*served, *poison)
+            assert [status for status, *_ in told[:8]] == [200] * 8
+            assert all(status in (422, 502) for status, *_ in told[8:])
+        assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
+        assert (await series_of(gateway))["headgate_endpoint_ejections_total{pool=small}"] == 0
+
+
+async def test_the_same_poison_is_refused_without_asking_an_engine_and_only_to_its_tenant(tmp_path: Path) -> None:
+    async with Allergic() as one, Allergic() as other:
+        tenants = {"acme": tenant("acme"), "bolt": tenant("bolt")}
+        config = a_config(one.url, other.url, key_secret=SECRET, tenants=tenants)
+        del config["anonymous_tenant"]
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            assert [(await asked(gateway, "acme", f"hi {each}"))[0] for each in range(4)] == [200] * 4
+            first = await asked(gateway, "acme", POISON)
+            sent = len(one.requests) + len(other.requests)
+            again = await asked(gateway, "acme", POISON)
+            assert len(one.requests) + len(other.requests) == sent
+            await asked(gateway, "bolt", POISON)
+            assert len(one.requests) + len(other.requests) > sent
+
+    assert (first[0], again[0]) == (422, 422)
+    _, headers, body = again
+    assert body["error"]["code"] == "request_quarantined"
+    assert headers["x-should-retry"] == "false"
+    assert 1 <= int(headers["retry-after"]) <= 60
+
+
+async def test_a_gateway_out_of_descriptors_blames_itself(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        async with gateway_in_loop(a_config(engine.url, health={"failures_max": 1}), tmp_path) as gateway:
+            async with gateway.http.get(gateway.url + "/v1/models") as answer:
+                await answer.read()
+            with no_descriptors_left():
+                async with gateway.post(chat()) as answer:
+                    status, error = answer.status, (await answer.json())["error"]
+            assert (status, error["code"]) == (503, "gateway_error")
+            assert "too many open files (gateway_failed)" in error["message"]
+            # It was tried again, in vain.
+            assert (await series_of(gateway))["headgate_attempt_faults_total{pool=small,fault=gateway}"] == 3
+            assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
+            async with gateway.post(chat()) as answer:
+                assert answer.status == 200
+
+
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.timing)])
+async def test_an_answer_too_long_for_its_limit_is_computed_once_and_ejects_nobody(
+    tmp_path: Path, *, stream: bool
+) -> None:
+    # A stream must have begun by then.
+    classes = {"interactive": {"band": 0, "total_max": "600ms" if stream else "200ms"}}
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(tokens=8, hang_after=2) if stream else Behaviour(hang_before_head=True)
+        config = a_config(engine.url, classes=classes, health={"failures_max": 1})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            async with gateway.post(chat(stream=stream)) as answer:
+                text = await answer.text()
+            assert f"not complete within {0.6 if stream else 0.2} s" in text
+            assert (answer.status, len(engine.requests)) == (200 if stream else 504, 1)
+            assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
+
+
+async def test_a_stream_without_a_first_token_within_its_limit_is_the_engines(tmp_path: Path) -> None:
+    classes = {"interactive": {"band": 0, "total_max": "200ms"}}
+    async with FakeEngine() as engine:
+        engine.behaviour = Behaviour(hang_before_head=True)
+        config = a_config(engine.url, classes=classes, health={"failures_max": 1}, retry={"attempts_max": 1})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            async with gateway.post(chat(stream=True)) as answer:
+                assert answer.status == 504
+            assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ejected"}

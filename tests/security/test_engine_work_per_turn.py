@@ -1,0 +1,233 @@
+"""Can an engine's framing make the loop work without end, or its leftover bytes answer another's question?"""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from fuzz.pipes import Pipe
+from headgate.engines.connection import (
+    FRAMING_BYTES_MAX,
+    READ_BUFFER_BYTES,
+    UNTIMED_BYTES,
+    EngineConnection,
+    HttpAnswer,
+)
+from headgate.engines.dialects import DIALECTS
+from headgate.ports.engine import EngineFault
+from headgate.wire.turn_budget import READ_BYTES, SLICE_BYTES, UNTIMED_BYTES_IN_ALL, TurnBudget
+from testing.work import cut_into, lines_run
+from tests.security.raw import LAST_CHUNK, chunk
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+class Line:
+    """One connection to an engine, without a socket. The clock stands still, so only `ns_max` 0 has reads wait."""
+
+    def __init__(self, *, ns_max: int = 1, waiting_bytes_max: int = 10**9, budget: TurnBudget | None = None) -> None:
+        soon = asyncio.get_running_loop().call_soon
+        self.budget = budget or TurnBudget(soon, lambda: 0, ns_max=ns_max, waiting_bytes_max=waiting_bytes_max)
+        self.freed: list[EngineConnection] = []
+        self.connection = EngineConnection(self.freed.append, lambda _: None, self.budget)
+        self.pipe = Pipe()
+        self.connection.connection_made(self.pipe)  # pyright: ignore[reportArgumentType]
+
+    async def ask(self) -> HttpAnswer:
+        asking = asyncio.ensure_future(self.connection.ask([b"question"], DIALECTS["vllm"]))
+        await asyncio.sleep(0)
+        self.connection.data_received(HEAD)
+        return await asking
+
+    def feed(self, reads: Iterator[bytes]) -> int:
+        """Feeds until the connection is cut. Returns how many bytes it took."""
+        taken = 0
+        for read in reads:
+            if self.pipe.closed:
+                break
+            self.connection.data_received(read)
+            taken += len(read)
+        return taken
+
+
+async def read_all(answer: HttpAnswer) -> bytes:
+    body = b""
+    while data := await answer.read():
+        body += data
+    return body
+
+
+@pytest.mark.parametrize("size", [1000, 4096, 262_144])
+@pytest.mark.parametrize(
+    ("beginning", "piece"),
+    [(b"0\r\nx: ", b"a"), (b"0\r\n", b"a: b\r\n"), (b"5;", b"a")],
+    ids=["one trailer", "many trailers", "a chunk extension"],
+)
+async def test_framing_without_end_breaks_the_answer_off(beginning: bytes, piece: bytes, size: int) -> None:
+    line = Line()
+    answer = await line.ask()
+    line.connection.data_received(chunk(b"{}") + beginning)
+    taken = line.feed(iter([(piece * size)[:size]] * 500))
+
+    assert line.pipe.closed
+    assert taken <= FRAMING_BYTES_MAX + SLICE_BYTES + 2 * size
+    with pytest.raises(EngineFault, match="trailers exceed"):
+        await read_all(answer)
+    assert line.freed == []
+
+
+@pytest.mark.parametrize("size", [5, 1000, 262_144])
+async def test_answer_in_chunks_of_one_byte_is_handed_on_by_the_read(size: int) -> None:
+    async def work(length: int) -> int:
+        line = Line()
+        answer = await line.ask()
+        body, taken = b"ab" * (length // 2), list[bytes]()
+        pouring = asyncio.ensure_future(answer.pour(lambda data: taken.append(data) or False))
+        await asyncio.sleep(0)
+        reads = cut_into(b"".join(chunk(bytes([each])) for each in body) + LAST_CHUNK, size)
+        lines = lines_run(lambda: line.feed(iter(reads)), "headgate.engines.connection", "headgate.wire.turn_budget")
+        await pouring
+        assert b"".join(taken) == body
+        assert size <= UNTIMED_BYTES or len(taken) <= 6 * length // min(size, SLICE_BYTES) + 2
+        assert line.freed == [line.connection]
+        return lines
+
+    once, twice = await work(2000), await work(4000)
+    assert twice <= 2.2 * once + 100
+
+
+async def test_reads_wait_for_further_turns_when_the_turn_has_no_time_left() -> None:
+    line = Line(ns_max=0)
+    answer = await line.ask()
+    line.connection.data_received(b"".join([chunk(b"a")] * 10_000) + LAST_CHUNK)
+    assert not line.pipe.reading
+    assert line.budget.waiting_bytes > SLICE_BYTES
+
+    assert await read_all(answer) == b"a" * 10_000
+    assert line.pipe.reading
+    assert line.freed == [line.connection]
+
+
+async def test_paused_answer_is_not_read_again_before_it_goes_on() -> None:
+    line = Line(ns_max=0)
+    answer = await line.ask()
+    line.connection.data_received(b"".join([chunk(b"a")] * 4000))
+    answer.pause()
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert (line.budget.waiting_bytes, line.pipe.reading) == (0, False)
+    answer.resume()
+
+    assert line.pipe.reading
+
+
+@pytest.mark.parametrize("behind", [b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx", b"x"])
+@pytest.mark.parametrize("padding", [0, SLICE_BYTES])
+@pytest.mark.parametrize("ns_max", [0, 1])
+async def test_connection_with_bytes_behind_its_answer_is_not_used_again(
+    behind: bytes, padding: int, ns_max: int
+) -> None:
+    line = Line(ns_max=ns_max)
+    answer = await line.ask()
+    body = chunk(b"a" * (SLICE_BYTES - 20 + padding % 7)) + chunk(b"b" * padding if padding else b"b")
+    data = body + LAST_CHUNK
+    # The answer ends with a slice, and the bytes behind it are in the next one.
+    filler = -(len(data) + len(chunk(b"c" * 100))) % SLICE_BYTES
+    data = chunk(b"c" * 100) + chunk(b"d" * max(1, filler - 8)) + data + behind * 3000
+    line.connection.data_received(data)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+    assert line.pipe.closed
+    assert not line.connection.is_open
+    with pytest.raises(EngineFault):
+        await line.connection.ask([b"question"], DIALECTS["vllm"])
+    await read_all(answer)
+
+
+async def test_engine_whose_bytes_find_no_room_to_wait_is_cut() -> None:
+    line = Line(ns_max=0, waiting_bytes_max=1000)
+    answer = await line.ask()
+    line.connection.data_received(b"".join([chunk(b"a")] * 10_000))
+
+    assert line.pipe.closed
+    with pytest.raises(EngineFault, match="broke off: the gateway has too many bytes"):
+        await read_all(answer)
+
+
+async def test_long_head_within_its_bound_is_no_framing() -> None:
+    line = Line()
+    asking = asyncio.ensure_future(line.connection.ask([b"question"], DIALECTS["vllm"]))
+    await asyncio.sleep(0)
+    padding = b"".join(b"x-%d: %b\r\n" % (number, b"a" * 1000) for number in range(50))
+    line.connection.data_received(HEAD[:-2] + padding + b"\r\n" + chunk(b"a"))
+    line.connection.data_received(chunk(b"b") + LAST_CHUNK)
+
+    assert await read_all(await asking) == b"ab"
+
+
+async def test_bytes_that_came_before_they_were_wanted_are_handed_over_in_several_turns() -> None:
+    line = Line()
+    answer = await line.ask()
+    body = bytes(range(256)) * 1000
+    line.connection.data_received(chunk(body) + LAST_CHUNK)
+    taken = bytearray()
+
+    def take(data: bytes) -> bool:
+        taken.extend(data)
+        return False
+
+    pouring = asyncio.ensure_future(answer.pour(take))
+    await asyncio.sleep(0)
+    assert 0 < len(taken) <= READ_BUFFER_BYTES + SLICE_BYTES
+    await pouring
+
+    assert bytes(taken) == body
+
+
+async def test_short_reads_of_many_engines_wait_once_they_are_many_together() -> None:
+    first = Line(ns_max=0)
+    lines = [first, *(Line(budget=first.budget) for _ in range(59))]
+    answers: list[HttpAnswer] = []
+    for line in lines:
+        answers.append(await line.ask())
+        for _ in range(3):
+            await asyncio.sleep(0)
+    first.budget.untimed_bytes = 0
+    read = chunk(b":\n\n" * 1350)
+    assert len(read) <= UNTIMED_BYTES
+    for line in lines:
+        line.connection.data_received(read)
+    at_once = UNTIMED_BYTES_IN_ALL // (len(read) + READ_BYTES)
+    assert [line.pipe.reading for line in lines] == [True] * at_once + [False] * (60 - at_once)
+    for _ in range(70):
+        await asyncio.sleep(0)
+    assert all(line.pipe.reading for line in lines)
+    for line in lines:
+        line.connection.data_received(LAST_CHUNK)
+
+    assert [await read_all(answer) for answer in answers] == [b":\n\n" * 1350] * 60
+    assert all(line.freed == [line.connection] for line in lines)
+
+
+async def test_bytes_that_nobody_asked_for_do_not_wait_to_become_an_answer() -> None:
+    line = Line(ns_max=0)
+    line.budget.untimed_bytes = UNTIMED_BYTES_IN_ALL
+    line.connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx")
+
+    assert (line.pipe.closed, line.budget.waiting_bytes) == (True, 0)
+    with pytest.raises(EngineFault):
+        await line.connection.ask([b"question"], DIALECTS["vllm"])
+
+
+async def test_connection_is_read_again_after_an_answer_that_had_stopped_it_in_its_last_slice() -> None:
+    line = Line()
+    answer = await line.ask()
+    for _ in range(5):
+        line.connection.data_received(chunk(b"a" * (SLICE_BYTES - 100)))
+    assert not line.pipe.reading, "nobody reads the answer"
+    line.connection.data_received(chunk(b"a" * UNTIMED_BYTES) + LAST_CHUNK)  # Some transports deliver one more read.
+
+    assert line.freed == [line.connection]
+    assert line.pipe.reading
+    assert len(await read_all(answer)) > READ_BUFFER_BYTES

@@ -1,0 +1,47 @@
+"""Where `in_flight_max` binds and three times too much comes, is what must be refused refused on arrival?
+
+An engine that takes 16 at once, each for about 3.3 s, serves about five requests a second; fifteen come.
+"""
+
+import random
+
+import pytest
+
+from headgate.model.outcome import Outcome
+from headgate.model.units import SECOND
+from headgate.simulation.virtual.story import Story
+from tests.simulation.virtual.scenes import SLOW, a_scenario, arrival, engine, run
+
+PLACES, RATE, SPAN_S = 16, 15, 240
+START_S = 8
+"""Until then it is not known how long places are held, and requests expire."""
+TOKENS = 330
+
+
+def overloaded(lengths: list[int], **settings: object) -> list[Story]:
+    """What became of the requests."""
+    arrivals = [arrival(number / RATE, output=tokens) for number, tokens in enumerate(lengths)]
+    engines = [engine(0, profile=SLOW, places=PLACES)]
+    return run(a_scenario(arrivals, engines=engines, **settings)).stories
+
+
+@pytest.mark.parametrize("varied", [False, True], ids=["equal answers", "answers of all lengths"])
+@pytest.mark.parametrize("settings", [{"ttft_ns": 2 * SECOND}, {}], ids=["ttft of 2 s", "the longest wait"])
+def test_who_must_be_refused_is_refused_on_arrival(varied: bool, settings: dict[str, object]) -> None:
+    draw = random.Random(7)
+    count = RATE * SPAN_S
+    lengths = [draw.randint(1, 2 * TOKENS) for _ in range(count)] if varied else [TOKENS] * count
+    stories = overloaded(lengths, **settings)
+    refused = [
+        each for each in stories if each.outcome is not Outcome.COMPLETED and each.arrived_at >= START_S * SECOND
+    ]
+    on_arrival = [each for each in refused if each.outcome is Outcome.UNREACHABLE]
+    ended = [
+        each
+        for each in stories
+        if each.outcome is Outcome.COMPLETED and START_S * SECOND <= each.ended_at < SPAN_S * SECOND
+    ]
+
+    assert len(on_arrival) >= 0.95 * len(refused)
+    # Its places are never idle: as much is served as fits into the time.
+    assert sum(each.output_tokens for each in ended) >= 0.95 * (SPAN_S - START_S) * PLACES / 3.3 * TOKENS

@@ -1,0 +1,119 @@
+"""Is the longest turn of a loop measured, and is a loop that stands still seen?"""
+
+import asyncio
+from collections.abc import Callable
+
+from headgate.telemetry.loop_turns import ASK_NS, RECENT_NS, STALLED_NS_MAX, Turn, TurnWatch, turn_metrics
+
+MS = 1_000_000
+
+
+class World:
+    """A loop and its clocks, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now_ns = 10 * ASK_NS
+        self.cpu_ns = 0
+        self.questions: list[Callable[[], None]] = []
+        self.watch = TurnWatch(self.questions.append, clock=lambda: self.now_ns)
+        self.watch._cpu = lambda: self.cpu_ns
+
+    def pass_time(self, wall_ns: int, cpu_ns: int = 0) -> None:
+        self.now_ns += wall_ns
+        self.cpu_ns += cpu_ns
+
+    def turn(self) -> None:
+        """The loop comes to the callbacks that it was asked for."""
+        questions, self.questions[:] = self.questions[:], []
+        for question in questions:
+            question()
+
+
+def a_turn(world: World, wall_ns: int, cpu_ns: int) -> None:
+    world.pass_time(ASK_NS)
+    world.watch.tick()
+    world.pass_time(wall_ns, cpu_ns)
+    world.turn()
+
+
+def test_longest_turn_is_kept_in_both_clocks() -> None:
+    world = World()
+    for wall_ns, cpu_ns in ((3 * MS, 1 * MS), (90 * MS, 2 * MS), (40 * MS, 39 * MS), (1 * MS, 0)):
+        a_turn(world, wall_ns, cpu_ns)
+
+    assert world.watch.longest == Turn(90 * MS, 39 * MS)
+    assert world.watch.recent() == Turn(90 * MS, 39 * MS)
+
+
+def test_recent_turns_are_forgotten_after_two_minutes_at_most() -> None:
+    world = World()
+    a_turn(world, 90 * MS, 90 * MS)
+    world.pass_time(RECENT_NS)
+    a_turn(world, 5 * MS, 5 * MS)
+    assert world.watch.recent() == Turn(90 * MS, 90 * MS)
+    world.pass_time(RECENT_NS)
+    assert world.watch.recent() == Turn(5 * MS, 5 * MS)
+    world.pass_time(2 * RECENT_NS)
+    assert world.watch.recent() == Turn(0, 0)
+    assert world.watch.longest == Turn(90 * MS, 90 * MS)
+
+
+def test_idle_loop_is_asked_seldom_and_busy_loop_at_every_tick() -> None:
+    world = World()
+    for cpu_ns, expected in ((0, 4), (5 * MS, 20)):
+        asked = 0
+        for _ in range(20):
+            world.pass_time(10 * MS, cpu_ns)
+            world.watch.tick()
+            asked += len(world.questions)
+            world.turn()
+        assert asked == expected
+
+
+def test_loop_is_not_asked_again_before_it_has_answered() -> None:
+    world = World()
+    for _ in range(5):
+        world.pass_time(ASK_NS)
+        world.watch.tick()
+
+    assert len(world.questions) == 1
+
+
+def test_loop_that_does_not_turn_is_not_alive_after_five_seconds() -> None:
+    world = World()
+    assert world.watch.health() == (200, "alive")
+    world.watch.tick()
+    world.pass_time(STALLED_NS_MAX - 1)
+    assert world.watch.health() == (200, "alive")
+    world.pass_time(200 * MS)
+    assert world.watch.health() == (503, "the event loop has not turned for 5.2 s")
+    world.turn()
+    assert world.watch.health() == (200, "alive")
+
+
+async def test_turn_of_a_real_loop_is_measured_by_its_thread() -> None:
+    loop = asyncio.get_running_loop()
+    watch = TurnWatch(loop.call_soon_threadsafe)
+    watch.start()
+    try:
+        while not (asked := watch._asked):  # This turn lasts until the thread has met it.
+            pass
+        while watch._clock() - asked[0] < 30 * MS:
+            pass
+        await asyncio.sleep(0)
+        while watch.longest.wall_ns == 0:
+            await asyncio.sleep(0)
+    finally:
+        watch.stop()
+
+    assert watch.longest.wall_ns >= 30 * MS
+    assert 0 < watch.longest.cpu_ns <= watch.longest.wall_ns + 5 * MS
+
+
+def test_turns_are_told_to_prometheus() -> None:
+    world = World()
+    a_turn(world, 90 * MS, 39 * MS)
+
+    text = turn_metrics(world.watch).text()
+    assert 'headgate_loop_turn_longest_seconds{clock="cpu",since="start"} 0.039' in text
+    assert 'headgate_loop_turn_longest_seconds{clock="wall",since="recent"} 0.09' in text

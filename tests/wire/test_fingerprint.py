@@ -1,0 +1,32 @@
+"""Is the same request recognised, and no other one taken for it?"""
+
+from headgate.wire.fingerprint import HASHED_BYTES, body_digest, fingerprint
+
+BODY = b'{"model":"m"}'
+
+
+def test_the_same_body_of_the_same_tenant_has_the_same_fingerprint() -> None:
+    assert fingerprint(body_digest(BODY), "acme", "m") == fingerprint(body_digest(bytearray(BODY)), "acme", "m")
+
+
+def test_tenant_model_and_body_each_make_another_fingerprint() -> None:
+    digest = body_digest(BODY)
+    found = {
+        fingerprint(digest, "acme", "m"),
+        fingerprint(digest, "bolt", "m"),
+        fingerprint(digest, "acme", "n"),
+        fingerprint(body_digest(BODY + b" "), "acme", "m"),
+        # Where the tenant ends and the model begins counts.
+        fingerprint(digest, "acm", "em"),
+    }
+    assert len(found) == 5
+
+
+def test_of_a_long_body_length_beginning_and_end_count() -> None:
+    long = bytearray(4 * HASHED_BYTES)
+    digest = body_digest(long)
+    for place in (0, HASHED_BYTES - 1, -1, -HASHED_BYTES):
+        changed = bytearray(long)
+        changed[place] = 1
+        assert body_digest(changed) != digest
+    assert body_digest(long + b"\0") != digest
