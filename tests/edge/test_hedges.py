@@ -72,6 +72,7 @@ class Talker:
     status = 200
     content_type = "text/event-stream"
     reports_progress = False
+    usage_estimated = False
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

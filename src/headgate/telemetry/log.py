@@ -19,12 +19,14 @@ from typing import cast
 import msgspec
 
 from headgate.core.admission.budgets import dollars
-from headgate.core.commands import BudgetCrossed, Command, Eject, End, Readmit
+from headgate.core.commands import BudgetCrossed, Command, Dispatch, Eject, End, Readmit
 from headgate.core.events import (
+    AttemptEnded,
     EndpointJoined,
     EndpointLeaving,
     EndpointUnreadied,
     Event,
+    FirstToken,
     PolicyChanged,
     RequestArrived,
 )
@@ -52,6 +54,8 @@ class LogObserver:
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         match event:
+            case RequestArrived() | FirstToken() | AttemptEnded():
+                pass
             case EndpointJoined(endpoint):
                 tell(logging.INFO, "endpoint joined", endpoint=endpoint.id, in_flight_max=endpoint.in_flight_max)
             case EndpointUnreadied(endpoint_id):
@@ -68,6 +72,10 @@ class LogObserver:
 
     def _command(self, command: Command, tenant: TenantId | None, now: Instant) -> None:
         match command:
+            case Dispatch():
+                pass
+            case End():
+                self._end(command, tenant, now)
             case Eject(endpoint_id, until, reason):
                 wait = seconds(Duration(until - now))
                 tell(logging.WARNING, "endpoint ejected", endpoint=endpoint_id, wait=wait, reason=reason)
@@ -78,8 +86,6 @@ class LogObserver:
                 tell(level, "budget spent", scope=scope, period=period, percent=percent, limit=limit, spent=spent)
             case Readmit(endpoint_id, reason):
                 tell(logging.INFO, "endpoint may serve", endpoint=endpoint_id, reason=reason)
-            case End():
-                self._end(command, tenant, now)
             case _:
                 pass
 
