@@ -5,9 +5,9 @@ refusals as information, completions only for those who debug. Each line carries
 fields beside the text, the request's id among them, so that machines read it as well as people.
 Prompts, answers and keys are for nobody.
 
-The log stays bounded under a flood of rejections: `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant and
-`ENDINGS_PER_S_MAX` in all are written, the others are counted. Callers and engines choose some of the words in a line
-(names of models and classes, error texts), so control characters are escaped and reasons are cut.
+The log stays bounded under a flood of rejections: at most `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant, and
+`ENDINGS_PER_S_MAX` per second in total, are written; the rest are counted. Some text in a line comes from callers and
+engines (names of models and classes, error texts), so control characters are escaped and reasons are truncated.
 """
 
 import logging
@@ -34,7 +34,7 @@ from headgate.wire.escape import escaped, printable
 
 ENDINGS_PER_S_MAX = 50
 REFUSALS_PER_TENANT_S_MAX = 10
-"""Requests that were rejected when they arrived."""
+"""Log lines per second and tenant for requests rejected on arrival."""
 REASON_CHARS_MAX = 200
 
 _LET_DOWN = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED, Outcome.EVICTED)
@@ -100,7 +100,7 @@ class LogObserver:
         )
 
     def _has_room(self, tenant: TenantId | None, now: Instant) -> bool:
-        """Whether one more ending is logged in this second, and counts it. `tenant` is that of a rejected arrival."""
+        """Counts an ending; true if it may be logged in this second. `tenant` is set if it was rejected on arrival."""
         second = now // SECOND
         if second != self._second:
             if self._left_out:
