@@ -1,8 +1,8 @@
 """Measures the longest turn of the event loop, and detects a loop that has stopped.
 
-A separate thread schedules a callback in the loop a few times a second, and more often while the loop is busy. Until the
-callback runs, the loop is in one turn, which delays every stream by that time. Nothing is measured per callback, so the
-only overhead is these probes.
+A separate thread schedules a callback in the loop a few times a second, and more often while the loop is busy. Until
+the callback runs, the loop is in one turn, which delays every stream by that time. Nothing is measured per callback, so
+the only overhead is these probes.
 """
 
 import contextlib

@@ -8,7 +8,7 @@ what was read last, and that for ten seconds.
 One that only its own machine reaches, while the store is on another, is written down without an address: at that
 address others would ask themselves.
 
-The name of this member is kept beside it (`names`).
+The registry also keeps the name of this member (`names`).
 
 What stands there is read as strictly as what callers send. Only operators are told of it, and only what reads is asked
 at these addresses.
@@ -82,9 +82,9 @@ class Registry:
         every_s: float = EVERY_S,
         expires_s: int = EXPIRES_S,
     ) -> None:
-        """`admin` is where this process listens for operators; `leads` whether it is the scheduler at the moment.
+        """`admin` returns the admin address of this process; `leads` whether it is the scheduler at the moment.
 
-        `name` is kept for as long as this runs.
+        `name` is renewed while this runs.
         """
         self._name = name
         self._connector = Connector(place_of(url))
@@ -105,7 +105,7 @@ class Registry:
         return list(self._known) if fresh else []
 
     async def claim_name(self) -> None:
-        """Raises `NameTaken` if another process has the name of this one."""
+        """Raises `NameTaken` if another process has this name."""
         if self._name is not None:
             await self._name.claim()
 
