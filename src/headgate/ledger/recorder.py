@@ -1,15 +1,15 @@
-"""Which rows does a request leave behind?
+"""Observer that turns this process's requests into ledger rows.
 
-An observer of this process's own requests. It notes who asked, when each attempt was sent, spoke and ended, and how the
-request ended; the rows are made when the request and all its attempts have ended, since an attempt that was stopped
-tells its tokens after its request's end. What an attempt took and cost comes with the request's end, as bills.
+It records the caller, when each attempt was sent, gave its first token and ended, and how the request ended. The rows
+are made when the request and all its attempts have ended, since a stopped attempt reports its tokens after the end of
+its request. The engine time and cost of each attempt come with the end of the request, as bills.
 
 Before an attempt is sent, a note of it is written; the request waits for that (`noted`). The note is erased when the
 attempt's rows have been added. If the process is killed in between, the next process turns the note into a row, so
 every attempt that was sent has one.
 
-Tokens are those that the engine reported. Where it reported none they are estimated: the prompt by its bytes, the
-answer by what was relayed; the row says so.
+Tokens are those that the engine reported. If it reported none, they are estimated, the prompt from its bytes and the
+answer from what was relayed, and the row is marked as estimated.
 """
 
 from collections.abc import Sequence

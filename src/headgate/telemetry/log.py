@@ -1,9 +1,8 @@
-"""What should the operator read in the log?
+"""The log for operators.
 
-What changed in the fleet, and how requests ended: those that an engine let down as warnings,
-refusals as information, completions only for those who debug. Each line carries its facts as
-fields beside the text, the request's id among them, so that machines read it as well as people.
-Prompts, answers and keys are for nobody.
+It contains changes in the fleet and how requests ended: failures of engines as warnings, rejections as information,
+completions only at debug level. Each line has a text and structured fields, such as the id of the request. Prompts,
+answers and keys are never logged.
 
 The log stays bounded under a flood of rejections: at most `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant, and
 `ENDINGS_PER_S_MAX` per second in total, are written; the rest are counted. Some text in a line comes from callers and

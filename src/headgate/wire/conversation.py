@@ -1,8 +1,8 @@
-"""How long is a conversation, and what of it can be left out?
+"""Measures a conversation, and leaves out its oldest turns.
 
-A turn is a message of the user with everything up to the next one; what stands before the first belongs to it. Turns
-are left out from the oldest on. Instructions (system and developer messages) stay wherever they stand, the last turn
-stays, and so does the call of every tool result that stays. A message that stays, stays the bytes it came as.
+A turn is a message of the user with everything up to the next one; messages before the first turn belong to it. The
+oldest turns are left out first. Instructions (system and developer messages), the last turn, and the call of every tool
+result that stays are never left out. The bytes of the remaining messages do not change.
 
 Images and audio count by type (`media.py`), not by their encoded length.
 """

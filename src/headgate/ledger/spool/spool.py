@@ -1,8 +1,8 @@
-"""Where do rows wait, and what becomes of them when the process or the machine dies?
+"""Keeps rows on disk until the database has them, so that they survive the end of the process or the machine.
 
-In a folder, in files that are called after the process which writes them; one file is one batch for the database, and
-goes when that has been committed. Rows are also held in memory, as far as that is bounded; beyond it the file alone has
-them and is read again when its turn comes.
+Rows are in a folder, in files named after the process that writes them. One file is one batch for the database, and is
+removed when the batch has been committed. Rows are also kept in memory, up to a bound; rows beyond it are only in their
+file, which is read again when its turn comes.
 
 Each attempt has a note in a journal (`notes.py`) from before it is sent until its rows have been written.
 
@@ -14,9 +14,9 @@ the database has them by then, so only a power failure loses that second.
 Each process holds a lock on its own file as long as it runs. A process that can take the lock of another one knows that
 the other is dead, and takes over its files (`files.py`). Unreadable files are set aside, counted and reported.
 
-When the files of a process take as much as they may, its oldest goes, unread: requests are not refused for the sake of
-their accounts. How many rows that cost is counted and logged as an error. What was inherited is not counted there, and
-never goes that way. No trouble with the disk ends the process: it is told, and tried again.
+When the files of a process reach their size limit, the oldest is removed unread, because requests are not rejected for
+the sake of accounting. The lost rows are counted and logged as an error. Inherited files do not count towards the limit
+and are not removed. Disk errors do not end the process: they are reported, and the operation is tried again.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""What does a member's report say, beside what is known of it already?
+"""Compares the report of a member with what is known of it already.
 
-A report names all that the member holds. Of what is in the book it may say the same, or something else; what it does
-not name has ended. And it may tell of what the counters that we began with know in part: what they have of a request
-follows from the serials and snapshots that the member has kept with it.
+A report names all requests that the member holds. It may confirm or contradict the book; requests that it does not name
+have ended. It may also name requests that are partly in the counters of the snapshot with which this scheduler started:
+the serials and snapshots that the member has kept with a request show which part.
 
 A report that contradicts itself or names a request of another member is rejected (`trust`).
 """

@@ -1,8 +1,8 @@
-"""What do the bytes of an entry look like?
+"""Encodes and decodes entries.
 
-An entry is its head and its messages, each with its age and the name of its kind, as MessagePack. Fields go by their
-names, and a reader passes over what it does not know and puts the default for what is missing. So two versions that are
-one apart read each other; what is further away is not read at all.
+An entry is its head and its messages, each with its age and the name of its type, as MessagePack. Fields are keyed by
+name; a reader ignores unknown fields and uses the default for missing ones. So two adjacent versions can read each
+other; entries of other versions are not read.
 
 The size of an entry is bounded: a larger one is split into several, and a reader rejects larger ones. Decoded entries
 are checked by `validation`; an invalid one raises an exception that names its sender.
