@@ -1,13 +1,12 @@
-"""What should the operator read in the log?
+"""The log for operators.
 
-What changed in the fleet, and how requests ended: those that an engine let down as warnings,
-refusals as information, completions only for those who debug. Each line carries its facts as
-fields beside the text, the request's id among them, so that machines read it as well as people.
-Prompts, answers and keys are for nobody.
+It contains changes in the fleet and how requests ended: failures of engines as warnings, rejections as information,
+completions only at debug level. Each line has a text and structured fields, such as the id of the request. Prompts,
+answers and keys are never logged.
 
-The log stays bounded under a flood of rejections: `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant and
-`ENDINGS_PER_S_MAX` in all are written, the others are counted. Callers and engines choose some of the words in a line
-(names of models and classes, error texts), so control characters are escaped and reasons are cut.
+The log stays bounded under a flood of rejections: at most `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant, and
+`ENDINGS_PER_S_MAX` per second in total, are written; the rest are counted. Some text in a line comes from callers and
+engines (names of models and classes, error texts), so control characters are escaped and reasons are truncated.
 """
 
 import logging
@@ -36,7 +35,7 @@ from headgate.wire.escape import escaped, printable
 
 ENDINGS_PER_S_MAX = 50
 REFUSALS_PER_TENANT_S_MAX = 10
-"""Requests that were rejected when they arrived."""
+"""Log lines per second and tenant for requests rejected on arrival."""
 REASON_CHARS_MAX = 200
 
 _LET_DOWN = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED, Outcome.EVICTED)
@@ -106,7 +105,7 @@ class LogObserver:
         )
 
     def _has_room(self, tenant: TenantId | None, now: Instant) -> bool:
-        """Whether one more ending is logged in this second, and counts it. `tenant` is that of a rejected arrival."""
+        """Counts an ending; true if it may be logged in this second. `tenant` is set if it was rejected on arrival."""
         second = now // SECOND
         if second != self._second:
             if self._left_out:
