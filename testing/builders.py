@@ -13,6 +13,7 @@ from headgate.core.events import (
     AttemptProgress,
     EndpointJoined,
     EndpointLeaving,
+    EndpointProbed,
     EndpointReadied,
     EndpointUnreadied,
     Event,
@@ -27,7 +28,7 @@ from headgate.core.routing.least_seconds import LeastSeconds
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary
 from headgate.model.caps import Caps
-from headgate.model.endpoint import Endpoint
+from headgate.model.endpoint import Endpoint, EndpointTrouble
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Model, Policy, Pool, RetryRules, ServiceClass
@@ -253,6 +254,10 @@ def joined(name: str, *, pool: str = "p", places: int = 1) -> EndpointJoined:
 
 def readied(name: str) -> EndpointReadied:
     return EndpointReadied(EndpointId(name))
+
+
+def probed(name: str, trouble: EndpointTrouble | None = None, detail: str = "") -> EndpointProbed:
+    return EndpointProbed(EndpointId(name), trouble, detail)
 
 
 def unreadied(name: str) -> EndpointUnreadied:

@@ -5,7 +5,8 @@ import pytest
 from headgate.core.commands import Command, Dispatch, Eject
 from headgate.core.events import Event, TimerFired
 from headgate.core.scheduler import Scheduler
-from headgate.model.endpoint import EndpointState
+from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.policy import HealthRules, Policy
 from headgate.model.units import SECOND, Instant
@@ -29,6 +30,7 @@ from testing.builders import (
     joined,
     lasting,
     leaving,
+    probed,
     progressed,
     readied,
     readmit,
@@ -456,3 +458,152 @@ def test_an_ejected_endpoint_that_rejoins_stays_ejected() -> None:
 
     assert state_of(scheduler) is EndpointState.EJECTED
     assert scheduler.next_wakeup() == at(10)
+
+
+# Probes
+
+
+def eject_again(scheduler: Scheduler, now: Instant) -> int:
+    """How long an endpoint on trial is ejected for when its trial fails, in seconds."""
+    return seconds_out(fails_once(scheduler, f"again at {now}", now), now)
+
+
+def an_ejected_endpoint(times: int = 1) -> tuple[Scheduler, Instant]:
+    """An endpoint that has just been ejected for so many times in a row, beside another that takes work."""
+    scheduler = beside_another(a_policy(health=HealthRules(failures_max=1)))
+    now, length = at(0), seconds_out(fails_once(scheduler, "first", at(0)), at(0))
+    for _ in range(times - 1):
+        now = Instant(now + length * SECOND)
+        scheduler.handle(TimerFired(), now)
+        length = eject_again(scheduler, now)
+    return scheduler, now
+
+
+def test_passing_probe_puts_an_ejected_endpoint_on_trial_however_long_its_ejection() -> None:
+    scheduler, now = an_ejected_endpoint(times=5)
+    wakeup = scheduler.next_wakeup()
+    assert wakeup is not None
+    assert wakeup - now == 160 * SECOND
+    told(scheduler, now, probed("e1", EndpointTrouble.REFUSED, "connection refused"))
+    assert state_of(scheduler) is EndpointState.EJECTED
+
+    told(scheduler, now, probed("e1"))
+
+    assert state_of(scheduler) is EndpointState.TRIAL
+
+
+def test_endpoint_whose_probe_passes_is_ejected_for_ten_seconds_at_most() -> None:
+    scheduler, now = an_ejected_endpoint(times=5)
+    told(scheduler, now, probed("e1"))
+
+    assert eject_again(scheduler, now) == 10
+
+
+def test_trial_that_no_request_uses_ends_while_the_probe_passes() -> None:
+    scheduler, now = an_ejected_endpoint()
+    told(scheduler, now, probed("e1"))
+    later = Instant(now + 10 * SECOND)
+    assert scheduler.next_wakeup() == later
+
+    assert scheduler.handle(TimerFired(), later) == [readmit("e1", "its probe passes and no request came to try it")]
+
+    assert state_of(scheduler) is EndpointState.READY
+    assert seconds_out(fails_once(scheduler, "x", later), later) == 10
+
+
+def test_trial_with_a_request_in_flight_goes_on() -> None:
+    scheduler, now = an_ejected_endpoint()
+    told(scheduler, now, probed("e1"))
+    scheduler.handle(arrived("x"), now)
+
+    scheduler.handle(TimerFired(), Instant(now + 10 * SECOND))
+    assert state_of(scheduler) is EndpointState.TRIAL
+
+    assert readmit("e1", "its trial request succeeded") in scheduler.handle(completed("x"), Instant(now + 11 * SECOND))
+
+
+def test_trial_goes_on_while_the_probe_fails() -> None:
+    scheduler, now = an_ejected_endpoint()
+    told(scheduler, now, probed("e1"))
+    told(scheduler, now, probed("e1", EndpointTrouble.SILENT))
+
+    scheduler.handle(TimerFired(), Instant(now + 10 * SECOND))
+
+    assert state_of(scheduler) is EndpointState.TRIAL
+
+
+def test_probe_that_passes_during_a_trial_bounds_it() -> None:
+    scheduler, now = an_ejected_endpoint()
+    back = Instant(now + 10 * SECOND)
+    scheduler.handle(TimerFired(), back)
+    assert state_of(scheduler) is EndpointState.TRIAL
+    assert scheduler.next_wakeup() is None
+
+    told(scheduler, back, probed("e1"))
+
+    assert scheduler.next_wakeup() == Instant(back + 10 * SECOND)
+
+
+def test_probes_of_an_unknown_endpoint_and_of_a_ready_one_change_nothing() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), probed("nobody"), probed("e1"))
+
+    assert state_of(scheduler) is EndpointState.READY
+    assert scheduler.next_wakeup() is None
+
+
+# Why an endpoint does not serve
+
+
+def test_summary_says_why_an_endpoint_was_ejected_until_it_serves() -> None:
+    scheduler, now = an_ejected_endpoint()
+    seen = endpoint_summary(scheduler, "e1")
+    assert (seen.trouble, seen.trouble_detail) == (EndpointTrouble.ERRORS, "connection refused")
+    assert not seen.probe_fails
+
+    told(scheduler, now, probed("e1", EndpointTrouble.REFUSED, "x" * 500))
+    seen = endpoint_summary(scheduler, "e1")
+    assert (seen.trouble, len(seen.trouble_detail), seen.probe_fails) == (EndpointTrouble.REFUSED, 200, True)
+
+    told(scheduler, now, probed("e1"))
+    scheduler.handle(arrived("x"), now)
+    scheduler.handle(completed("x"), now)
+    assert endpoint_summary(scheduler, "e1").trouble is None
+
+
+@pytest.mark.parametrize(
+    ("event", "trouble"),
+    [
+        (failed("x", fault=Fault.CONNECTION), EndpointTrouble.UNREACHABLE),
+        (failed("x", fault=Fault.UNAVAILABLE), EndpointTrouble.ERRORS),
+        (failed("x", fault=Fault.ANSWER), EndpointTrouble.ERRORS),
+        (fell_silent("x"), EndpointTrouble.SILENT),
+    ],
+)
+def test_summary_tells_the_kind_of_the_last_failure(event: Event, trouble: EndpointTrouble) -> None:
+    scheduler = beside_another(a_policy(health=HealthRules(failures_max=1)))
+    scheduler.handle(arrived("x"), at(0))
+    told(scheduler, at(0), client_left("x"))
+
+    scheduler.handle(event, at(1))
+
+    assert endpoint_summary(scheduler, "e1").trouble is trouble
+
+
+def test_endpoint_that_stalls_is_silent() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("x"), first_token("x"))
+
+    scheduler.handle(TimerFired(), at(30))
+
+    assert endpoint_summary(scheduler, "e1").trouble is EndpointTrouble.SILENT
+
+
+def test_endpoint_that_is_ready_again_has_no_trouble() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), probed("e1", EndpointTrouble.LOADING, "loading"), unreadied("e1"))
+    assert endpoint_summary(scheduler, "e1").trouble is EndpointTrouble.LOADING
+
+    told(scheduler, at(1), readied("e1"))
+
+    assert endpoint_summary(scheduler, "e1").trouble is None

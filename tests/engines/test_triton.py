@@ -13,7 +13,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from headgate.core.events import EndpointMeasured, EndpointReadied, EndpointUnreadied, Event
+from headgate.core.events import EndpointMeasured, EndpointProbed, EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialect import Signal
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http import metrics_url
@@ -22,6 +22,7 @@ from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Health, Probe, Verdict
 from headgate.engines.recognise import Unrecognised, recognise
 from headgate.engines.watch import EngineWatch
+from headgate.model.endpoint import EndpointTrouble
 from headgate.model.ticket import Api
 from headgate.model.units import EndpointId, RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
@@ -148,7 +149,10 @@ async def test_what_else_it_tells_is_read_where_it_is_there(session: aiohttp.Cli
 async def test_a_model_is_ready_by_its_own_word(session: aiohttp.ClientSession, triton: FakeTriton) -> None:
     assert await probe(session, triton).health() == Health(Verdict.SERVES, ("fake",))
     assert await probe(session, triton, "other").health() == Health(
-        Verdict.SAYS_NO, ("fake",), 'it serves fake, not "other"; set served_model to a name it serves'
+        Verdict.SAYS_NO,
+        ("fake",),
+        'it serves fake, not "other"; set served_model to a name it serves',
+        EndpointTrouble.MODEL_UNKNOWN,
     )
     triton.ready = False
     assert (await probe(session, triton).health()).verdict is Verdict.SAYS_NO
@@ -161,7 +165,8 @@ async def test_without_metrics_a_model_that_is_not_ready_is_told_in_its_servers_
 
     health = await probe(session, triton, "a/b").health()
 
-    assert health == Health(Verdict.SAYS_NO, (), "GET /v2/models/a%2Fb/ready answered 400: Model version not ready")
+    said = "GET /v2/models/a%2Fb/ready answered 400: Model version not ready"
+    assert health == Health(Verdict.SAYS_NO, (), said, EndpointTrouble.LOADING)
 
 
 async def test_what_waits_there_is_told_although_nobody_knows_what_runs(
@@ -173,6 +178,7 @@ async def test_what_waits_there_is_told_although_nobody_knows_what_runs(
     watch.watch(E1, triton.url, dialect=TRITON, served_model="fake", api_key=None)
 
     assert await told.get() == EndpointReadied(E1)
+    assert await told.get() == EndpointProbed(E1, None)
     assert await told.get() == EndpointMeasured(E1, 0, 3)
     triton.ready = False
     while (event := await told.get()) != EndpointUnreadied(E1):

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
-from headgate.core.events import EndpointMeasured, EndpointReadied, EndpointUnreadied, Event
+from headgate.core.events import EndpointMeasured, EndpointProbed, EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.probe import OBJECTS_MAX
 from headgate.engines.watch import EngineWatch
+from headgate.model.endpoint import EndpointTrouble
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
 from testing.fake_engine import FakeEngine
@@ -22,16 +23,19 @@ QUICK_S = 0.01
 
 
 class Told:
-    """What the watch told, to be awaited; what it told of loads is kept apart."""
+    """What the watch told, to be awaited; what it told of loads and probes is kept apart."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.loads: list[EndpointMeasured] = []
+        self.probes: asyncio.Queue[EndpointProbed] = asyncio.Queue()
         self._queue: asyncio.Queue[Event] = asyncio.Queue()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, EndpointMeasured):
             self.loads.append(event)
+        elif isinstance(event, EndpointProbed):
+            self.probes.put_nowait(event)
         else:
             self.events.append(event)
             self._queue.put_nowait(event)
@@ -384,3 +388,52 @@ async def test_a_mistake_of_ours_is_not_swallowed(engine: FakeEngine, session: a
 
     assert str((await reported.get())["exception"]) == "mistake"
     await watch.stop()
+
+
+# Why probes fail
+
+
+async def test_result_of_probes_is_told_when_it_changes(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    async with a_watch(session, told) as watch:
+        look_at(watch, engine.url)
+        assert await told.probes.get() == EndpointProbed(E1, None)
+        await engine.kill()
+        refused = "GET /health failed: connection refused"
+        assert await told.probes.get() == EndpointProbed(E1, EndpointTrouble.REFUSED, refused)
+        await engine.start()
+        assert await told.probes.get() == EndpointProbed(E1, None)
+        await rounds(engine)
+
+    assert told.probes.empty()
+
+
+async def test_probe_says_in_which_way_an_engine_fails(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    engine.api_key, engine.models = "right", ("other",)
+    names = {name: EndpointId(name) for name in ("silent", "key", "model")}
+    async with listening(say_nothing) as url, a_watch(session, told, timeout_s=0.2) as watch:
+        look_at(watch, url, endpoint_id=names["silent"])
+        look_at(watch, engine.url, endpoint_id=names["key"], api_key="wrong")
+        look_at(watch, engine.url, endpoint_id=names["model"], api_key="right")
+        results = [await told.probes.get() for _ in names]
+
+    assert {each.endpoint_id: each.trouble for each in results} == {
+        names["silent"]: EndpointTrouble.SILENT,
+        names["key"]: EndpointTrouble.KEY_REJECTED,
+        names["model"]: EndpointTrouble.MODEL_UNKNOWN,
+    }
+
+
+async def test_hurried_look_does_not_wait_for_its_turn(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    async with a_watch(session, told, interval_s=3600.0) as watch:
+        look_at(watch, engine.url)
+        assert await told.probes.get() == EndpointProbed(E1, None)
+        await engine.kill()
+        watch.hurry(EndpointId("unknown"))
+        watch.hurry(E1)
+        assert (await told.probes.get()).trouble is EndpointTrouble.REFUSED

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from headgate.config.settings import PoolSettings
+from headgate.core.commands import Command, Eject
 from headgate.core.events import EndpointUnreadied, Event
 from headgate.core.summary import Summary
 from headgate.engines.connect_times import ConnectTimes
@@ -21,13 +22,27 @@ from headgate.engines.http import HttpEngine, turn_budget
 from headgate.engines.watch import EngineWatch
 from headgate.fleets.static import changes
 from headgate.model.endpoint import Endpoint
-from headgate.model.units import EndpointId, PoolName
+from headgate.model.units import EndpointId, Instant, PoolName
 from headgate.ports.fleet import FleetEndpoint
 from headgate.telemetry.engines import EngineSignals, with_gpus
 from headgate.telemetry.log import tell
 
 if TYPE_CHECKING:
     import aiohttp
+
+
+class EjectionWatch:
+    """Observer of the scheduler that lets an ejected endpoint be probed at once."""
+
+    def __init__(self) -> None:
+        self.watch: EngineWatch | None = None
+        """Set when engines are watched from here."""
+
+    def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
+        del event, now
+        for command in commands:
+            if isinstance(command, Eject) and self.watch is not None:
+                self.watch.hurry(command.endpoint_id)
 
 
 class Engines:

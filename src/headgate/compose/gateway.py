@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from headgate.compose.accounts import Accounts
 from headgate.compose.cell import open_cell, open_registry
-from headgate.compose.engines import Engines
+from headgate.compose.engines import EjectionWatch, Engines
 from headgate.compose.fleets import Fleets
 from headgate.compose.keda import start_scaler
 from headgate.compose.parts import Configuration, Parts
@@ -80,8 +80,10 @@ class Gateway:
         self._accounts.open_notices(self._session)
         self._scaling = Scaling(settings.scaling_rules)
         self._cell: CellHost | None = None
+        self._ejections = EjectionWatch()
         self._host = self._open_host((*self._sight.of_requests, *observers), worker)
         self._engines = Engines(self._session, self._host.tell, self._host.summary, open_watch=open_watch)
+        self._ejections.watch = self._engines.watch
         if self._cell is not None:
             self._engines.watch.rest()
         self._batchers = Batchers(self._engines.asked, self._meters.batched)
@@ -177,7 +179,7 @@ class Gateway:
     def _open_host(self, observers: Sequence[Observer], worker: int | None) -> LocalHost | CellHost:
         cell, accounts = self._settings.cell, self._accounts
         if cell is None:
-            deciding = (self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler)
+            deciding = (self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler, self._ejections)
             watching = (*observers, *accounts.of_requests, *self._sight.bookkeepers, *deciding)
             return LocalHost(Scheduler(), self._clock, watching, self._on_fault)
         self._cell = open_cell(
@@ -186,7 +188,7 @@ class Gateway:
             self._clock,
             observers,
             self._on_fault,
-            of_scheduler=(self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler),
+            of_scheduler=(self._scaling, *accounts.of_scheduler, *self._sight.of_scheduler, self._ejections),
             on_duty=self._on_duty,
             on_agreed=self._on_agreed,
             serves=self._serves,

@@ -19,8 +19,10 @@ from headgate.telemetry.host_report import HostReporter, HostSources, report_for
 class LiveDiagnosis:
     """An observer where decisions are made."""
 
-    def __init__(self) -> None:
-        self._machine = Diagnosis()
+    def __init__(self, *, operable: bool = False) -> None:
+        """`operable` is whether operators can give orders here (`headgate operate`)."""
+        self._operable = operable
+        self._machine = Diagnosis(operable=operable)
         self._decided = True
         self.verdicts: Sequence[Verdict] = ()
         """As of the last look, the worst first."""
@@ -41,7 +43,7 @@ class LiveDiagnosis:
     def _look(self, report: HostReport, summary: Summary, now: Instant, decides: bool) -> None:  # noqa: FBT001
         if self._decided and not decides:
             # What was learned of pools is another's to know from here on.
-            self._machine = Diagnosis()
+            self._machine = Diagnosis(operable=self._operable)
         self._decided = decides
         self._machine.reported(report, now)
         self.verdicts = self._machine.look(summary, now)

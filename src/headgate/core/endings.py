@@ -132,7 +132,7 @@ class Endings:
             health.call_back(now)
         if not health.agenda.ring(now):
             return
-        health.return_due(now)
+        out += health.return_due(now)
         stalled = health.stalled(now)
         if not stalled:
             return

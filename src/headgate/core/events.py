@@ -7,7 +7,7 @@ wishes; the time comes beside them, as an argument of `Scheduler.handle`.
 from enum import StrEnum
 
 from headgate.model.caps import Caps
-from headgate.model.endpoint import Endpoint
+from headgate.model.endpoint import Endpoint, EndpointTrouble
 from headgate.model.fault import Fault
 from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
@@ -222,6 +222,17 @@ class EndpointMeasured:
 
 
 @message
+class EndpointProbed:
+    """The result of probing an engine has changed: it fails, fails in another way, or passes again."""
+
+    endpoint_id: EndpointId
+    trouble: EndpointTrouble | None
+    """Why the probe fails; None if it passes."""
+    detail: str = ""
+    """What was seen, for operators."""
+
+
+@message
 class EndpointLeaving:
     """Nothing new goes there; it is forgotten when the last attempt has ended."""
 
@@ -263,7 +274,7 @@ class TimerFired:
     """The moment that `next_wakeup` named has come."""
 
 
-FleetEvent = EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointMeasured | EndpointLeaving
+FleetEvent = EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointMeasured | EndpointProbed | EndpointLeaving
 Report = RequestReported | AttemptReported | RequestSettled
 Event = (
     RequestArrived

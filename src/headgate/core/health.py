@@ -2,9 +2,10 @@
 
 Failures in a row eject an endpoint for a while; each ejection in a row lasts twice as long.
 It comes back on trial: one request at a time, until one succeeds. A health page that answers
-proves nothing, so only work counts; an engine that has been restarted meanwhile is on trial at
-once, without sitting out its time. Where no endpoint of a pool takes work, nobody sits out more
-than the first length: there is nothing to spare the others, and whoever is back first must be found.
+does not prove that an engine computes, so only work makes it trusted; but an engine whose probe passes
+again is on trial at once, and one whose probe passes all the time after ten seconds at most.
+Where no endpoint of a pool takes work, nobody sits out more than the first length: there is nothing to
+spare the others, and whoever is back first must be found.
 
 Who becomes ready beside others that have served for a while starts slowly: its caches are empty and its first steps
 are compiled under load, so it takes a part of its places and more with every step. Where all began together, as when

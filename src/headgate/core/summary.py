@@ -6,7 +6,7 @@ to reach back into the core.
 
 from dataclasses import dataclass, field
 
-from headgate.model.endpoint import EndpointState
+from headgate.model.endpoint import EndpointState, EndpointTrouble
 from headgate.model.units import ClassName, EndpointId, PoolName, TenantId
 
 
@@ -29,6 +29,11 @@ class EndpointSummary:
     """Whether an operator has ordered that nothing new goes there."""
     unserved_members: tuple[str, ...] = ()
     """Members of the cell that fail at it while most others are served, so that their failures do not count."""
+    trouble: EndpointTrouble | None = None
+    """Why it fails its probes, or why it was ejected or is on trial; None if neither."""
+    trouble_detail: str = ""
+    """What was seen of that."""
+    probe_fails: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """How is one small page read over HTTP, whole, in time and bounded in size?"""
 
 import asyncio
+import errno
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +9,10 @@ from typing import Final
 
 import aiohttp
 
+from headgate.engines.faults import fault_of
 from headgate.engines.http import CONNECT_S_MAX, IDLE_S_MAX, url_at
+from headgate.model.endpoint import EndpointTrouble
+from headgate.model.fault import Fault
 
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
 
@@ -23,6 +27,11 @@ class Page:
 
 class Unheard(Exception):
     """No whole answer came. The message says why, without the address."""
+
+    def __init__(self, message: str, trouble: EndpointTrouble | None = EndpointTrouble.ERRORS) -> None:
+        super().__init__(message)
+        self.trouble = trouble
+        """What that says of the endpoint; None if this process is to blame."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -60,6 +69,24 @@ def reason(error: BaseException) -> str:
             return type(error).__name__
 
 
+def trouble_of(error: BaseException) -> EndpointTrouble | None:
+    """What a failed request for a page says of the endpoint; None if this process is to blame."""
+    cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
+    if fault_of(cause, Fault.CONNECTION) is Fault.GATEWAY:
+        return None
+    match error:
+        case aiohttp.ConnectionTimeoutError() | aiohttp.ClientConnectorDNSError():
+            return EndpointTrouble.UNREACHABLE
+        case TimeoutError():
+            return EndpointTrouble.SILENT
+        case OSError(errno=errno.ECONNREFUSED):
+            return EndpointTrouble.REFUSED
+        case aiohttp.ClientPayloadError() | aiohttp.ClientResponseError():
+            return EndpointTrouble.ERRORS
+        case _:
+            return EndpointTrouble.UNREACHABLE
+
+
 async def get_page(
     session: aiohttp.ClientSession,
     url: str,
@@ -83,4 +110,4 @@ async def get_page(
                     raise Unheard(f"GET {path} answers with more than {page_bytes_max} bytes")
             return Page(answer.status, answer.headers, bytes(body))
     except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-        raise Unheard(f"GET {path} failed: {reason(error)}") from error
+        raise Unheard(f"GET {path} failed: {reason(error)}", trouble_of(error)) from error

@@ -17,6 +17,7 @@ from headgate.engines.dialect import GPU_UTILISATION, Dialect, PlacesSource, Sig
 from headgate.engines.http import authorization, metrics_url
 from headgate.engines.metrics_page import Metric, in_turns, label_steps, metrics_steps
 from headgate.engines.page import Unheard, get_page
+from headgate.model.endpoint import EndpointTrouble
 from headgate.ports.engine import Telemetry
 from headgate.wire.replies import read_error
 
@@ -43,6 +44,8 @@ class Health:
     verdict: Verdict
     models: tuple[str, ...] = ()
     problem: str | None = None
+    trouble: EndpointTrouble | None = None
+    """Why it does not serve; None if it does, or if this process could not ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ class Probe:
                     return _unwell(self._dialect.health_path, status, body)
             status, body = await self._get(self._dialect.models_path)
         except Unheard as unheard:
-            return Health(Verdict.UNHEARD, problem=str(unheard))
+            return Health(Verdict.UNHEARD, problem=str(unheard), trouble=unheard.trouble)
         if status != 200:
             return _unwell(self._dialect.models_path, status, body)
         return self._judge_models(body)
@@ -118,11 +121,13 @@ class Probe:
         if well_path is not None:
             well, said = await self._get(well_path)
             if well != 200:
-                return Health(Verdict.SAYS_NO, problem=f"GET {well_path} answered {well}: {read_error(said)}")
+                problem = f"GET {well_path} answered {well}: {read_error(said)}"
+                return Health(Verdict.SAYS_NO, problem=problem, trouble=EndpointTrouble.LOADING)
         models = await self._models_measured()
         if models and self._served_model not in models:
             return self._serves_others(models)
-        return Health(Verdict.SAYS_NO, models, f"GET {path} answered {status}: {read_error(body)}")
+        problem = f"GET {path} answered {status}: {read_error(body)}"
+        return Health(Verdict.SAYS_NO, models, problem, EndpointTrouble.LOADING)
 
     async def _models_measured(self) -> tuple[str, ...]:
         """The models that the metrics page has figures of; none where there is no page."""
@@ -138,11 +143,13 @@ class Probe:
     def _judge_models(self, body: bytes) -> Health:
         path = self._dialect.models_path
         if body.count(b"{") > OBJECTS_MAX:
-            return Health(Verdict.UNCLEAR, problem=f"GET {path} lists more than {OBJECTS_MAX} objects")
+            problem = f"GET {path} lists more than {OBJECTS_MAX} objects"
+            return Health(Verdict.UNCLEAR, problem=problem, trouble=EndpointTrouble.ERRORS)
         try:
             models = tuple(model.id for model in _MODELS.decode(body).data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-            return Health(Verdict.UNCLEAR, problem=f"GET {path} gives no list of models: {error}")
+            problem = f"GET {path} gives no list of models: {error}"
+            return Health(Verdict.UNCLEAR, problem=problem, trouble=EndpointTrouble.ERRORS)
         if self._served_model in models:
             return Health(Verdict.SERVES, models)
         return self._serves_others(models)
@@ -153,6 +160,7 @@ class Probe:
             Verdict.SAYS_NO,
             models,
             f'it serves {shown or "no model"}, not "{self._served_model}"; set served_model to a name it serves',
+            EndpointTrouble.MODEL_UNKNOWN,
         )
 
     async def version(self) -> str | None:
@@ -207,8 +215,14 @@ class Probe:
 
 def _unwell(path: str, status: int, body: bytes) -> Health:
     verdict = Verdict.SAYS_NO if status == 503 else Verdict.UNCLEAR
-    hint = "; set api_key to the engine's key" if status in (401, 403) else ""
-    return Health(verdict, problem=f"GET {path} answered {status}: {read_error(body)}{hint}")
+    rejected = status in (401, 403)
+    hint = "; set api_key to the engine's key" if rejected else ""
+    trouble = EndpointTrouble.LOADING if status == 503 else EndpointTrouble.ERRORS
+    return Health(
+        verdict,
+        problem=f"GET {path} answered {status}: {read_error(body)}{hint}",
+        trouble=EndpointTrouble.KEY_REJECTED if rejected else trouble,
+    )
 
 
 def _missing_problem(dialect: Dialect, signals: dict[Signal, str]) -> str | None:

@@ -9,7 +9,8 @@ its place until its time is up, would leave the living ones unwatched. Metrics p
 same reason: pages that hang must not keep an engine that has come up from being found.
 
 An engine is made ready by its own word and unready by its own word. Silence changes nothing: the attempts that are sent
-there show soon enough whether it is gone, and if it is only the probe that fails, work goes on. Nor does a metrics page
+there show soon enough whether it is gone, and if it is only the probe that fails, work goes on. The scheduler is told
+why a probe fails, for the verdict, when it has failed twice in a row. Nor is an engine made unready by a metrics page
 that fails: what it last said is kept, with its age, until it is stale. Then the operator is told, once.
 
 Of several processes that share their engines one looks at them; in the others the watch rests, and knows nothing.
@@ -23,16 +24,19 @@ from typing import Final
 
 import aiohttp
 
-from headgate.core.events import EndpointMeasured, EndpointReadied, EndpointUnreadied, Event
+from headgate.core.events import EndpointMeasured, EndpointProbed, EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialect import Dialect, Signal
 from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Health, Probe, Scrape, Verdict
+from headgate.model.endpoint import EndpointTrouble
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
 
 INTERVAL_S: Final = 5.0
 UNREADY_INTERVAL_S: Final = 0.5
 """The first pause between looks at an engine that is not ready; each is twice the one before, up to `INTERVAL_S`."""
+FAILED_LOOKS: Final = 2
+"""So many looks in a row must fail before the scheduler is told why: an engine that is busy may miss one."""
 TIMEOUT_S: Final = 2.0
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
@@ -68,6 +72,13 @@ class _Watched:
     phase: float
     """Its place on the circle of the interval, from 0 to 1."""
     told_ready: bool = False
+    told_passes: bool = False
+    """Whether the scheduler was told that the last look found nothing wrong."""
+    told_trouble: EndpointTrouble | None = None
+    failed_looks: int = 0
+    """Looks in a row that failed."""
+    hurried: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set to look at once instead of after the pause."""
     version_known: bool = False
     health: Health = field(default_factory=lambda: Health(Verdict.UNHEARD, problem="not looked at yet"))
     version: str | None = None
@@ -154,6 +165,11 @@ class EngineWatch:
         del self._watched[endpoint_id]
         self._end(endpoint_id)
 
+    def hurry(self, endpoint_id: EndpointId) -> None:
+        """Looks at an endpoint without waiting for its next turn: something has happened to it."""
+        if (watched := self._watched.get(endpoint_id)) is not None:
+            watched.hurried.set()
+
     def rest(self) -> None:
         """Looks at nothing until `resume`."""
         self._resting = True
@@ -170,6 +186,7 @@ class EngineWatch:
         begin_s = random.uniform(0, RESUME_S_MAX)  # noqa: S311  Processes are kept apart, nothing is kept secret.
         for number, watched in enumerate(self._watched.values()):
             watched.told_ready = watched.endpoint_id in ready
+            watched.told_passes, watched.told_trouble, watched.failed_looks = False, None, 0
             watched.start_after_s = min(begin_s + number * START_STEP_S, self._interval_s)
             self._start(watched)
 
@@ -244,15 +261,15 @@ class EngineWatch:
                 async with self._scrapes.of(heard=watched.scrape.telemetry is not None):
                     await self._listen(watched)
             self._notice_missing(watched)
-            if watched.health.verdict is not Verdict.SERVES and not watched.told_ready:
-                await asyncio.sleep(pause_s)
+            if watched.health.verdict is not Verdict.SERVES:
+                await _pause(watched, pause_s)
                 pause_s = min(2 * pause_s, self._interval_s)
                 continue
             pause_s = self._unready_interval_s
             # Once, each waits by its own phase longer, so that engines which came up together are not read together.
             extra_s = 0.0 if spread else watched.phase * self._interval_s
             spread = True
-            await asyncio.sleep(max(self._interval_s, watched.dialect.scrape_s_min) + extra_s)
+            await _pause(watched, max(self._interval_s, watched.dialect.scrape_s_min) + extra_s)
 
     async def _look(self, watched: _Watched) -> None:
         watched.health = health = await watched.probe.health()
@@ -264,6 +281,22 @@ class EngineWatch:
             self._tell(EndpointReadied(watched.endpoint_id))
             # Another engine may stand there than before.
             watched.version_known = False
+        self._tell_probe(watched)
+
+    def _tell_probe(self, watched: _Watched) -> None:
+        """Tells the scheduler whether probes fail, and why, when that has changed."""
+        health = watched.health
+        if health.verdict is Verdict.SERVES:
+            watched.failed_looks = 0
+            if not watched.told_passes:
+                watched.told_passes, watched.told_trouble = True, None
+                self._tell(EndpointProbed(watched.endpoint_id, None))
+            return
+        watched.failed_looks += 1
+        if watched.failed_looks < FAILED_LOOKS or health.trouble in (None, watched.told_trouble):
+            return
+        watched.told_passes, watched.told_trouble = False, health.trouble
+        self._tell(EndpointProbed(watched.endpoint_id, health.trouble, health.problem or ""))
 
     async def _listen(self, watched: _Watched) -> None:
         """Hears what an engine that serves tells of itself besides."""
@@ -339,3 +372,13 @@ class EngineWatch:
         others = f"other endpoints that tell theirs: {talking}"
         hint = f"ask it for {path} from here" if talking else f"can {path} of the engines be reached from here?"
         return f"it {last} ({others}); requests go on by our own count of what is in flight; {hint}"
+
+
+async def _pause(watched: _Watched, pause_s: float) -> None:
+    """Waits until the next look is due, or somebody hurries."""
+    try:
+        async with asyncio.timeout(pause_s):
+            await watched.hurried.wait()
+    except TimeoutError:
+        pass
+    watched.hurried.clear()

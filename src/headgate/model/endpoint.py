@@ -20,6 +20,25 @@ class Endpoint:
     zone: str = ""
 
 
+class EndpointTrouble(StrEnum):
+    """Why an endpoint does not serve, by its last probe or its last failed attempt."""
+
+    REFUSED = "refused"
+    """Nothing listens at its address: the process is gone, or the address is wrong."""
+    UNREACHABLE = "unreachable"
+    """No connection: no route, no such host name, or connections are reset or time out."""
+    SILENT = "silent"
+    """It accepts connections and does not answer."""
+    LOADING = "loading"
+    """It answers that it cannot serve yet."""
+    ERRORS = "errors"
+    """It answers with errors, or its answers break off."""
+    KEY_REJECTED = "key_rejected"
+    """It rejects the key that the gateway sends."""
+    MODEL_UNKNOWN = "model_unknown"
+    """It serves other models than the one it is configured for."""
+
+
 class EndpointState(StrEnum):
     WARMING = "warming"
     """Known, but the engine has not yet said that it can serve."""

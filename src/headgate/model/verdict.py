@@ -51,6 +51,12 @@ class Incident(StrEnum):
     """Nobody is served, for there is nowhere to send anything."""
     ENGINE_FAILING = "engine_failing"
     """Engines answer, but with errors."""
+    ENGINE_DOWN = "engine_down"
+    """Nothing listens at an endpoint's address, it cannot be reached, or it restarts in a loop."""
+    ENGINE_MISCONFIGURED = "engine_misconfigured"
+    """An engine rejects the gateway's key, or serves other models than the one it is configured for."""
+    CLIENT_TIMEOUTS = "client_timeouts"
+    """Callers give up before they can be answered."""
 
 
 @message

@@ -6,7 +6,7 @@ from headgate.core.diagnosis.endpoint_seen import EndpointSeen
 from headgate.core.diagnosis.picture import EndpointLook, Picture
 from headgate.core.diagnosis.seconds_seen import COUNTS, Seen
 from headgate.core.summary import EndpointSummary
-from headgate.model.endpoint import EndpointState
+from headgate.model.endpoint import EndpointState, EndpointTrouble
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, Duration, EndpointId, PoolName
 from testing.builders import at, lasting
@@ -51,6 +51,9 @@ def endpoint(
     in_flight_max: int = 64,
     leaving: bool = False,
     silent: float = 0,
+    trouble: EndpointTrouble | None = None,
+    detail: str = "",
+    probe_fails: bool = False,
     **facts: Any,
 ) -> EndpointLook:
     watched = EndpointSeen(EndpointId(name), POOL, at(0))
@@ -62,7 +65,17 @@ def endpoint(
     facts.pop("pace_usual_percent", None)
     for fact, value in facts.items():
         setattr(watched, fact, value)
-    summary = EndpointSummary(EndpointId(name), POOL, state, leaving, in_flight, in_flight_max)
+    summary = EndpointSummary(
+        EndpointId(name),
+        POOL,
+        state,
+        leaving,
+        in_flight,
+        in_flight_max,
+        trouble=trouble,
+        trouble_detail=detail,
+        probe_fails=probe_fails,
+    )
     return EndpointLook(summary, watched, lasting(silent))
 
 
@@ -87,5 +100,9 @@ def picture(*, harm: bool = True, late: dict[str, Any] | None = None, **facts: A
         "transport_usual_ns": lasting(0.001),
         "prompts_before": 1_000,
         "told": None,
+        "backlog": 0,
+        "began": at(0),
+        "cold_start_ns": lasting(120),
+        "operable": False,
     }
     return Picture(**(given | facts))

@@ -47,8 +47,8 @@ def test_an_endpoint_whose_streams_fell_silent_hangs() -> None:
 
     assert one is not None
     assert one.incident is Incident.ENGINE_HANG
-    assert one.evidence[1].startswith("1 other endpoints of the pool serve")
-    assert "out of the file" in one.action
+    assert one.sentence.endswith("has sent no token for 6 s though 5 streams are open; 1 of 2 endpoints serve.")
+    assert "of the configuration file" in one.action
 
 
 @pytest.mark.parametrize(("decoding", "silent"), [(3, 6), (2, 11), (1, 21), (0, 21)])
@@ -68,10 +68,11 @@ def test_an_endpoint_that_computes_a_long_prompt_is_given_more_time(decoding: in
 def test_an_endpoint_that_fails_is_told_when_somebody_suffers_or_it_goes_on() -> None:
     failing: dict[str, Any] = {"failures": 3, "failing_since": at(980), "failed_at": at(981)}
 
-    assert told(endpoints=(endpoint(**failing),)) is Incident.ENGINE_HANG
+    assert told(endpoints=(endpoint(**failing),)) is Incident.ENGINE_FAILING
+    assert told(endpoints=(endpoint(**failing, failed_silently=True),)) is Incident.ENGINE_HANG
     assert told(harm=False, endpoints=(endpoint(**failing),)) is None
     going_on = endpoint(failures=4, failing_since=at(980), failed_at=at(996))
-    assert told(harm=False, endpoints=(going_on,)) is Incident.ENGINE_HANG
+    assert told(harm=False, endpoints=(going_on,)) is Incident.ENGINE_FAILING
 
 
 def test_an_endpoint_that_leaves_may_be_silent() -> None:
@@ -159,9 +160,8 @@ def test_endpoints_that_were_ejected_mean_engines_that_fail() -> None:
 
     assert one is not None
     assert one.incident is Incident.ENGINE_FAILING
-    assert one.sentence.endswith("1 of 2 endpoints are ejected.")
-    assert one.evidence[1].endswith("ejected: p/2")
-    others = [endpoint(f"p/{number}") for number in range(3, 6)]
+    assert one.sentence == "Endpoint p/2 of pool p fails requests; 1 of 2 endpoints serve."
+    others = [endpoint(f"p/{number}") for number in range(3, 8)]
     assert told(endpoints=(ejected, *others)) is Incident.OVERLOAD
 
 

@@ -158,10 +158,34 @@ def test_an_endpoint_is_silent_only_while_streams_are_open() -> None:
 
 def test_the_first_failure_of_a_row_is_remembered() -> None:
     endpoint = an_endpoint()
-    endpoint.failed(at(1))
-    endpoint.failed(at(9))
+    endpoint.failed(at(1), silently=False)
+    endpoint.failed(at(9), silently=True)
 
     assert (endpoint.failures, endpoint.failing_since, endpoint.failed_at) == (2, at(1), at(9))
+    assert endpoint.failed_silently
+
+
+def test_endpoint_that_is_gone_twice_restarts_until_it_has_served_for_a_while() -> None:
+    endpoint = an_endpoint()
+    endpoint.readied_at = at(0)
+    endpoint.note_out(at(1), out=True, gone=False)
+    for second, gone in ((2, True), (3, True), (5, False), (10, True)):
+        endpoint.note_out(at(second), out=gone, gone=gone)
+        assert endpoint.restarts(at(second)) == (2 if second == 10 else 0)
+    assert not endpoint.steady(at(11))
+    endpoint.note_out(at(12), out=False, gone=False)
+    assert not endpoint.steady(at(13))
+    assert endpoint.steady(at(12) + lasting(15))
+    endpoint.note_out(at(125), out=False, gone=False)
+    assert endpoint.restarts(at(125)) == 0
+
+
+def test_endpoint_that_never_served_does_not_restart() -> None:
+    endpoint = an_endpoint()
+    for second in range(1, 9):
+        endpoint.note_out(at(second), out=second % 2 == 1, gone=second % 2 == 1)
+
+    assert endpoint.restarts(at(9)) == 0
 
 
 SPEED = EngineSpeed(step_ps=20_000_000_000, decode_sequence_ps=0, kv_token_ps=0, prefill_token_ps=50_000_000)

@@ -10,7 +10,8 @@ Until enough has been seen nothing is usual, and only what is seen directly is t
 without endpoints, a process that falls behind.
 
 What is not ideal: one verdict per pool. Of two things that go wrong at once the one is told that comes first in the
-order of patterns, and the other when that is over.
+order of patterns, and the other when that is over; but endpoints that do not serve come last where they are few and
+callers are harmed by something else.
 """
 
 from collections import deque
@@ -22,10 +23,11 @@ from headgate.core.diagnosis.endpoint_seen import EndpointSeen
 from headgate.core.diagnosis.finding import Found, harmed
 from headgate.core.diagnosis.hosts_seen import HostsSeen
 from headgate.core.diagnosis.patterns import found
-from headgate.core.diagnosis.picture import EndpointLook, Picture, mean
+from headgate.core.diagnosis.picture import BACKLOG_LOOKS, EndpointLook, Picture, mean
 from headgate.core.diagnosis.seconds_seen import KEPT_SECONDS, LATE_SECONDS
 from headgate.core.diagnosis.watch import PoolSeen, Watch
 from headgate.core.summary import EndpointSummary, Summary
+from headgate.model.endpoint import EndpointTrouble
 from headgate.model.policy import ServiceClass
 from headgate.model.units import SECOND, ClassName, Duration, Instant, PoolName, TenantId, seconds
 from headgate.model.verdict import Affected, Cause, HostReport, Incident, Verdict
@@ -40,12 +42,15 @@ CAUSES: Final = {
     Incident.NOISY_TENANT: Cause.CLIENT,
     Incident.RETRY_STORM: Cause.CLIENT,
     Incident.COST_DRIFT: Cause.CLIENT,
+    Incident.CLIENT_TIMEOUTS: Cause.CLIENT,
     Incident.ENGINE_HANG: Cause.UPSTREAM,
+    Incident.ENGINE_DOWN: Cause.UPSTREAM,
     Incident.SLOW_NETWORK: Cause.UPSTREAM,
     Incident.SLOW_ENDPOINT: Cause.UPSTREAM,
     Incident.STORE_SLOW: Cause.UPSTREAM,
     Incident.ENGINE_FAILING: Cause.UPSTREAM,
     Incident.NO_ENDPOINTS: Cause.CONFIGURATION,
+    Incident.ENGINE_MISCONFIGURED: Cause.CONFIGURATION,
     Incident.COLD_START: Cause.CONFIGURATION,
     Incident.LIMIT_TOO_LOW: Cause.CONFIGURATION,
     Incident.SCHEDULER_BEHIND: Cause.SCHEDULER,
@@ -61,6 +66,7 @@ WELL_AFTER: Final = 10
 """So many looks in a row without a finding take it back."""
 COST_TOLD_NS: Final = Duration(600 * SECOND)
 """For so long it is told that answers have grown; then they are as long as they are."""
+_GONE: Final = (EndpointTrouble.REFUSED, EndpointTrouble.UNREACHABLE, EndpointTrouble.LOADING)
 AFFECTED_MAX: Final = 3
 _PROMPTS_KEPT: Final = 40
 _PROMPTS_AGO: Final = 30
@@ -114,6 +120,8 @@ class _PoolState:
     standing: _Standing
     prompts: "deque[int]"
     """The mean prompt at each of the last looks."""
+    queued: "deque[int]"
+    """How many requests waited at each of the last looks."""
     affected: tuple[Affected, ...] = ()
     bad: int = 0
 
@@ -121,9 +129,13 @@ class _PoolState:
 class Diagnosis:
     """An observer where decisions are made."""
 
-    __slots__ = ("_gateway", "_hosts", "_pools", "_watch", "saw")
+    __slots__ = ("_began", "_gateway", "_hosts", "_operable", "_pools", "_watch", "saw")
 
-    def __init__(self) -> None:
+    def __init__(self, *, operable: bool = False) -> None:
+        """`operable` is whether operators can give orders here; what is advised goes by it."""
+        self._operable = operable
+        self._began: Instant | None = None
+        """When the first look was."""
         self._watch = Watch()
         self.saw = self._watch.saw
         self._hosts = HostsSeen()
@@ -136,6 +148,8 @@ class Diagnosis:
     def look(self, summary: Summary, now: Instant) -> tuple[Verdict, ...]:
         """One verdict for each pool of the policy and one for the gateway, the worst first."""
         watch = self._watch
+        if self._began is None:
+            self._began = now
         watch.keep_endpoints([each.id for each in summary.endpoints])
         self._gateway.note(self._hosts.found(now), now)
         if self._gateway.well:
@@ -179,6 +193,7 @@ class Diagnosis:
             pool.answer_tokens = tokens // count
 
     def _picture(self, pool: PoolSeen, state: _PoolState, summary: Summary, now: Instant) -> Picture:
+        assert self._began is not None, "a picture is made only when looking"
         history, classes = pool.history, _classes_of(pool.name, self._watch.classes)
         late = history.late()
         state.prompts.append(mean(late.prompt_tokens, late.arrivals))
@@ -190,6 +205,8 @@ class Diagnosis:
             if each.pool == pool.name and (seen := self._watch.endpoints.get(each.id)) is not None
         ]
         prompts, told = state.prompts, state.standing.found
+        queued = sum(summary.queued.get(each.name, 0) for each in classes)
+        state.queued.append(queued)
         return Picture(
             pool=pool.name,
             now=now,
@@ -197,7 +214,7 @@ class Diagnosis:
             later=history.late(KEPT_SECONDS),
             usual=usual,
             endpoints=looks,
-            queued=sum(summary.queued.get(each.name, 0) for each in classes),
+            queued=queued,
             level=max((each.level for each in summary.given_up if each.pool == pool.name), default=0),
             speed=pool.speed,
             tpot_ns=min((each.tpot_ns for each in classes if each.tpot_ns is not None), default=None),
@@ -206,13 +223,17 @@ class Diagnosis:
             transport_usual_ns=self._hosts.transport_usual_ns(pool.name),
             prompts_before=prompts[-_PROMPTS_AGO] if len(prompts) >= _PROMPTS_AGO else 0,
             told=None if told is None else told.incident,
+            backlog=min(state.queued) if len(state.queued) == BACKLOG_LOOKS else 0,
+            began=self._began,
+            cold_start_ns=pool.cold_start_ns,
+            operable=self._operable,
         )
 
 
 def _new_state(now: Instant) -> _PoolState:
     standing = _Standing()
     standing.since = now
-    return _PoolState(standing, deque(maxlen=_PROMPTS_KEPT))
+    return _PoolState(standing, deque(maxlen=_PROMPTS_KEPT), deque(maxlen=BACKLOG_LOOKS))
 
 
 def _classes_of(pool: PoolName, classes: dict[ClassName, ServiceClass]) -> Sequence[ServiceClass]:
@@ -223,7 +244,9 @@ def _endpoint_look(
     summary: EndpointSummary, seen: EndpointSeen, pool: PoolSeen, computed_percent: int, now: Instant
 ) -> EndpointLook:
     seen.look(pool.speed, computed_percent, pool.answer_tokens, now)
-    return EndpointLook(summary, seen, seen.silent_ns(now))
+    look = EndpointLook(summary, seen, seen.silent_ns(now))
+    seen.note_out(now, out=look.out, gone=summary.trouble in _GONE)
+    return look
 
 
 def _verdict(pool: PoolName | None, standing: _Standing, affected: tuple[Affected, ...]) -> Verdict:

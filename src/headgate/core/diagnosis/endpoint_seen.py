@@ -11,7 +11,7 @@ from typing import Final
 
 from headgate.core.diagnosis.usual import Usual
 from headgate.model.speed import EngineSpeed
-from headgate.model.units import Duration, EndpointId, Instant, PoolName
+from headgate.model.units import SECOND, Duration, EndpointId, Instant, PoolName
 
 SECONDS: Final = 6
 """Its pace is measured over so many."""
@@ -19,6 +19,12 @@ TOKENS_MIN: Final = 40
 """Of fewer nothing is said."""
 LEARNED_PERCENT: Final = 130
 """Of the usual, what is learned at most."""
+RESTARTS_MIN: Final = 2
+RESTARTS_MAX: Final = 16
+RESTARTS_NS: Final = Duration(120 * SECOND)
+"""An endpoint that is gone so often within this time restarts in a loop."""
+STEADY_NS: Final = Duration(15 * SECOND)
+"""It has stopped doing so when it has served for this long."""
 _PS_PER_NS: Final = 1_000
 
 
@@ -27,16 +33,20 @@ class EndpointSeen:
         "_kept",
         "_looked_at",
         "awaited_ns",
+        "back_at",
         "decoding",
         "decoding_tokens",
         "failed_at",
+        "failed_silently",
         "failing_since",
         "failures",
         "heard_at",
         "id",
+        "is_gone",
         "joined_at",
         "kv_percent",
         "open",
+        "outs",
         "pace_percent",
         "pace_usual",
         "pool",
@@ -69,6 +79,13 @@ class EndpointSeen:
         """Attempts that failed there since one did not."""
         self.failing_since = self.failed_at = now
         """When the first of them did, and the last."""
+        self.failed_silently = False
+        """Whether the last of them got no answer in time."""
+        self.outs: deque[Instant] = deque(maxlen=RESTARTS_MAX)
+        """When it was gone, after it had served; the latest of these moments."""
+        self.is_gone = False
+        self.back_at: Instant | None = now
+        """Since when it has been serving again; None while it does not."""
         self.running = self.waiting = 0
         self.kv_percent: int | None = None
         """As its engine says."""
@@ -85,11 +102,34 @@ class EndpointSeen:
             self.heard_at = now
         self.open += 1
 
-    def failed(self, now: Instant) -> None:
+    def failed(self, now: Instant, *, silently: bool) -> None:
         if not self.failures:
             self.failing_since = now
-        self.failed_at = now
+        self.failed_at, self.failed_silently = now, silently
         self.failures += 1
+
+    def note_out(self, now: Instant, *, out: bool, gone: bool) -> None:
+        """Whether it serves at this look, and whether it seems to be gone or to have restarted."""
+        if not out:
+            self.back_at = self.back_at or now
+            self.is_gone = False
+        else:
+            self.back_at = None
+        if gone and not self.is_gone:
+            self.is_gone = True
+            if self.readied_at is not None:
+                self.outs.append(now)
+        while self.outs and now - self.outs[0] > RESTARTS_NS:
+            self.outs.popleft()
+
+    def restarts(self, now: Instant) -> int:
+        """How often it was gone of late; 0 if too few times to call it a loop."""
+        count = sum(now - each <= RESTARTS_NS for each in self.outs)
+        return count if count >= RESTARTS_MIN else 0
+
+    def steady(self, now: Instant) -> bool:
+        """Whether it has served for a while."""
+        return self.back_at is not None and now - self.back_at >= STEADY_NS
 
     def silent_ns(self, now: Instant) -> Duration:
         """For how long nothing has come of the streams that are open there."""

@@ -6,29 +6,17 @@ alone. Where several are slower at once that is told only when nothing else expl
 
 from typing import Final
 
-from headgate.core.diagnosis.finding import Found, arrivals, felt, harmed, plain, prefill
+from headgate.core.diagnosis.endpoints_out import take_out
+from headgate.core.diagnosis.finding import Found, arrivals, attempts_failed, felt, harmed, plain, prefill
 from headgate.core.diagnosis.picture import EndpointLook, Picture, more_than_chance
 from headgate.core.diagnosis.seconds_seen import LATE_SECONDS
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import MILLISECOND, SECOND, Duration, seconds
+from headgate.model.units import MILLISECOND, Duration, seconds
 from headgate.model.verdict import Incident
 
-SILENT_NS: Final = Duration(5 * SECOND)
-"""Several streams go on at an endpoint, and nothing has come for so long: it hangs."""
-SILENT_STREAMS: Final = 3
-TWO_SILENT_NS: Final = Duration(10 * SECOND)
-ONE_SILENT_NS: Final = Duration(20 * SECOND)
-"""The same of two, and where but one or none of its streams has begun: an engine may keep a tool call back until it is
-whole, and a long prompt takes a while."""
-PREFILL_TIMES: Final = 4
-"""While prompts are computed others may stand still: so many times what these take by the pool's speed is allowed."""
-FAILURES: Final = 3
-FAILING_NS: Final = Duration(15 * SECOND)
 FAILED_MIN: Final = 5
 FAILED_PERCENT: Final = 15
 """So many attempts, and so many of those that were sent, failed: engines fail."""
-EJECTED_PERCENT: Final = 33
-NAMED_MAX: Final = 3
 SLOW_PERCENT: Final = 155
 """An endpoint is slow whose pace is so many percent of its usual one at its load."""
 VERY_SLOW_PERCENT: Final = 200
@@ -37,71 +25,24 @@ MORE_PERCENT: Final = 130
 """Where so much more is asked for than usual, that engines are slow explains less than that they are asked too much."""
 TRANSPORT_NS: Final = Duration(20 * MILLISECOND)
 TRANSPORT_TIMES: Final = 4
-_OUT_OF_THE_FILE: Final = "or take it out of the file and reload"
-_OUT: Final = (EndpointState.EJECTED, EndpointState.TRIAL)
-
-
-def engine_hang(picture: Picture) -> Found | None:
-    for each in picture.endpoints:
-        why = _broken(each, picture)
-        if why and not each.summary.leaving:
-            name = each.summary.id
-            others = sum(other is not each for other in picture.serving)
-            return Found(
-                Incident.ENGINE_HANG,
-                f"Endpoint {name} of pool {picture.pool} {why}; its callers wait for nothing.",
-                (
-                    f"{name}: {why}; {each.summary.in_flight} requests are there",
-                    f"{others} other endpoints of the pool serve; {_failed(picture)}",
-                ),
-                f"Take it out: `headgate operate drain {name} --for 1h`, {_OUT_OF_THE_FILE}; then restart its engine "
-                "and read its log.",
-            )
-    return None
-
-
-def _broken(each: EndpointLook, picture: Picture) -> str:
-    seen = each.seen
-    if each.silent_ns >= _silence_allowed_ns(each):
-        return f"has sent no token for {seconds(each.silent_ns)} though {seen.open} streams are open"
-    # What fails at once and is answered elsewhere nobody notices, unless it goes on.
-    lasting = seen.failed_at - seen.failing_since >= FAILING_NS or harmed(picture)
-    if seen.failures >= FAILURES and lasting:
-        return f"has failed {seen.failures} times in a row"
-    return ""
-
-
-def _silence_allowed_ns(each: EndpointLook) -> Duration:
-    seen = each.seen
-    prefill_ns = PREFILL_TIMES * seen.awaited_ns
-    if seen.decoding >= SILENT_STREAMS:
-        return Duration(max(SILENT_NS, prefill_ns))
-    if seen.decoding > 1:
-        return Duration(max(TWO_SILENT_NS, prefill_ns))
-    return Duration(ONE_SILENT_NS + prefill_ns)
 
 
 def engine_failing(picture: Picture) -> Found | None:
-    late = picture.late
+    late, usual = picture.late, picture.usual
     if not harmed(picture):
         return None
-    there = [each for each in picture.endpoints if not each.summary.leaving]
-    ejected = [each for each in there if each.summary.state in _OUT]
-    usual = picture.usual
     failing = late.attempts_failed >= FAILED_MIN and late.attempts_failed * 100 >= late.sent * (
         FAILED_PERCENT + 2 * (100 * usual.attempts_failed // max(1, usual.sent))
     )
-    if not (failing or 2 * late.failed >= late.bad or 100 * len(ejected) >= EJECTED_PERCENT * max(1, len(there))):
+    if not (failing or 2 * late.failed >= late.bad):
         return None
-    names = [each.summary.id for each in ejected[:NAMED_MAX]]
-    out = f"; {len(ejected)} of {len(there)} endpoints are ejected" if ejected else ""
     return Found(
         Incident.ENGINE_FAILING,
-        f"Engines of pool {picture.pool} fail: {late.attempts_failed} of {late.sent} attempts in {LATE_SECONDS} s"
-        f"{out}.",
+        f"Engines of pool {picture.pool} fail: {late.attempts_failed} of {late.sent} attempts and {late.failed} "
+        f"requests in {LATE_SECONDS} s.",
         (
-            _failed(picture),
-            f"{late.failed} requests failed for good; ejected: {', '.join(names) or 'none'}",
+            attempts_failed(picture),
+            f"{late.failed} requests failed for good in {LATE_SECONDS} s",
             arrivals(picture),
         ),
         "Read the engines' logs and take back the last change to engines or model; `headgate explain --outcome "
@@ -123,8 +64,8 @@ def no_endpoints(picture: Picture) -> Found | None:
             f"{len(picture.endpoints)} endpoints are known, {serving} of them serve",
             arrivals(picture),
         ),
-        f"Take back what took the endpoints of pool {picture.pool} away: the last reload, the fleet, or an order "
-        "(`headgate operate list`).",
+        f"Take back what took the endpoints of pool {picture.pool} away: the last reload, the fleet, or an operator's "
+        "order" + (" (`headgate operate list`)." if picture.operable else "."),
     )
 
 
@@ -171,8 +112,7 @@ def slow_endpoint(picture: Picture) -> Found | None:
             f"{name}: {_tpot(each)} between tokens, {worst}% of what is usual at its load",
             f"the middle one of {len(paced)} endpoints: {others}%",
         ),
-        f"Take it out: `headgate operate drain {name} --for 1h`, {_OUT_OF_THE_FILE}; then look at its machine: clock, "
-        "temperature, neighbours on the same device.",
+        f"Look at its machine: clock, temperature, neighbours on the same device. {take_out(each, picture)}",
     )
 
 
@@ -224,10 +164,3 @@ def _asked_more(picture: Picture) -> bool:
 
 def _tpot(each: EndpointLook) -> str:
     return "unknown" if each.seen.tpot_ns is None else seconds(each.seen.tpot_ns)
-
-
-def _failed(picture: Picture) -> str:
-    return (
-        f"{picture.late.attempts_failed} attempts failed in {LATE_SECONDS} s, usually "
-        f"{picture.usually(picture.usual.attempts_failed)}"
-    )

@@ -68,5 +68,12 @@ def engine_waiting(picture: Picture) -> int:
     return sum(each.seen.waiting for each in picture.serving)
 
 
+def attempts_failed(picture: Picture) -> str:
+    return (
+        f"{picture.late.attempts_failed} attempts failed in {LATE_SECONDS} s, usually "
+        f"{picture.usually(picture.usual.attempts_failed)}"
+    )
+
+
 def usd(nano: int) -> str:
     return f"${nano / 1_000_000_000:.2g}"

@@ -3,16 +3,17 @@
 One function per pattern: given the picture of a pool it says what it found, or None. They are asked in the order of
 `PATTERNS`: what is seen directly before what is inferred, and a shape of the load before the mere amount of it. The
 consequences of one incident look like another: who is refused tries again, and a queue fills whatever the reason. So
-retries and amounts come last. All but an engine that hangs and answers that grow need harm: that somebody waits for
-longer than was promised, or is not served. Where there is harm, and it is plain, some pattern always fits.
+retries and amounts come last. Most patterns need harm: callers wait for longer than was promised, or are not served.
+Endpoints that do not serve, answers that grow, callers who give up and a backlog that never drains are incidents
+without it. Where there is harm, and it is plain, some pattern always fits.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from headgate.core.diagnosis.endpoints_out import endpoints_out, is_minor
 from headgate.core.diagnosis.engines import (
     engine_failing,
-    engine_hang,
     engines_late,
     no_endpoints,
     slow_endpoint,
@@ -32,6 +33,7 @@ from headgate.core.diagnosis.finding import (
 )
 from headgate.core.diagnosis.picture import (
     ANSWER_ERRORS,
+    BACKLOG_LOOKS,
     EndpointLook,
     Picture,
     clearly_above,
@@ -63,6 +65,11 @@ NOISE_TIMES: Final = 2
 CACHE_USUAL_PERCENT: Final = 15
 RETRIES_PERCENT: Final = 30
 FRESH_PERCENT: Final = 135
+GAVE_UP_MIN: Final = 5
+GAVE_UP_PERCENT: Final = 15
+"""So many requests, and so many in a hundred beyond twice the usual share, are given up by their callers."""
+BACKLOG_MIN: Final = 5
+"""If never fewer than so many wait for `BACKLOG_LOOKS` looks, more is asked for than can be computed."""
 NEW_NS: Final = Duration(20 * SECOND)
 """So long after it has become ready an endpoint has only just come."""
 
@@ -168,9 +175,17 @@ def noisy_tenant(picture: Picture) -> Found | None:
             f"of what came in addition, {100 * more[name] // max(1, whole)}% is theirs",
             arrivals(picture),
         ),
-        f"Slow it down: `headgate operate throttle {name} --requests-per-minute {6 * max(1, 2 * before)} --for 15m`, "
-        "or give it limits in the file and reload; fair shares hold the others up meanwhile.",
+        f"Slow it down: {_throttle(name, 6 * max(1, 2 * before), picture)}; fair shares hold the others up meanwhile.",
         tenant=TenantId(name),
+    )
+
+
+def _throttle(name: str, per_minute: int, picture: Picture) -> str:
+    if picture.operable:
+        return f"`headgate operate throttle {name} --requests-per-minute {per_minute} --for 15m`"
+    return (
+        f"set limits.requests_per_minute of tenant {name} to {per_minute} in the configuration file and send SIGHUP to "
+        "the gateway"
     )
 
 
@@ -227,6 +242,30 @@ def retry_storm(picture: Picture) -> Found | None:
         ),
         "Turn shedding on or raise Retry-After so that callers spread out; tell those who retry without waiting to "
         "back off.",
+    )
+
+
+def client_timeouts(picture: Picture) -> Found | None:
+    late, usual = picture.late, picture.usual
+    if not picture.known or late.gave_up < GAVE_UP_MIN or late.gave_up < late.bad:
+        return None
+    whole, usual_whole = late.resolved + late.gave_up, usual.resolved + usual.gave_up
+    now, before = 100 * late.gave_up // whole, 100 * usual.gave_up // max(1, usual_whole)
+    if now < GAVE_UP_PERCENT + 2 * before or not more_than_chance(late.gave_up, picture.usually(usual.gave_up)):
+        return None
+    return Found(
+        Incident.CLIENT_TIMEOUTS,
+        f"Callers of pool {picture.pool} give up before they can be answered: {now}% of requests, usually {before}%.",
+        (
+            (
+                f"{late.gave_up} requests cancelled, or with a deadline shorter than the target, in {LATE_SECONDS} s; "
+                f"usually {picture.usually(usual.gave_up)}"
+            ),
+            prefill(picture),
+            arrivals(picture),
+        ),
+        "Raise the timeout of these callers above the time to the first token of their class, or let them stream; "
+        "`headgate explain --outcome cancelled --since 10m` shows who they are.",
     )
 
 
@@ -296,9 +335,9 @@ def _is_new(each: EndpointLook, picture: Picture) -> bool:
 
 
 def overload(picture: Picture) -> Found | None:
-    if not harmed(picture):
-        return None
     late = picture.late
+    if not harmed(picture):
+        return _backlog(picture) if picture.backlog >= BACKLOG_MIN else None
     if not (picture.queued or late.refused or picture.level) or not plain(picture):
         return None
     return Found(
@@ -316,8 +355,23 @@ def overload(picture: Picture) -> Found | None:
     )
 
 
+def _backlog(picture: Picture) -> Found:
+    """More is asked for than can be computed, and those who wait for it do not mind so far."""
+    return Found(
+        Incident.OVERLOAD,
+        f"Pool {picture.pool} is asked for more than its {len(picture.serving)} endpoints can compute: "
+        f"{picture.queued} requests wait, and never fewer than {picture.backlog} in {BACKLOG_LOOKS} s. Targets are met "
+        "so far.",
+        (
+            f"{picture.queued} requests wait; at least {picture.backlog} have waited at any time in {BACKLOG_LOOKS} s",
+            arrivals(picture),
+            f"{picture.late.bad} of {picture.late.resolved} requests were late or not served in {LATE_SECONDS} s",
+        ),
+        "Nothing, if what waits is work that can wait; otherwise add endpoints (raise endpoints_max or start them).",
+    )
+
+
 PATTERNS: Final[Sequence[Callable[[Picture], Found | None]]] = (
-    engine_hang,
     engine_failing,
     no_endpoints,
     slow_network,
@@ -331,13 +385,17 @@ PATTERNS: Final[Sequence[Callable[[Picture], Found | None]]] = (
     retry_storm,
     cold_start,
     cost_drift,
+    client_timeouts,
     overload,
     engines_late,
 )
 
 
 def found(picture: Picture) -> Found | None:
+    out = endpoints_out(picture)
+    if out is not None and not is_minor(picture):
+        return out
     for pattern in PATTERNS:
         if (one := pattern(picture)) is not None:
             return one
-    return None
+    return out

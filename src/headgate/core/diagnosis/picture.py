@@ -19,6 +19,7 @@ from headgate.model.verdict import Incident
 USUAL_SECONDS_MIN: Final = 15
 USUAL_ARRIVALS_MIN: Final = 40
 """With less than these nothing counts as usual."""
+BACKLOG_LOOKS: Final = 20
 ERRORS: Final = 4
 """By so many times its error a mean must differ."""
 ANSWER_ERRORS: Final = 5
@@ -36,6 +37,11 @@ class EndpointLook:
     @property
     def serves(self) -> bool:
         return self.summary.state is EndpointState.READY and not self.summary.leaving and not self.summary.drained
+
+    @property
+    def out(self) -> bool:
+        """Whether it fails its probes, is ejected or on trial."""
+        return self.summary.trouble is not None or self.summary.state in (EndpointState.EJECTED, EndpointState.TRIAL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,14 @@ class Picture:
     """The mean prompt about half a minute ago; 0 where nobody knows."""
     told: Incident | None
     """What is being told of it; None where all is well."""
+    backlog: int
+    """The least that has waited at any of the last looks (`BACKLOG_LOOKS`); 0 if there were fewer looks."""
+    began: Instant
+    """When the first look was."""
+    cold_start_ns: Duration
+    """What an endpoint of the pool usually takes to start."""
+    operable: bool
+    """Whether operators can give orders here (`headgate operate`)."""
 
     @property
     def known(self) -> bool:

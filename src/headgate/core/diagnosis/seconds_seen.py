@@ -43,6 +43,7 @@ COUNTS: Final = (
     "asked_tokens",
     "cached_tokens",
     "attempts_failed",
+    "gave_up",
 )
 
 
@@ -96,6 +97,7 @@ class Seen:
         "begun",
         "cached_tokens",
         "failed",
+        "gave_up",
         "judged",
         "late",
         "missing",
@@ -133,6 +135,8 @@ class Seen:
         self.asked_tokens = self.cached_tokens = 0
         """Of answers, by the engines' own word: tokens of prompts, and those that were cached."""
         self.attempts_failed = 0
+        self.gave_up = 0
+        """Requests that callers cancelled, or whose own deadline was shorter than what was promised to them."""
         self.tenants, self.tenants_work = Shares(), Shares()
         """What each asked for the first time: requests, and tokens of prompts and answers."""
         self.bad_by = Shares()

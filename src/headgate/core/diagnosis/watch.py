@@ -25,8 +25,7 @@ from headgate.core.events import (
     RequestArrived,
 )
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Policy, Promise, ServiceClass
-from headgate.model.speed import EngineSpeed
+from headgate.model.policy import Policy, Pool, Promise, ServiceClass
 from headgate.model.units import (
     BYTES_PER_TOKEN,
     SECOND,
@@ -68,10 +67,10 @@ _BY_THE_CALLER: Final = (Outcome.UNREACHABLE, Outcome.TOO_LATE)
 
 
 class PoolSeen:
-    __slots__ = ("answer_tokens", "history", "name", "speed")
+    __slots__ = ("answer_tokens", "cold_start_ns", "history", "name", "speed")
 
-    def __init__(self, name: PoolName, speed: EngineSpeed) -> None:
-        self.name, self.speed = name, speed
+    def __init__(self, pool: Pool) -> None:
+        self.name, self.speed, self.cold_start_ns = pool.name, pool.speed, pool.cold_start_ns
         self.history = History()
         self.answer_tokens = 128
         """What an answer is reckoned to have, for the work that tenants ask for."""
@@ -280,7 +279,7 @@ class Watch:
             endpoint.failures = 0
             self._completed(event, attempt, now)
         elif event.ending in (AttemptEnding.FAILED, AttemptEnding.SILENT):
-            endpoint.failed(now)
+            endpoint.failed(now, silently=event.ending is AttemptEnding.SILENT)
             seen.attempts_failed += 1
 
     def _completed(self, event: AttemptEnded, attempt: _Attempt, now: Instant) -> None:
@@ -317,12 +316,14 @@ class Watch:
             seen.unjudged += not request.judged
             return
         if how is None:
-            if end.outcome is not Outcome.CANCELLED or not self._left_in_vain(request, end, now):
+            if end.outcome is not Outcome.CANCELLED:
                 return
-            how = "refused"
+            how = "refused" if self._left_in_vain(request, end, now) else "gave_up"
         elif end.outcome in _BY_THE_CALLER and self._asks_too_much(request, end):
-            return
+            how = "gave_up"
         setattr(seen, how, getattr(seen, how) + 1)
+        if how == "gave_up":
+            return
         seen.bad_one(end.service_class, request.tenant)
 
     def _left_in_vain(self, request: _Open, end: End, now: Instant) -> bool:
@@ -366,8 +367,8 @@ class Watch:
         self.classes = {each.name: each for each in policy.classes}
         known, self.pools = self.pools, {}
         for pool in policy.pools:
-            seen = known.get(pool.name) or PoolSeen(pool.name, pool.speed)
-            seen.speed = pool.speed
+            seen = known.get(pool.name) or PoolSeen(pool)
+            seen.speed, seen.cold_start_ns = pool.speed, pool.cold_start_ns
             self.pools[pool.name] = seen
         self._homes = _homes(policy, self.pools)
 

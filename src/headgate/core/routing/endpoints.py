@@ -21,7 +21,7 @@ from headgate.core.routing.prefix_index import PrefixIndex
 from headgate.core.routing.service_log import ServiceLog
 from headgate.core.routing.turnover import Turnover
 from headgate.core.summary import EndpointSummary
-from headgate.model.endpoint import Endpoint, EndpointState
+from headgate.model.endpoint import Endpoint, EndpointState, EndpointTrouble
 from headgate.model.policy import HeadroomRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import ClassName, Duration, EndpointId, Instant
@@ -54,6 +54,13 @@ class Reservation(NamedTuple):
 _SHORTEST: Final = Reservation(1, 2)
 
 
+class Trouble(NamedTuple):
+    """Why an endpoint does not serve, and what was seen of that."""
+
+    kind: EndpointTrouble
+    detail: str
+
+
 class Terms(NamedTuple):
     """What holds for all endpoints of a pool."""
 
@@ -71,6 +78,7 @@ class EndpointRecord(Held):
     """One endpoint as the scheduler sees it."""
 
     __slots__ = (
+        "attempt_trouble",
         "counted_limit",
         "counted_long",
         "device",
@@ -90,6 +98,8 @@ class EndpointRecord(Held):
         "place",
         "pool",
         "prefilled_ps",
+        "probe_passes",
+        "probe_trouble",
         "ready_at",
         "returns_at",
         "service",
@@ -115,9 +125,8 @@ class EndpointRecord(Held):
         self.in_flight_max = self.limit = endpoint.in_flight_max
         self.terms = terms
         self.state = EndpointState.WARMING
-        self.leaving = False
-        self.drained = False
-        """Whether an operator has ordered that nothing new goes there."""
+        self.leaving = self.drained = False
+        """Whether it is on its way out, and whether an operator has ordered that nothing new goes there."""
         self.streams = 0
         """How many of those in flight have begun to stream, and so must show signs of life."""
         self.last_heard = now
@@ -140,6 +149,12 @@ class EndpointRecord(Held):
         self.ejections = 0
         """Ejections in a row."""
         self.returns_at = now
+        self.probe_passes = False
+        """Whether its last probe passed; false as well where it has not been probed."""
+        self.probe_trouble: Trouble | None = None
+        """Why its last probe failed."""
+        self.attempt_trouble: Trouble | None = None
+        """Why its last attempt failed, until one succeeds."""
         self.live = False
         """Whether it takes work at all, be it full at the moment or not."""
         self.counted_long = False
@@ -153,6 +168,7 @@ class EndpointRecord(Held):
 
     def seen(self) -> EndpointSummary:
         """What those see of it who look."""
+        trouble = self.why_out
         return EndpointSummary(
             self.id,
             self.pool,
@@ -166,7 +182,17 @@ class EndpointRecord(Held):
             prefill_percent=self.learned.prefill_percent,
             drained=self.drained,
             unserved_members=tuple(self.service.members.unserved),
+            trouble=None if trouble is None else trouble.kind,
+            trouble_detail="" if trouble is None else trouble.detail,
+            probe_fails=self.probe_trouble is not None,
         )
+
+    @property
+    def why_out(self) -> Trouble | None:
+        """Why it does not serve. A failing probe is more recent than the last attempt, and says more."""
+        if self.probe_trouble is not None:
+            return self.probe_trouble
+        return self.attempt_trouble if self.state in (EndpointState.EJECTED, EndpointState.TRIAL) else None
 
     @property
     def serving(self) -> bool:

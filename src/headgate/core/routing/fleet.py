@@ -13,6 +13,7 @@ from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
+    EndpointProbed,
     EndpointReadied,
     EndpointUnreadied,
     FleetEvent,
@@ -131,6 +132,8 @@ class Fleet:
                 self.unready(endpoint_id, now)
             case EndpointMeasured():
                 self.measured(event, now)
+            case EndpointProbed():
+                self.probed(event, now)
             case EndpointLeaving(endpoint_id):
                 self.leave(endpoint_id, now)
             case _:
@@ -168,6 +171,10 @@ class Fleet:
     def measured(self, said: EndpointMeasured, now: Instant) -> None:
         if (record := self.endpoints.get(said.endpoint_id)) is not None:
             self.health.measured(record, said, now)
+
+    def probed(self, result: EndpointProbed, now: Instant) -> None:
+        if (record := self.endpoints.get(result.endpoint_id)) is not None:
+            self.health.probed(record, result, now)
 
     def drain(self, endpoint_ids: tuple[EndpointId, ...]) -> None:
         """Operators have ordered that nothing new goes to these, and to no others."""

@@ -4,24 +4,36 @@ The rules themselves are in `core/health` and `routing/talk`. Here they are appl
 the alarms that they need.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from headgate.core import health
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.commands import Eject, Readmit
-from headgate.core.events import AttemptEnded, AttemptEnding, EndpointMeasured
+from headgate.core.events import AttemptEnded, AttemptEnding, EndpointMeasured, EndpointProbed
 from headgate.core.routing import talk
-from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
+from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Trouble
 from headgate.core.routing.placement import Placement
 from headgate.core.rules import Rules
-from headgate.model.endpoint import EndpointState
-from headgate.model.fault import FaultOrigin
+from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.fault import Fault, FaultOrigin
 from headgate.model.policy import HealthRules
-from headgate.model.units import Duration, EndpointId, Instant, after, seconds
+from headgate.model.units import SECOND, Duration, EndpointId, Instant, after, seconds
+
+PASSING_EJECT_NS_MAX: Final = Duration(10 * SECOND)
+"""An endpoint whose probe passes stays ejected for no longer than this."""
+UNTRIED_NS_MAX: Final = Duration(10 * SECOND)
+"""A trial that no request has used for so long ends, if the probe passes."""
+DETAIL_CHARS_MAX: Final = 200
+_TROUBLES: Final = {
+    Fault.CONNECTION: EndpointTrouble.UNREACHABLE,
+    Fault.UNAVAILABLE: EndpointTrouble.ERRORS,
+    Fault.ANSWER: EndpointTrouble.ERRORS,
+    Fault.LIMIT: EndpointTrouble.SILENT,
+}
 
 
 class FleetHealth:
-    __slots__ = ("_growths", "_placement", "_returns", "_rules", "_silences", "_stalls", "agenda")
+    __slots__ = ("_growths", "_placement", "_returns", "_rules", "_silences", "_stalls", "_trials", "agenda")
 
     def __init__(self, rules: Rules, placement: Placement) -> None:
         self._rules = rules
@@ -32,6 +44,7 @@ class FleetHealth:
         self._growths: Alarms[EndpointId] = Alarms(agenda)
         self._stalls: Alarms[EndpointId] = Alarms(agenda)
         self._silences: Alarms[EndpointId] = Alarms(agenda)
+        self._trials: Alarms[EndpointId] = Alarms(agenda)
 
     @property
     def rules(self) -> HealthRules:
@@ -48,11 +61,15 @@ class FleetHealth:
     def readied(self, endpoint: EndpointRecord, now: Instant) -> Readmit | None:
         """Its engine says that it can serve."""
         trusted = health.readied(endpoint)
+        endpoint.probe_trouble = None
         endpoint.ready_at = now
         endpoint.time.turn_ready(now)
         endpoint.grown_percent = 0 if self._starts_slowly(endpoint, now) else 100
         self._grow(endpoint, now)
-        return Readmit(endpoint.id, "the engine says it is ready") if trusted else None
+        if not trusted:
+            return None
+        endpoint.attempt_trouble = None
+        return Readmit(endpoint.id, "the engine says it is ready")
 
     def unreadied(self, endpoint: EndpointRecord, now: Instant) -> None:
         """Its engine says that it cannot serve, or says nothing any more."""
@@ -62,10 +79,25 @@ class FleetHealth:
         self._returns.clear(endpoint.id)
         self._growths.clear(endpoint.id)
         self._silences.clear(endpoint.id)
+        self._trials.clear(endpoint.id)
+        endpoint.probe_passes = False
         endpoint.grown_percent = 100
         talk.forget(endpoint)
         self.judge_silence(endpoint)
         self._placement.place(endpoint)
+
+    def probed(self, endpoint: EndpointRecord, result: EndpointProbed, now: Instant) -> None:
+        """Its probe fails or passes again. One that is ejected is put on trial as soon as its probe passes."""
+        endpoint.probe_passes = result.trouble is None
+        if result.trouble is not None:
+            endpoint.probe_trouble = Trouble(result.trouble, result.detail[:DETAIL_CHARS_MAX])
+            return
+        endpoint.probe_trouble = None
+        if endpoint.state is EndpointState.EJECTED:
+            self._returns.clear(endpoint.id)
+            self._put_on_trial(endpoint, now)
+        elif endpoint.state is EndpointState.TRIAL:
+            self._trials.set(endpoint.id, after(now, UNTRIED_NS_MAX))
 
     def measured(self, endpoint: EndpointRecord, said: EndpointMeasured, now: Instant) -> None:
         """Its engine has told of itself."""
@@ -78,7 +110,7 @@ class FleetHealth:
 
     def forget(self, endpoint: EndpointRecord) -> None:
         """It is gone: nothing of it is looked at again."""
-        for alarms in (self._returns, self._growths, self._stalls, self._silences):
+        for alarms in (self._returns, self._growths, self._stalls, self._silences, self._trials):
             alarms.clear(endpoint.id)
 
     # What its attempts say of it
@@ -93,10 +125,12 @@ class FleetHealth:
     def succeeded(self, endpoint: EndpointRecord, now: Instant) -> Readmit | None:
         endpoint.last_heard = now
         endpoint.service.succeeded()
+        endpoint.attempt_trouble = None
         if endpoint.state is not EndpointState.TRIAL:
             endpoint.failures = 0
             return None
         health.passed_trial(endpoint)
+        self._trials.clear(endpoint.id)
         self._placement.place(endpoint)
         return Readmit(endpoint.id, "its trial request succeeded")
 
@@ -119,25 +153,49 @@ class FleetHealth:
                 readmitted = self.succeeded(endpoint, now)
                 return [] if readmitted is None else [readmitted]
             case AttemptEnding.FAILED | AttemptEnding.SILENT:
-                return self.failed(endpoint, event.detail, now) if origin is FaultOrigin.ENDPOINT else []
+                if origin is not FaultOrigin.ENDPOINT:
+                    return []
+                endpoint.attempt_trouble = _trouble(event)
+                return self.failed(endpoint, event.detail, now)
             case AttemptEnding.REFUSED | AttemptEnding.ABORTED:
                 # An engine that cannot generate may still refuse what is invalid.
                 return []
             case _:
                 assert_never(event.ending)
 
-    def return_due(self, now: Instant) -> None:
-        """Puts on trial those whose ejection is over, lets those grow that have just come, and notes who is silent."""
+    def return_due(self, now: Instant) -> list[Readmit]:
+        """Puts on trial those whose ejection is over, lets those grow that have just come, and notes who is silent.
+
+        Ends the trials that no request has used.
+        """
         for endpoint_id in self._growths.take():
             self._grow(self._placement.endpoints[endpoint_id], now)
         for endpoint_id in self._silences.take():
             self._placement.endpoints[endpoint_id].silent = True
             self.judge_silence(self._placement.endpoints[endpoint_id])
         for endpoint_id in self._returns.take():
-            endpoint = self._placement.endpoints[endpoint_id]
-            endpoint.state = EndpointState.TRIAL
-            endpoint.time.turn_ready(now)
-            self._placement.place(endpoint)
+            self._put_on_trial(self._placement.endpoints[endpoint_id], now)
+        untried = [self._placement.endpoints[endpoint_id] for endpoint_id in self._trials.take()]
+        return [each for endpoint in untried for each in self._end_unused_trial(endpoint, now)]
+
+    def _put_on_trial(self, endpoint: EndpointRecord, now: Instant) -> None:
+        endpoint.state = EndpointState.TRIAL
+        endpoint.time.turn_ready(now)
+        if endpoint.probe_passes:
+            self._trials.set(endpoint.id, after(now, UNTRIED_NS_MAX))
+        self._placement.place(endpoint)
+
+    def _end_unused_trial(self, endpoint: EndpointRecord, now: Instant) -> list[Readmit]:
+        """Trusts an endpoint whose probe passes and to which no request came; its next failure ejects it again."""
+        if not endpoint.probe_passes:
+            return []
+        if endpoint.in_flight:
+            self._trials.set(endpoint.id, after(now, UNTRIED_NS_MAX))
+            return []
+        endpoint.state = EndpointState.READY
+        endpoint.failures = self.rules.failures_max - 1
+        self._placement.place(endpoint)
+        return [Readmit(endpoint.id, "its probe passes and no request came to try it")]
 
     def _starts_slowly(self, endpoint: EndpointRecord, now: Instant) -> bool:
         return health.starts_slowly(endpoint, self._placement.siblings(endpoint), now, self.rules)
@@ -168,7 +226,9 @@ class FleetHealth:
         if not endpoint.serving:
             return []
         silence = seconds(Duration(now - endpoint.last_heard))
-        return self._eject(endpoint, f"no sign of life for {silence}; streams in flight: {endpoint.streams}", now)
+        detail = f"no sign of life for {silence}; streams in flight: {endpoint.streams}"
+        endpoint.attempt_trouble = Trouble(EndpointTrouble.SILENT, detail)
+        return self._eject(endpoint, detail, now)
 
     def _eject(self, endpoint: EndpointRecord, reason: str, now: Instant) -> list[Eject]:
         """The endpoint, and with it the rest of a zone that goes down."""
@@ -191,6 +251,9 @@ class FleetHealth:
 
     def _eject_one(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
         health.eject(endpoint, now, self.rules)
+        self._trials.clear(endpoint.id)
+        if endpoint.probe_passes:
+            endpoint.returns_at = min(endpoint.returns_at, after(now, PASSING_EJECT_NS_MAX))
         endpoint.time.turn_unready(now)
         self._placement.forget_prefixes(endpoint)
         self._returns.set(endpoint.id, endpoint.returns_at)
@@ -219,3 +282,11 @@ class FleetHealth:
             endpoint.bound()
             self._growths.clear(endpoint.id)
             self._placement.place(endpoint)
+
+
+def _trouble(event: AttemptEnded) -> Trouble:
+    """Why an endpoint failed an attempt."""
+    kind = EndpointTrouble.SILENT if event.ending is AttemptEnding.SILENT else EndpointTrouble.ERRORS
+    if event.fault is not None and event.ending is AttemptEnding.FAILED:
+        kind = _TROUBLES.get(event.fault, EndpointTrouble.ERRORS)
+    return Trouble(kind, event.detail[:DETAIL_CHARS_MAX])

@@ -21,6 +21,7 @@ from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
+    EndpointProbed,
     EndpointReadied,
     EndpointUnreadied,
     Event,
@@ -111,7 +112,7 @@ class StandIn(ABC):
             case EndpointLeaving(endpoint_id):
                 self._targets[endpoint_id].leaving = True
                 self._forget_if_empty(self._targets[endpoint_id])
-            case EndpointMeasured() | FirstToken() | Progressed() | TimerFired() | BudgetsTold():
+            case EndpointMeasured() | EndpointProbed() | FirstToken() | Progressed() | TimerFired() | BudgetsTold():
                 pass
             case RequestReported() | AttemptReported() | RequestSettled():
                 raise AssertionError("a stand-in has no predecessor")

@@ -15,6 +15,7 @@ from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
+    EndpointProbed,
     EndpointReadied,
     EndpointUnreadied,
     Event,
@@ -120,7 +121,7 @@ class IslandAuthority:
                 return self._decide(EndpointJoined(own), now)
             case EndpointLeaving(endpoint_id):
                 self._joined.pop(endpoint_id, None)
-            case EndpointReadied(endpoint_id) | EndpointUnreadied(endpoint_id):
+            case EndpointReadied(endpoint_id) | EndpointUnreadied(endpoint_id) | EndpointProbed(endpoint_id):
                 if endpoint_id not in self._joined:
                     return []
             case EndpointMeasured():

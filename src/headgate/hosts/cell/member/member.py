@@ -32,6 +32,7 @@ from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
+    EndpointProbed,
     EndpointReadied,
     EndpointUnreadied,
     FirstToken,
@@ -132,7 +133,14 @@ class Member:
                 self._conversation.urgent = True
             case BudgetsTold():
                 self.rules.budgets = event
-            case EndpointJoined() | EndpointReadied() | EndpointUnreadied() | EndpointMeasured() | EndpointLeaving():
+            case (
+                EndpointJoined()
+                | EndpointReadied()
+                | EndpointUnreadied()
+                | EndpointMeasured()
+                | EndpointProbed()
+                | EndpointLeaving()
+            ):
                 self.endpoints.note(event)
         return self._pass_on(event, now)
 

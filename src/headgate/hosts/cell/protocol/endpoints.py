@@ -10,6 +10,7 @@ from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
     EndpointMeasured,
+    EndpointProbed,
     EndpointReadied,
     EndpointUnreadied,
     FleetEvent,
@@ -41,7 +42,7 @@ class KnownEndpoints:
                     return None
                 del self._ready[endpoint_id]
                 return EndpointGone(endpoint_id)
-            case EndpointMeasured():
+            case EndpointMeasured() | EndpointProbed():
                 return None
         endpoint_id = event.endpoint.id if isinstance(event, EndpointJoined) else event.endpoint_id
         return EndpointTold(self.by_id[endpoint_id], self._ready[endpoint_id])

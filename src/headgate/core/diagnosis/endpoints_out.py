@@ -1,0 +1,256 @@
+"""Which endpoints of a pool do not serve, and in which state is each?
+
+An endpoint that fails its probes, is ejected or on trial is an incident, even if no caller notices it: the others carry
+its work, and there are fewer of them. The incident lasts until the endpoint serves again, not until requests are routed
+around it. An endpoint that has only just joined may be starting; it is given time.
+
+If several endpoints do not serve, the incident is the one of most of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from headgate.core.diagnosis.finding import Found, attempts_failed, harmed
+from headgate.core.diagnosis.picture import EndpointLook, Picture
+from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.units import SECOND, Duration, seconds
+from headgate.model.verdict import Incident
+
+SILENT_NS: Final = Duration(5 * SECOND)
+"""Several streams go on at an endpoint, and nothing has come for so long: it hangs."""
+SILENT_STREAMS: Final = 3
+TWO_SILENT_NS: Final = Duration(10 * SECOND)
+ONE_SILENT_NS: Final = Duration(20 * SECOND)
+"""The same of two, and where but one or none of its streams has begun: an engine may keep a tool call back until it is
+whole, and a long prompt takes a while."""
+PREFILL_TIMES: Final = 4
+"""While prompts are computed others may stand still: so many times what these take by the pool's speed is allowed."""
+FAILURES: Final = 3
+FAILING_NS: Final = Duration(15 * SECOND)
+"""So many failures in a row are an incident if callers are harmed, or if they go on for so long."""
+START_NS: Final = Duration(5 * SECOND)
+"""An endpoint that the gateway knew from its own start is given so long until its probe passes."""
+NAMED_MAX: Final = 3
+MINOR_PERCENT: Final = 20
+"""If fewer of a pool's endpoints than this do not serve, another cause that harms callers is told first."""
+
+_INCIDENTS: Final = {
+    EndpointTrouble.REFUSED: Incident.ENGINE_DOWN,
+    EndpointTrouble.UNREACHABLE: Incident.ENGINE_DOWN,
+    EndpointTrouble.SILENT: Incident.ENGINE_HANG,
+    EndpointTrouble.LOADING: Incident.ENGINE_DOWN,
+    EndpointTrouble.ERRORS: Incident.ENGINE_FAILING,
+    EndpointTrouble.KEY_REJECTED: Incident.ENGINE_MISCONFIGURED,
+    EndpointTrouble.MODEL_UNKNOWN: Incident.ENGINE_MISCONFIGURED,
+}
+_ORDER: Final = (
+    Incident.ENGINE_DOWN,
+    Incident.ENGINE_HANG,
+    Incident.ENGINE_MISCONFIGURED,
+    Incident.ENGINE_FAILING,
+    Incident.COLD_START,
+)
+"""Which incident is told if as many endpoints have one as the other."""
+
+
+class Out(NamedTuple):
+    """An endpoint that does not serve."""
+
+    look: EndpointLook
+    incident: Incident
+    words: str
+
+
+def endpoints_out(picture: Picture) -> Found | None:
+    outs = [out for each in picture.endpoints if (out := _out(each, picture)) is not None]
+    if not outs:
+        return None
+    counts = {incident: sum(each.incident is incident for each in outs) for incident in _ORDER}
+    incident = max(_ORDER, key=lambda each: (counts[each], each is picture.told, -_ORDER.index(each)))
+    of = [each for each in outs if each.incident is incident]
+    names = {each.look.summary.id for each in outs}
+    serving = sum(each.summary.id not in names for each in picture.serving)
+    rest = f"{serving} of {_there(picture)} endpoints serve"
+    return Found(
+        incident,
+        f"{_sentence(of, picture)}; {rest}.",
+        (
+            *(_evidence(each) for each in of[:NAMED_MAX]),
+            f"{rest}; {attempts_failed(picture)}",
+        ),
+        _ACTIONS[incident](of[0], picture),
+    )
+
+
+def is_minor(picture: Picture) -> bool:
+    """Whether callers are harmed, and hardly by the endpoints that do not serve."""
+    late = picture.late
+    if not harmed(picture) or 2 * (late.failed + late.missing) >= late.bad:
+        return False
+    outs = sum(_out(each, picture) is not None for each in picture.endpoints)
+    return 100 * outs < MINOR_PERCENT * _there(picture)
+
+
+def _there(picture: Picture) -> int:
+    return sum(not each.summary.leaving for each in picture.endpoints)
+
+
+# The state of one endpoint
+
+
+def _out(each: EndpointLook, picture: Picture) -> Out | None:
+    summary, seen = each.summary, each.seen
+    if summary.leaving:
+        return None
+    if seen.restarts(picture.now) and (each.out or not seen.steady(picture.now)):
+        return Out(each, Incident.ENGINE_DOWN, _restarting(each, picture))
+    if summary.trouble is not None and _is_starting(each):
+        return _starting(each, picture)
+    if each.silent_ns >= _silence_allowed_ns(each):
+        words = f"has sent no token for {seconds(each.silent_ns)} though {seen.open} streams are open"
+        return Out(each, _INCIDENTS.get(summary.trouble or EndpointTrouble.SILENT, Incident.ENGINE_HANG), words)
+    if each.out:
+        incident = Incident.ENGINE_FAILING if summary.trouble is None else _INCIDENTS[summary.trouble]
+        return Out(each, incident, _words(each))
+    # A failure that is answered elsewhere harms no caller, unless it goes on.
+    lasting = seen.failed_at - seen.failing_since >= FAILING_NS or harmed(picture)
+    if seen.failures >= FAILURES and lasting:
+        words = f"has failed {seen.failures} times in a row"
+        return Out(each, Incident.ENGINE_HANG if seen.failed_silently else Incident.ENGINE_FAILING, words)
+    return None
+
+
+def _is_starting(each: EndpointLook) -> bool:
+    """Whether it has never served, and its probe does not say that it never will."""
+    never = each.seen.readied_at is None and each.summary.state is EndpointState.WARMING
+    return never and _INCIDENTS[each.summary.trouble or EndpointTrouble.LOADING] is not Incident.ENGINE_MISCONFIGURED
+
+
+def _starting(each: EndpointLook, picture: Picture) -> Out | None:
+    joined_at = each.seen.joined_at
+    waited = Duration(picture.now - joined_at)
+    with_gateway = joined_at - picture.began <= START_NS
+    allowed = START_NS if with_gateway else picture.cold_start_ns
+    if waited < allowed and not (with_gateway and picture.late.missing):
+        return None
+    if each.summary.trouble is EndpointTrouble.LOADING:
+        return Out(each, Incident.COLD_START, f"has been loading for {seconds(waited)}")
+    how = {
+        EndpointTrouble.REFUSED: "has refused connections",
+        EndpointTrouble.SILENT: "has accepted connections without an answer",
+    }.get(each.summary.trouble or EndpointTrouble.UNREACHABLE, "has not been reachable")
+    words = f"{how} since it was added {seconds(waited)} ago: its engine does not run, or its address is wrong"
+    return Out(each, _INCIDENTS[each.summary.trouble or EndpointTrouble.UNREACHABLE], words)
+
+
+def _restarting(each: EndpointLook, picture: Picture) -> str:
+    count, since = each.seen.restarts(picture.now), each.seen.outs[0]
+    how = f"restarts again and again: {count} times in {seconds(Duration(picture.now - since))}"
+    return f"{how}; at the moment it {_words(each)}" if each.summary.trouble is not None else how
+
+
+def _words(each: EndpointLook) -> str:
+    """The state of an endpoint, to follow its name."""
+    summary = each.summary
+    match summary.trouble:
+        case EndpointTrouble.REFUSED:
+            words = "refuses connections: its process is gone, or it listens at another address"
+        case EndpointTrouble.UNREACHABLE:
+            words = f"cannot be reached ({summary.trouble_detail or 'no connection'})"
+        case EndpointTrouble.SILENT:
+            words = "accepts connections and does not answer"
+        case EndpointTrouble.LOADING:
+            words = "has restarted and is still loading"
+        case EndpointTrouble.KEY_REJECTED:
+            words = "rejects the gateway's key"
+        case EndpointTrouble.MODEL_UNKNOWN:
+            words = "does not serve the model it is configured for"
+        case _:
+            words = f"fails requests ({summary.trouble_detail})" if summary.trouble_detail else "fails requests"
+    if summary.probe_fails:
+        return words
+    return f"is on trial: it {words}" if summary.state is EndpointState.TRIAL else words
+
+
+def _silence_allowed_ns(each: EndpointLook) -> Duration:
+    seen = each.seen
+    prefill_ns = PREFILL_TIMES * seen.awaited_ns
+    if seen.decoding >= SILENT_STREAMS:
+        return Duration(max(SILENT_NS, prefill_ns))
+    if seen.decoding > 1:
+        return Duration(max(TWO_SILENT_NS, prefill_ns))
+    return Duration(ONE_SILENT_NS + prefill_ns)
+
+
+# What is told of them
+
+
+def _sentence(outs: Sequence[Out], picture: Picture) -> str:
+    first = outs[0]
+    if len(outs) == 1:
+        return f"Endpoint {first.look.summary.id} of pool {picture.pool} {first.words}"
+    names = ", ".join(each.look.summary.id for each in outs[:NAMED_MAX])
+    names += ", …" if len(outs) > NAMED_MAX else ""
+    name = first.look.summary.id
+    return f"{len(outs)} endpoints of pool {picture.pool} do not serve ({names}): {name} {first.words}"
+
+
+def _evidence(out: Out) -> str:
+    summary = out.look.summary
+    probe = f"probe: {summary.trouble_detail}" if summary.probe_fails else "its probe does not fail"
+    return f"{summary.id}: {summary.state}, {out.words}; {probe}; {summary.in_flight} requests are there"
+
+
+def _start_again(out: Out, picture: Picture) -> str:
+    return (
+        f"Start the engine of {out.look.summary.id} again and read its log for why it ended; if it runs, correct its "
+        f"address in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. It serves within "
+        "seconds of its return."
+    )
+
+
+def _restart(out: Out, picture: Picture) -> str:
+    return f"{take_out(out.look, picture)} Restart its engine and keep its log."
+
+
+def _configure(out: Out, picture: Picture) -> str:
+    setting = "api_key" if out.look.summary.trouble is EndpointTrouble.KEY_REJECTED else "served_model"
+    what = "the engine's key" if setting == "api_key" else "a name that the engine serves"
+    return (
+        f"Set {setting} of pool {picture.pool} in the configuration file to {what}, check it with `headgate doctor`, "
+        "and send SIGHUP to the gateway."
+    )
+
+
+def _read_log(out: Out, picture: Picture) -> str:
+    return (
+        f"Read the log of the engine of {out.look.summary.id} and take back the last change to engine or model. "
+        f"{take_out(out.look, picture)}"
+    )
+
+
+def _wait(out: Out, picture: Picture) -> str:
+    return (
+        f"Wait until {out.look.summary.id} has loaded its model, and read its engine's log if that takes longer than "
+        f"usual; for the next time raise warm_min of pool {picture.pool}."
+    )
+
+
+def take_out(each: EndpointLook, picture: Picture) -> str:
+    """How nothing more is sent to an endpoint, in a way that works in this deployment."""
+    name = each.summary.id
+    if picture.operable:
+        return f"Take it out meanwhile: `headgate operate drain {name} --for 1h`."
+    return (
+        f"To take it out meanwhile, remove {name} from pool {picture.pool} of the configuration file and send SIGHUP "
+        "to the gateway."
+    )
+
+
+_ACTIONS: Final[dict[Incident, Callable[[Out, Picture], str]]] = {
+    Incident.ENGINE_DOWN: _start_again,
+    Incident.ENGINE_HANG: _restart,
+    Incident.ENGINE_MISCONFIGURED: _configure,
+    Incident.ENGINE_FAILING: _read_log,
+    Incident.COLD_START: _wait,
+}

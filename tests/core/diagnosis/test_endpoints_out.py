@@ -1,0 +1,220 @@
+"""Is an endpoint that does not serve an incident, of the right kind, with its state in words?"""
+
+from typing import Any
+
+import pytest
+
+from headgate.core.diagnosis.endpoint_seen import STEADY_NS
+from headgate.core.diagnosis.endpoints_out import START_NS
+from headgate.core.diagnosis.finding import Found
+from headgate.core.diagnosis.patterns import BACKLOG_MIN, found
+from headgate.core.diagnosis.picture import EndpointLook
+from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.units import SECOND, Instant
+from headgate.model.verdict import Incident
+from testing.builders import at
+from tests.core.diagnosis.pictures import endpoint, picture
+
+
+def told_of(*endpoints: EndpointLook, harm: bool = False, **facts: Any) -> Found:
+    one = found(picture(harm=harm, endpoints=endpoints, **facts))
+    assert one is not None
+    return one
+
+
+def probed(name: str, trouble: EndpointTrouble, detail: str = "", **facts: Any) -> EndpointLook:
+    return endpoint(name, trouble=trouble, detail=detail, probe_fails=True, **facts)
+
+
+def ejected(name: str, trouble: EndpointTrouble | None, detail: str = "", **facts: Any) -> EndpointLook:
+    return endpoint(name, state=EndpointState.EJECTED, trouble=trouble, detail=detail, **facts)
+
+
+@pytest.mark.parametrize(
+    ("trouble", "incident", "words"),
+    [
+        (EndpointTrouble.REFUSED, Incident.ENGINE_DOWN, "refuses connections: its process is gone"),
+        (EndpointTrouble.UNREACHABLE, Incident.ENGINE_DOWN, "cannot be reached (no connection)"),
+        (EndpointTrouble.SILENT, Incident.ENGINE_HANG, "accepts connections and does not answer"),
+        (EndpointTrouble.LOADING, Incident.ENGINE_DOWN, "has restarted and is still loading"),
+        (EndpointTrouble.ERRORS, Incident.ENGINE_FAILING, "fails requests"),
+        (EndpointTrouble.KEY_REJECTED, Incident.ENGINE_MISCONFIGURED, "rejects the gateway's key"),
+        (EndpointTrouble.MODEL_UNKNOWN, Incident.ENGINE_MISCONFIGURED, "does not serve the model"),
+    ],
+)
+def test_failing_probe_is_told_in_words_although_no_caller_is_harmed(
+    trouble: EndpointTrouble, incident: Incident, words: str
+) -> None:
+    one = told_of(endpoint(), probed("p/2", trouble))
+
+    assert one.incident is incident
+    assert one.sentence.startswith(f"Endpoint p/2 of pool p {words}")
+    assert one.sentence.endswith("1 of 2 endpoints serve.")
+
+
+@pytest.mark.parametrize("state", [EndpointState.EJECTED, EndpointState.TRIAL])
+def test_ejected_endpoint_keeps_its_incident_open_while_others_serve_all(state: EndpointState) -> None:
+    hung = endpoint("p/2", state=state, trouble=EndpointTrouble.SILENT, detail="no token in time")
+    one = told_of(endpoint(), hung, late={"attempts_failed": 0})
+
+    assert one.incident is Incident.ENGINE_HANG
+    assert ("is on trial: it accepts" in one.sentence) == (state is EndpointState.TRIAL)
+    assert "0 of" not in one.sentence
+
+
+def test_detail_of_a_failure_is_shown() -> None:
+    one = told_of(endpoint(), ejected("p/2", EndpointTrouble.ERRORS, "HTTP 500"))
+
+    assert "fails requests (HTTP 500)" in one.sentence
+    assert told_of(ejected("p/2", None)).incident is Incident.ENGINE_FAILING
+
+
+def test_incident_of_most_endpoints_is_told() -> None:
+    refused = [probed(f"p/{number}", EndpointTrouble.REFUSED) for number in range(4)]
+    one = told_of(*refused, ejected("p/9", EndpointTrouble.SILENT))
+
+    assert one.incident is Incident.ENGINE_DOWN
+    assert one.sentence.startswith("4 endpoints of pool p do not serve (p/0, p/1, p/2, …): p/0 refuses connections")
+    assert one.sentence.endswith("0 of 5 endpoints serve.")
+    of_two = (refused[0], ejected("p/9", EndpointTrouble.SILENT))
+    assert told_of(*of_two).incident is Incident.ENGINE_DOWN
+    assert told_of(*of_two, told=Incident.ENGINE_HANG).incident is Incident.ENGINE_HANG
+    assert told_of(*refused[:2]).sentence.startswith("2 endpoints of pool p do not serve (p/0, p/1): p/0 refuses")
+
+
+def test_endpoint_that_leaves_may_fail_its_probes() -> None:
+    assert found(picture(harm=False, endpoints=(probed("p/2", EndpointTrouble.REFUSED, leaving=True),))) is None
+
+
+# Starting
+
+
+def starting(trouble: EndpointTrouble, *, joined: Instant) -> EndpointLook:
+    facts: dict[str, Any] = {"readied_at": None, "joined_at": joined, "open": 0, "decoding": 0}
+    return probed("p/2", trouble, state=EndpointState.WARMING, **facts)
+
+
+def test_engine_that_was_down_from_the_start_is_down_and_not_starting() -> None:
+    refused = starting(EndpointTrouble.REFUSED, joined=at(0))
+
+    one = told_of(refused, now=at(40))
+    assert one.incident is Incident.ENGINE_DOWN
+    assert "has refused connections since it was added 40 s ago" in one.sentence
+    assert found(picture(harm=False, endpoints=(refused,), now=Instant(at(0) + START_NS - SECOND))) is None
+    early = picture(harm=False, endpoints=(refused,), now=at(2), late={"missing": 1})
+    assert found(early) is not None
+    assert told_of(starting(EndpointTrouble.SILENT, joined=at(0)), now=at(40)).incident is Incident.ENGINE_HANG
+    unreachable = told_of(starting(EndpointTrouble.UNREACHABLE, joined=at(0)), now=at(40))
+    assert "has not been reachable" in unreachable.sentence
+
+
+def test_endpoint_that_joins_later_is_given_the_time_of_a_cold_start() -> None:
+    refused = starting(EndpointTrouble.REFUSED, joined=at(500))
+
+    assert found(picture(harm=False, endpoints=(endpoint(), refused), now=at(600))) is None
+    assert told_of(endpoint(), refused, now=at(621)).incident is Incident.ENGINE_DOWN
+
+
+def test_endpoint_that_loads_for_long_is_a_cold_start() -> None:
+    one = told_of(endpoint(), starting(EndpointTrouble.LOADING, joined=at(0)), now=at(60))
+
+    assert one.incident is Incident.COLD_START
+    assert "has been loading for" in one.sentence
+
+
+def test_misconfigured_engine_is_given_no_time_to_start() -> None:
+    one = told_of(starting(EndpointTrouble.KEY_REJECTED, joined=at(999)))
+    model = told_of(starting(EndpointTrouble.MODEL_UNKNOWN, joined=at(999)))
+
+    assert one.incident is model.incident is Incident.ENGINE_MISCONFIGURED
+    assert "Set api_key of pool p" in one.action
+    assert "Set served_model of pool p" in model.action
+
+
+# Restarting
+
+
+def restarted(*, back: Instant | None, **facts: Any) -> EndpointLook:
+    look = endpoint("p/2", back_at=back, **facts)
+    look.seen.outs.extend([at(960), at(980)])
+    return look
+
+
+def test_engine_that_restarts_in_a_loop_is_told_until_it_is_steady() -> None:
+    one = told_of(endpoint(), restarted(back=at(995)))
+    assert one.incident is Incident.ENGINE_DOWN
+    assert "restarts again and again: 2 times in 40 s" in one.sentence
+
+    gone = told_of(endpoint(), restarted(back=None, trouble=EndpointTrouble.REFUSED, probe_fails=True))
+    assert "at the moment it refuses connections" in gone.sentence
+    steady = restarted(back=Instant(at(1_000) - STEADY_NS))
+    assert found(picture(harm=False, endpoints=(endpoint(), steady))) is None
+
+
+# Which of two causes is told
+
+
+def test_few_endpoints_that_do_not_serve_give_way_to_a_cause_that_harms_more() -> None:
+    others = [endpoint(f"p/{number}") for number in range(10, 16)]
+    down = probed("p/2", EndpointTrouble.REFUSED)
+
+    assert told_of(down, *others, harm=True).incident is Incident.OVERLOAD
+    assert told_of(down, *others[:3], harm=True).incident is Incident.ENGINE_DOWN
+    failing = told_of(down, *others, harm=True, late={"failed": 90})
+    assert failing.incident is Incident.ENGINE_DOWN
+    assert told_of(down, *others, harm=True, queued=0, late={"refused": 0}).incident is Incident.SLOW_ENDPOINT
+
+
+def test_down_endpoint_is_told_where_no_other_cause_fits() -> None:
+    others = [endpoint(f"p/{number}") for number in range(10, 16)]
+    few = {"arrivals": 0, "late": 4, "refused": 0, "judged": 100}
+    unknown = picture(endpoints=(probed("p/2", EndpointTrouble.REFUSED), *others), late=few, usual=picture().late)
+
+    one = found(unknown)
+
+    assert one is not None
+    assert one.incident is Incident.ENGINE_DOWN
+
+
+# Advice
+
+
+def test_advice_names_orders_only_where_operators_can_give_them() -> None:
+    hung = ejected("p/2", EndpointTrouble.SILENT)
+
+    assert "headgate operate drain p/2" in told_of(hung, operable=True).action
+    by_file = told_of(hung).action
+    assert "operate" not in by_file
+    assert "remove p/2 from pool p of the configuration file and send SIGHUP" in by_file
+
+
+def test_advice_on_a_noisy_tenant_names_orders_only_where_operators_can_give_them() -> None:
+    noise = {"arrivals": 300, "tenants": {"acme": 50, "bolt": 250}}
+
+    assert "headgate operate throttle bolt" in told_of(endpoint(), harm=True, late=dict(noise), operable=True).action
+    by_file = told_of(endpoint(), harm=True, late=dict(noise)).action
+    assert "set limits.requests_per_minute of tenant bolt" in by_file
+
+
+# Demand above capacity, and callers who give up
+
+
+def test_backlog_that_never_drains_is_an_overload_although_targets_are_met() -> None:
+    one = told_of(endpoint(), endpoint("p/2"), queued=157, backlog=80)
+
+    assert one.incident is Incident.OVERLOAD
+    assert "157 requests wait, and never fewer than 80" in one.sentence
+    assert found(picture(harm=False, queued=157, backlog=BACKLOG_MIN - 1)) is None
+
+
+def test_callers_that_give_up_more_often_than_usual_are_told() -> None:
+    one = told_of(endpoint(), late={"gave_up": 40})
+
+    assert one.incident is Incident.CLIENT_TIMEOUTS
+    assert "28% of requests, usually 0%" in one.sentence
+    assert found(picture(harm=False, late={"gave_up": 4})) is None
+    assert found(picture(harm=False, late={"gave_up": 10})) is None
+    usual = picture().usual
+    usual.gave_up = 400
+    assert found(picture(harm=False, late={"gave_up": 40}, usual=usual)) is None
+    assert told_of(endpoint(), harm=True, late={"gave_up": 20}).incident is Incident.OVERLOAD
