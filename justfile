@@ -138,6 +138,11 @@ sim-live-overload *args:
 scale-live *args:
     {{ bin }}/python -m bench.scale_live "$@"
 
+# Incidents on a live gateway with simulated engines as processes: the verdict, second by second, to the end (docs/diagnosis.md).
+[positional-arguments]
+incidents-live *args:
+    {{ bin }}/python -m bench.incidents_live "$@"
+
 # The experiments that judge the scheduler, in quick versions; fails where a bar is missed (docs/scheduling.md).
 [positional-arguments]
 sim *args:

@@ -88,6 +88,7 @@ def picture(*, harm: bool = True, late: dict[str, Any] | None = None, **facts: A
         "pool": POOL,
         "now": at(1_000),
         "late": seen(10, **counted),
+        "latest": seen(3, **counted),
         "later": seen(20),
         "usual": seen(100),
         "endpoints": (endpoint("p/1"), endpoint("p/2")),

@@ -24,7 +24,7 @@ from headgate.core.diagnosis.finding import Found, harmed
 from headgate.core.diagnosis.hosts_seen import HostsSeen
 from headgate.core.diagnosis.patterns import found
 from headgate.core.diagnosis.picture import BACKLOG_LOOKS, EndpointLook, Picture, mean
-from headgate.core.diagnosis.seconds_seen import KEPT_SECONDS, LATE_SECONDS
+from headgate.core.diagnosis.seconds_seen import KEPT_SECONDS, LATE_SECONDS, LATEST_SECONDS
 from headgate.core.diagnosis.watch import PoolSeen, Watch
 from headgate.core.summary import EndpointSummary, Summary
 from headgate.model.endpoint import EndpointTrouble
@@ -211,6 +211,7 @@ class Diagnosis:
             pool=pool.name,
             now=now,
             late=late,
+            latest=history.late(LATEST_SECONDS),
             later=history.late(KEPT_SECONDS),
             usual=usual,
             endpoints=looks,

@@ -52,7 +52,7 @@ def engine_failing(picture: Picture) -> Found | None:
 
 def no_endpoints(picture: Picture) -> Found | None:
     late, serving = picture.late, len(picture.serving)
-    if not harmed(picture) or (serving and 2 * late.missing < late.bad):
+    if not harmed(picture) or (serving and (2 * late.missing < late.bad or not picture.latest.missing)):
         return None
     if any(each.summary.state is EndpointState.WARMING and not each.summary.leaving for each in picture.endpoints):
         return None

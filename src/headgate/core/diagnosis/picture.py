@@ -50,6 +50,8 @@ class Picture:
     now: Instant
     late: Seen
     """The last ten seconds."""
+    latest: Seen
+    """The last three."""
     later: Seen
     """The last twenty."""
     usual: Seen

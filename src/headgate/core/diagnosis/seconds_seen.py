@@ -14,6 +14,8 @@ from headgate.model.units import ClassName, TenantId
 
 LATE_SECONDS: Final = 10
 """What happens of late; and so late does a second become a part of what is usual."""
+LATEST_SECONDS: Final = 3
+"""What still happens has happened within so many."""
 KEPT_SECONDS: Final = 20
 """Lengths of answers are judged over so many."""
 FIRST_SECONDS: Final = 10

@@ -1,0 +1,131 @@
+"""Does a live gateway name what is wrong, for as long as it is wrong, and say so no longer?
+
+    just incidents-live [--only NAME ...] [--quick] [--smoke] [--assert] [--show]
+
+Each incident is made with real processes: a gateway, two simulated engines over HTTP and callers on loopback. The
+verdict is read once a second from the admin listener, before the incident, while it lasts and after it is over. The
+first right verdict should come within 30 s; of all seconds of incidents at most 5 % may have a wrong verdict, or a
+healthy one after the first right one; and the verdict should be healthy again within 30 s of recovery. To stdout come a
+table and, as the last line, the figures as JSON.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.command import stop_cleanly_on_sigterm, tell
+from bench.incidents_live.incidents import INCIDENTS, LiveIncident
+from bench.incidents_live.judge import Judged, Sample, figures_of, judge
+from bench.incidents_live.world import World, a_world
+
+LASTS_S, QUICK_S, SMOKE_S = 120.0, 40.0, 15.0
+CLEAR_S_MAX = 45.0
+"""So long after recovery the verdict is read at most."""
+CALM_S = 5.0
+"""When the verdict has been healthy for so long after recovery, the run ends."""
+RIGHT_S_MAX, CLEARED_S_MAX, WRONG_SHARE_MAX = 30.0, 30.0, 0.05
+SMOKE = ("kill-one",)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    stop_cleanly_on_sigterm()
+    arguments = _arguments(words)
+    names = arguments.only or (SMOKE if arguments.smoke else list(INCIDENTS))
+    lasts_s = SMOKE_S if arguments.smoke else QUICK_S if arguments.quick else LASTS_S
+    results = list[Judged]()
+    for name in names:
+        results.append(asyncio.run(run(INCIDENTS[name], lasts_s, show=arguments.show)))
+        tell(_row(results[-1]))
+    _tell_table(results)
+    figures = figures_of(results, CLEAR_S_MAX)
+    print(json.dumps(figures))
+    return 1 if arguments.check and missed(figures) else 0
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="just incidents-live", description=str(__doc__).partition("\n")[0])
+    parser.add_argument("--only", nargs="+", choices=list(INCIDENTS), metavar="NAME", help="Incidents to run.")
+    parser.add_argument("--quick", action="store_true", help=f"Let each incident last {QUICK_S:g} s.")
+    parser.add_argument("--smoke", action="store_true", help=f"Run {', '.join(SMOKE)} for {SMOKE_S:g} s.")
+    parser.add_argument("--show", action="store_true", help="Print each verdict when it changes.")
+    parser.add_argument("--assert", dest="check", action="store_true", help="Exit with 1 if a bar is missed.")
+    return parser.parse_args(words)
+
+
+def missed(figures: dict[str, Any]) -> bool:
+    wrong = figures["wrong_cause_s"] + figures["false_healthy_s"]
+    return (
+        figures["first_right_s_worst"] > RIGHT_S_MAX
+        or wrong > WRONG_SHARE_MAX * figures["incident_s"]
+        or figures["cleared_s_worst"] > CLEARED_S_MAX
+        or figures["false_alarms"] > 0
+    )
+
+
+async def run(incident: LiveIncident, lasts_s: float, *, show: bool) -> Judged:
+    with tempfile.TemporaryDirectory(prefix="headgate-incident-") as folder:
+        async with a_world(Path(folder), **incident.pool) as world:
+            await incident.prepare(world)
+            world.start_traffic()
+            samples, ended_s = await _play(world, incident, lasts_s, show=show)
+    return judge(incident.name, incident.right, samples, ended_s=ended_s)
+
+
+async def _play(world: World, incident: LiveIncident, lasts_s: float, *, show: bool) -> tuple[list[Sample], float]:
+    """All verdicts, and when recovery was complete, in seconds since the incident began."""
+    loop = asyncio.get_running_loop()
+    begins = loop.time() + incident.usual_s
+    samples = list[Sample]()
+
+    async def sample_until(at_s: float) -> None:
+        while loop.time() - begins < at_s:
+            samples.append(await _sample(world, loop.time() - begins, samples[-1] if samples else None, show=show))
+            await asyncio.sleep(1.0)
+
+    await sample_until(0.0)
+    await incident.begin(world)
+    await sample_until(lasts_s)
+    await incident.end(world)
+    ended_s = loop.time() - begins
+    while loop.time() - begins < ended_s + CLEAR_S_MAX and not _is_calm(samples, ended_s):
+        await sample_until(loop.time() - begins + 1.0)
+    return samples, ended_s
+
+
+def _is_calm(samples: Sequence[Sample], ended_s: float) -> bool:
+    since = max((each.at_s for each in samples if each.incident != "healthy"), default=ended_s)
+    return samples[-1].at_s - max(since, ended_s) > CALM_S
+
+
+async def _sample(world: World, at_s: float, before: Sample | None, *, show: bool) -> Sample:
+    verdict = await world.verdict()
+    sample = Sample(at_s, verdict["incident"], verdict["sentence"])
+    if show and (before is None or before.incident != sample.incident):
+        tell(f"{at_s:6.1f} s  {sample.incident}: {sample.sentence}")
+    return sample
+
+
+def _seconds(value: float | None) -> str:
+    return "never" if value is None else f"{value:.1f}"
+
+
+def _row(each: Judged) -> str:
+    return (
+        f"{each.name:<22}{each.seconds:>5}{_seconds(each.first_right_s):>9}{each.wrong_s:>7}{each.healthy_s:>9}"
+        f"{_seconds(each.cleared_s):>9}{each.alarms:>8}  {', '.join(each.told)}"
+    )
+
+
+def _tell_table(results: Sequence[Judged]) -> None:
+    print(f"{'incident':<22}{'s':>5}{'right s':>9}{'wrong':>7}{'healthy':>9}{'cleared':>9}{'alarms':>8}  told")
+    for each in results:
+        print(_row(each))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,214 @@
+"""The incidents: how each begins, how it ends, and what the verdict should be meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from bench.incidents_live.settings import LOAD, POOL, rate
+from bench.incidents_live.world import World
+
+Step = Callable[[World], Awaitable[None]]
+KNOWN_S: Final = 50.0
+"""So long it takes until the gateway knows what is usual."""
+SHORT_S: Final = 10.0
+
+
+async def _nothing(world: World) -> None:
+    del world
+
+
+async def start_all(world: World) -> None:
+    for engine in world.engines:
+        engine.start(wait=False)
+    world.start_gateway()
+    for engine in world.engines:
+        assert engine.process is not None
+        engine.process.wait_until_ok(f"{engine.url}/health", 40.0)
+
+
+@dataclass(frozen=True, slots=True)
+class LiveIncident:
+    name: str
+    right: tuple[str, ...]
+    """Verdicts that name it; none if the gateway should say that all is well."""
+    begin: Step = _nothing
+    end: Step = _nothing
+    """Recovery."""
+    prepare: Step = start_all
+    """Starts engines and gateway."""
+    usual_s: float = SHORT_S
+    """Seconds of ordinary traffic before it; 0 if it is there from the start."""
+    pool: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Settings of the pool."""
+
+
+# Engines that do not serve
+
+
+async def freeze(world: World) -> None:
+    world.engines[0].freeze()
+
+
+async def thaw(world: World) -> None:
+    world.engines[0].thaw()
+
+
+async def kill_one(world: World) -> None:
+    await asyncio.to_thread(world.engines[0].kill)
+
+
+async def kill_all(world: World) -> None:
+    for engine in world.engines:
+        await asyncio.to_thread(engine.kill)
+
+
+async def start_missing(world: World) -> None:
+    for engine in world.engines:
+        if engine.process is None:
+            await asyncio.to_thread(engine.start)
+
+
+async def gateway_alone(world: World) -> None:
+    world.start_gateway()
+
+
+async def one_engine_down(world: World) -> None:
+    """One of two is not running when the gateway starts."""
+    world.engines[1].start()
+    world.start_gateway()
+
+
+async def wrong_address(world: World) -> None:
+    """The second endpoint of the file is an address at which nothing listens."""
+    world.engines[0].start()
+    world.start_gateway()
+
+
+def _with_pool(world: World, **settings: Any) -> dict[str, Any]:
+    config = deepcopy(world.config)
+    config["pools"][POOL] |= settings
+    return config
+
+
+async def right_address(world: World) -> None:
+    world.reload(_with_pool(world, endpoints=[world.engines[0].url]))
+
+
+async def right_model(world: World) -> None:
+    world.reload(_with_pool(world, served_model="sim"))
+
+
+async def restart_in_a_loop(world: World) -> None:
+    """The first engine serves for a few seconds at a time."""
+
+    async def loop() -> None:
+        while True:
+            await asyncio.to_thread(world.engines[0].kill)
+            await asyncio.sleep(3.0)
+            await asyncio.to_thread(world.engines[0].start)
+            await asyncio.sleep(5.0)
+
+    world.tasks.append(asyncio.create_task(loop(), name="restarts"))
+
+
+async def stop_restarting(world: World) -> None:
+    task = world.tasks.pop()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    await start_missing(world)
+
+
+async def slow(world: World) -> None:
+    """The first engine is stopped nine times in ten: it answers, at a tenth of its speed."""
+
+    async def loop() -> None:
+        while True:
+            world.engines[0].freeze()
+            await asyncio.sleep(0.27)
+            world.engines[0].thaw()
+            await asyncio.sleep(0.03)
+
+    world.tasks.append(asyncio.create_task(loop(), name="slowness"))
+
+
+async def not_slow(world: World) -> None:
+    task = world.tasks.pop()
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task
+    world.engines[0].thaw()
+
+
+# What callers do
+
+
+async def overload(world: World) -> None:
+    for name in ("acme", "bolt"):
+        world.callers[name].rate = rate(1.4) / 2
+
+
+async def backlog(world: World) -> None:
+    """More batch work than the engines can compute, while interactive requests are in time."""
+    world.callers["batch"].rate = rate(1.4 - LOAD)
+
+
+async def usual(world: World) -> None:
+    for name in ("acme", "bolt"):
+        callers = world.callers[name]
+        callers.rate, callers.prompt_tokens, callers.timeout_s, callers.retries = rate(LOAD) / 2, 2_000, 20.0, 0
+    world.callers["more"].rate = world.callers["batch"].rate = 0.0
+
+
+async def noisy(world: World) -> None:
+    world.callers["more"].rate = rate(1.6 - LOAD)
+
+
+async def long_prompts(world: World) -> None:
+    more = world.callers["more"]
+    more.prompt_tokens, more.timeout_s, more.rate = 20_000, 60.0, rate(0.12)
+    world.callers["bolt"].prompt_tokens = 9_000
+
+
+async def retry_storm(world: World) -> None:
+    """Callers wait for less than an answer takes, and ask again at once."""
+    for name in ("acme", "bolt"):
+        world.callers[name].timeout_s, world.callers[name].retries = 0.6, 5
+
+
+async def impatient(world: World) -> None:
+    for name in ("acme", "bolt"):
+        world.callers[name].timeout_s = 0.5
+
+
+INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            LiveIncident("hang", ("engine_hang",), freeze, thaw),
+            LiveIncident("kill-one", ("engine_down",), kill_one, start_missing),
+            LiveIncident("kill-all", ("engine_down",), kill_all, start_missing),
+            LiveIncident("down-from-start", ("engine_down",), end=start_missing, prepare=gateway_alone, usual_s=0),
+            LiveIncident(
+                "one-down-from-start", ("engine_down",), end=start_missing, prepare=one_engine_down, usual_s=0
+            ),
+            LiveIncident("wrong-address", ("engine_down",), end=right_address, prepare=wrong_address, usual_s=0),
+            LiveIncident(
+                "wrong-model", ("engine_misconfigured",), end=right_model, usual_s=0, pool={"served_model": "other"}
+            ),
+            LiveIncident("slow-engine", ("slow_endpoint", "engine_hang"), slow, not_slow, usual_s=KNOWN_S),
+            LiveIncident("restart-loop", ("engine_down",), restart_in_a_loop, stop_restarting),
+            LiveIncident("overload", ("overload",), overload, usual, usual_s=KNOWN_S),
+            LiveIncident("batch-backlog", ("overload",), backlog, usual, usual_s=KNOWN_S),
+            LiveIncident("noisy-tenant", ("noisy_tenant",), noisy, usual, usual_s=KNOWN_S),
+            LiveIncident("retry-storm", ("retry_storm", "client_timeouts"), retry_storm, usual, usual_s=KNOWN_S),
+            LiveIncident("long-prompts", ("long_prompts", "prompt_drift"), long_prompts, usual, usual_s=KNOWN_S),
+            LiveIncident("client-timeouts", ("client_timeouts",), impatient, usual, usual_s=KNOWN_S),
+            LiveIncident("healthy-steady", ()),
+        )
+    }
+)

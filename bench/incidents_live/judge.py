@@ -1,0 +1,91 @@
+"""How right were the verdicts of one incident, second by second?"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+HEALTHY = "healthy"
+NO_WORD = ("no answer", "no verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The verdict at one moment, in seconds since the incident began."""
+
+    at_s: float
+    incident: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    name: str
+    seconds: int
+    """Seconds of the incident that were sampled."""
+    first_right_s: float | None
+    wrong_s: int
+    """Seconds in which another incident was told."""
+    healthy_s: int
+    """Seconds after the first right verdict in which all was said to be well."""
+    cleared_s: float | None
+    """From recovery to the last verdict that was not healthy; None if it was not healthy at the end."""
+    alarms: int
+    """Incidents told before anything was wrong, or in a run in which nothing was."""
+    told: tuple[str, ...] = field(default=())
+
+
+def judge(name: str, right: Sequence[str], samples: Sequence[Sample], *, ended_s: float) -> Judged:
+    """`ended_s` is when recovery was complete."""
+    if not right:
+        return Judged(name, 0, None, 0, 0, None, _alarms(samples))
+    before = [each for each in samples if each.at_s < 0]
+    during = [each for each in samples if 0 <= each.at_s < ended_s]
+    later = [each for each in samples if each.at_s >= ended_s]
+    first = next((each.at_s for each in during if each.incident in right), None)
+    wrong = [each for each in during if each.incident not in (*right, HEALTHY, *NO_WORD)]
+    well = [each for each in during if each.incident == HEALTHY and first is not None and each.at_s > first]
+    return Judged(
+        name,
+        len(during),
+        first,
+        len(wrong),
+        len(well),
+        _cleared(later, ended_s),
+        _alarms(before),
+        tuple(dict.fromkeys(each.incident for each in during)),
+    )
+
+
+def _alarms(samples: Sequence[Sample]) -> int:
+    """How often something was said to be wrong, each time once however long it lasted."""
+    count, before = 0, HEALTHY
+    for each in samples:
+        if each.incident in NO_WORD:
+            continue
+        count += each.incident != HEALTHY and before == HEALTHY
+        before = each.incident
+    return count
+
+
+def _cleared(later: Sequence[Sample], ended_s: float) -> float | None:
+    if not later or later[-1].incident != HEALTHY:
+        return None
+    last = max((each.at_s for each in later if each.incident != HEALTHY), default=ended_s)
+    return last - ended_s
+
+
+def figures_of(results: Sequence[Judged], clear_s_max: float) -> dict[str, Any]:
+    """One that never became right, or never healthy again, counts with all the time that it was given."""
+    incidents = [each for each in results if each.seconds]
+    first = sorted(float(each.seconds) if each.first_right_s is None else each.first_right_s for each in incidents)
+    cleared = [clear_s_max if each.cleared_s is None else each.cleared_s for each in incidents]
+    return {
+        "incidents": len(incidents),
+        "first_right_s_p95": round(first[min(len(first) - 1, len(first) * 95 // 100)], 1) if first else 0.0,
+        "first_right_s_worst": round(first[-1], 1) if first else 0.0,
+        "incident_s": sum(each.seconds for each in incidents),
+        "wrong_cause_s": sum(each.wrong_s for each in incidents),
+        "false_healthy_s": sum(each.healthy_s for each in incidents),
+        "cleared_s_worst": round(max(cleared, default=0.0), 1),
+        "false_alarms": sum(each.alarms for each in results),
+    }

@@ -1,0 +1,69 @@
+"""The world in which incidents happen: sizes, speeds and the configuration of the gateway."""
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from headgate.core.cost import cost_ns
+from headgate.model.engine_profile import PROFILES
+from headgate.model.speed import EngineSpeed
+from headgate.model.units import SECOND
+from headgate.wire.keys import digest, format_digest
+from testing.gateway import Config, a_config
+
+PROFILE = PROFILES["h100x8-llama-70b"]
+SPEED = EngineSpeed(
+    step_ps=PROFILE.step_ps,
+    prefill_token_ps=PROFILE.prefill_token_ps,
+    decode_sequence_ps=PROFILE.decode_sequence_ps,
+    kv_token_ps=PROFILE.kv_token_ps,
+    attention_ps=PROFILE.attention_ps,
+    chunk_tokens=PROFILE.chunk_tokens,
+)
+MODEL = "sim"
+POOL = "main"
+ENGINES = 2
+LOAD = 0.4
+"""Of what the engines can compute, while nothing is wrong."""
+TENANTS = ("acme", "bolt")
+SECRET_NAME = "HEADGATE_KEY_SECRET"
+
+
+def request_s(prompt_tokens: int = 2_000, output_tokens: int = 20) -> float:
+    """Engine time of one request."""
+    return cost_ns(SPEED, prompt_tokens, output_tokens) / SECOND
+
+
+def rate(load: float, engines: int = ENGINES) -> float:
+    """Requests per second that are this part of what the engines can compute."""
+    return load * engines / request_s()
+
+
+class Keys:
+    """Keys of the tenants, and the secret under which the configuration has them."""
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_urlsafe(32)
+        self.of = {tenant: f"hg-{secrets.token_urlsafe(32)}" for tenant in TENANTS}
+
+    def tenants(self) -> dict[str, Any]:
+        return {tenant: {"keys": [format_digest(digest(self.secret.encode(), key))]} for tenant, key in self.of.items()}
+
+
+def configuration(urls: Sequence[str], keys: Keys, **pool: Any) -> Config:
+    """One pool of these endpoints; `pool` changes its settings."""
+    config = a_config(
+        served_model=MODEL,
+        model=MODEL,
+        classes={
+            "interactive": {"band": 0, "ttft": "2s", "tpot": "200ms", "queue_wait_max": "5s"},
+            "batch": {"band": 1, "queue_wait_max": "120s"},
+        },
+    )
+    small = config["pools"].pop("small")
+    config["pools"] = {POOL: {**small, "endpoints": list(urls), "in_flight_max": 64, "speed": PROFILE.name, **pool}}
+    config["models"] = {MODEL: POOL}
+    config["tenants"] = keys.tenants()
+    del config["anonymous_tenant"]
+    config["key_secret"] = f"${{{SECRET_NAME}}}"
+    return config

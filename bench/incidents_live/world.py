@@ -1,0 +1,130 @@
+"""A live gateway with simulated engines, each a process that an incident may freeze, kill or start again."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.incidents_live.settings import ENGINES, LOAD, MODEL, PROFILE, SECRET_NAME, Keys, configuration, rate
+from bench.incidents_live.traffic import Callers, Traffic
+from testing.gateway import CHAT, Config, urls_of
+from testing.ports import free_ports
+from testing.processes import ChildProcess
+from testing.simulated import HEADGATE
+
+START_S_MAX = 40.0
+
+
+class LiveEngine:
+    """One simulated engine at an address that stays the same over its restarts."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.process: ChildProcess | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def start(self, *arguments: str, wait: bool = True) -> None:
+        command = [*HEADGATE, "engine", "--profile", PROFILE.name, "--model", MODEL, "--port", str(self.port)]
+        self.process = ChildProcess(f"engine-{self.port}", [*command, *arguments])
+        if wait:
+            self.process.wait_until_ok(f"{self.url}/health", START_S_MAX)
+
+    def kill(self) -> None:
+        """kill -9, and nothing of it is left."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.stop()
+            self.process = None
+
+    def freeze(self) -> None:
+        assert self.process is not None, "the engine is not running"
+        self.process.freeze()
+
+    def thaw(self) -> None:
+        assert self.process is not None, "the engine is not running"
+        self.process.thaw()
+
+
+@dataclass
+class World:
+    folder: Path
+    keys: Keys
+    engines: list[LiveEngine]
+    config: Config
+    callers: dict[str, Callers]
+    gateway: ChildProcess | None = None
+    tasks: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
+
+    @property
+    def admin_url(self) -> str:
+        return urls_of(self.config)[1]
+
+    def start_gateway(self) -> None:
+        file = self.folder / "headgate.yaml"
+        file.write_text(yaml.safe_dump(self.config))
+        command = [sys.executable, "-m", "headgate.cli.main", "serve", str(file)]
+        self.gateway = ChildProcess("gateway", command, {SECRET_NAME: self.keys.secret})
+        self.gateway.wait_until_ok(f"{self.admin_url}/verdict", START_S_MAX)
+
+    def reload(self, config: Config) -> None:
+        """Writes another configuration and lets the gateway read it."""
+        assert self.gateway is not None, "the gateway is not running"
+        self.config = config
+        (self.folder / "headgate.yaml").write_text(yaml.safe_dump(config))
+        os.kill(self.gateway.pid, signal.SIGHUP)
+
+    def start_traffic(self) -> None:
+        traffic = Traffic(urls_of(self.config)[0] + CHAT, 0, list(self.callers.values()))
+        self.tasks.append(asyncio.create_task(traffic.run()))
+
+    async def verdict(self) -> dict[str, Any]:
+        """The worst verdict of the gateway."""
+        return await asyncio.to_thread(self._verdict)
+
+    def _verdict(self) -> dict[str, Any]:
+        direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with direct.open(f"{self.admin_url}/verdict", timeout=3) as answer:
+                verdicts = json.load(answer)["verdicts"]
+        except (OSError, ValueError):
+            return {"incident": "no answer", "sentence": "the gateway did not tell its verdict"}
+        return verdicts[0] if verdicts else {"incident": "no verdict", "sentence": ""}
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+        for process in (self.gateway, *(each.process for each in self.engines)):
+            if process is not None:
+                await asyncio.to_thread(process.stop)
+
+
+@asynccontextmanager
+async def a_world(folder: Path, **pool: Any) -> AsyncGenerator[World]:
+    """Nothing of it runs yet."""
+    keys = Keys()
+    engines = [LiveEngine(port) for port in free_ports(ENGINES)]
+    usual = rate(LOAD) / 2
+    callers = {
+        "acme": Callers(keys.of["acme"], usual),
+        "bolt": Callers(keys.of["bolt"], usual),
+        "more": Callers(keys.of["acme"], 0.0),
+        "batch": Callers(keys.of["bolt"], 0.0, service_class="batch", timeout_s=120.0),
+    }
+    world = World(folder, keys, engines, configuration([each.url for each in engines], keys, **pool), callers)
+    try:
+        yield world
+    finally:
+        await world.close()
