@@ -29,6 +29,7 @@ from bench.cell_live.__main__ import LEAST as CELL_LEAST
 from bench.cell_live.__main__ import MOST as CELL_MOST
 from bench.command import stop_cleanly_on_sigterm, tell
 from bench.diagnosis.__main__ import ACCURACY_BAR
+from bench.incidents_live import judge as incidents_live
 from bench.kill_cell.__main__ import READMIT_S_MAX
 
 ROOT: Final = Path(__file__).parents[1]
@@ -166,6 +167,17 @@ PARTS: Final = (
     ),
     Part("experiments", _bench("policy", "--write --processes 2")),
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),
+    Part(
+        "incidents-live",
+        _bench("incidents_live"),
+        _most(
+            first_right_s_worst=incidents_live.RIGHT_S_MAX,
+            wrong_share=incidents_live.WRONG_SHARE_MAX,
+            cleared_s_worst=incidents_live.CLEARED_S_MAX,
+            false_alarms=0,
+        ),
+        _bench("incidents_live", "--smoke"),
+    ),
     Part("diagnosis", _bench("diagnosis"), (*_least(accuracy=ACCURACY_BAR), *_most(false_alarms=0))),
     Part("sim-validate", _bench("sim_validate")),
     Part("sim-day", _bench("sim_day"), (), _bench("sim_day", "--hours 0.01 --profiled-minutes 0.5")),

@@ -16,11 +16,10 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench.command import stop_cleanly_on_sigterm, tell
 from bench.incidents_live.incidents import INCIDENTS, LiveIncident
-from bench.incidents_live.judge import Judged, Sample, figures_of, judge
+from bench.incidents_live.judge import Judged, Sample, figures_of, judge, missed
 from bench.incidents_live.world import World, a_world
 
 LASTS_S, QUICK_S, SMOKE_S = 120.0, 40.0, 15.0
@@ -28,7 +27,6 @@ CLEAR_S_MAX = 45.0
 """So long after recovery the verdict is read at most."""
 CALM_S = 5.0
 """When the verdict has been healthy for so long after recovery, the run ends."""
-RIGHT_S_MAX, CLEARED_S_MAX, WRONG_SHARE_MAX = 30.0, 30.0, 0.05
 SMOKE = ("kill-one",)
 
 
@@ -55,16 +53,6 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--show", action="store_true", help="Print each verdict when it changes.")
     parser.add_argument("--assert", dest="check", action="store_true", help="Exit with 1 if a bar is missed.")
     return parser.parse_args(words)
-
-
-def missed(figures: dict[str, Any]) -> bool:
-    wrong = figures["wrong_cause_s"] + figures["false_healthy_s"]
-    return (
-        figures["first_right_s_worst"] > RIGHT_S_MAX
-        or wrong > WRONG_SHARE_MAX * figures["incident_s"]
-        or figures["cleared_s_worst"] > CLEARED_S_MAX
-        or figures["false_alarms"] > 0
-    )
 
 
 async def run(incident: LiveIncident, lasts_s: float, *, show: bool) -> Judged:

@@ -15,6 +15,7 @@ Step = Callable[[World], Awaitable[None]]
 KNOWN_S: Final = 50.0
 """So long it takes until the gateway knows what is usual."""
 SHORT_S: Final = 10.0
+ENGINE_KEY: Final = "the-key-of-the-engines"
 
 
 async def _nothing(world: World) -> None:
@@ -96,6 +97,16 @@ def _with_pool(world: World, **settings: Any) -> dict[str, Any]:
 
 async def right_address(world: World) -> None:
     world.reload(_with_pool(world, endpoints=[world.engines[0].url]))
+
+
+async def engines_with_a_key(world: World) -> None:
+    for engine in world.engines:
+        engine.start("--api-key", ENGINE_KEY)
+    world.start_gateway()
+
+
+async def right_key(world: World) -> None:
+    world.reload(_with_pool(world, api_key=ENGINE_KEY))
 
 
 async def right_model(world: World) -> None:
@@ -185,6 +196,33 @@ async def impatient(world: World) -> None:
         world.callers[name].timeout_s = 0.5
 
 
+# Nothing is wrong
+
+
+async def bursts(world: World) -> None:
+    """Twice the usual load for two seconds, several times."""
+
+    async def loop() -> None:
+        while True:
+            world.callers["more"].rate = rate(LOAD)
+            await asyncio.sleep(2.0)
+            world.callers["more"].rate = 0.0
+            await asyncio.sleep(8.0)
+
+    world.tasks.append(asyncio.create_task(loop(), name="bursts"))
+
+
+async def stop_bursts(world: World) -> None:
+    world.tasks.pop().cancel()
+    await usual(world)
+
+
+async def quiet(world: World) -> None:
+    """One request every few seconds."""
+    for name in ("acme", "bolt"):
+        world.callers[name].rate = 0.2
+
+
 INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
     {
         each.name: each
@@ -200,6 +238,14 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident(
                 "wrong-model", ("engine_misconfigured",), end=right_model, usual_s=0, pool={"served_model": "other"}
             ),
+            LiveIncident(
+                "wrong-key",
+                ("engine_misconfigured",),
+                end=right_key,
+                prepare=engines_with_a_key,
+                usual_s=0,
+                pool={"api_key": "another-key"},
+            ),
             LiveIncident("slow-engine", ("slow_endpoint", "engine_hang"), slow, not_slow, usual_s=KNOWN_S),
             LiveIncident("restart-loop", ("engine_down",), restart_in_a_loop, stop_restarting),
             LiveIncident("overload", ("overload",), overload, usual, usual_s=KNOWN_S),
@@ -209,6 +255,8 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("long-prompts", ("long_prompts", "prompt_drift"), long_prompts, usual, usual_s=KNOWN_S),
             LiveIncident("client-timeouts", ("client_timeouts",), impatient, usual, usual_s=KNOWN_S),
             LiveIncident("healthy-steady", ()),
+            LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
+            LiveIncident("healthy-quiet", (), quiet, usual),
         )
     }
 )

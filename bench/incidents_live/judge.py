@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HEALTHY = "healthy"
+RIGHT_S_MAX, CLEARED_S_MAX, WRONG_SHARE_MAX = 30.0, 30.0, 0.05
+"""The first right verdict, the end of the last one after recovery, and seconds with a wrong or healthy verdict."""
 NO_WORD = ("no answer", "no verdict")
 
 
@@ -79,13 +81,25 @@ def figures_of(results: Sequence[Judged], clear_s_max: float) -> dict[str, Any]:
     incidents = [each for each in results if each.seconds]
     first = sorted(float(each.seconds) if each.first_right_s is None else each.first_right_s for each in incidents)
     cleared = [clear_s_max if each.cleared_s is None else each.cleared_s for each in incidents]
+    seconds = sum(each.seconds for each in incidents)
+    wrong_s, healthy_s = sum(each.wrong_s for each in incidents), sum(each.healthy_s for each in incidents)
     return {
         "incidents": len(incidents),
         "first_right_s_p95": round(first[min(len(first) - 1, len(first) * 95 // 100)], 1) if first else 0.0,
         "first_right_s_worst": round(first[-1], 1) if first else 0.0,
-        "incident_s": sum(each.seconds for each in incidents),
-        "wrong_cause_s": sum(each.wrong_s for each in incidents),
-        "false_healthy_s": sum(each.healthy_s for each in incidents),
+        "incident_s": seconds,
+        "wrong_cause_s": wrong_s,
+        "false_healthy_s": healthy_s,
+        "wrong_share": round((wrong_s + healthy_s) / max(1, seconds), 3),
         "cleared_s_worst": round(max(cleared, default=0.0), 1),
         "false_alarms": sum(each.alarms for each in results),
     }
+
+
+def missed(figures: dict[str, Any]) -> bool:
+    return (
+        figures["first_right_s_worst"] > RIGHT_S_MAX
+        or figures["wrong_share"] > WRONG_SHARE_MAX
+        or figures["cleared_s_worst"] > CLEARED_S_MAX
+        or figures["false_alarms"] > 0
+    )

@@ -308,3 +308,19 @@ async def test_several_engines_run_in_one_process() -> None:
                 found.append((await answer.json())["data"][0]["id"])
 
     assert found == ["m0", "m1", "m2"]
+
+
+async def test_engine_with_a_key_asks_for_it_below_v1_alone() -> None:
+    async with an_engine(api_key="right") as engine:
+        asked = {
+            (path, key): (await engine.http.get(engine.url + path, headers={"authorization": f"Bearer {key}"})).status
+            for path in ("/health", "/v1/models")
+            for key in ("right", "wrong")
+        }
+
+    assert asked == {
+        ("/health", "right"): 200,
+        ("/health", "wrong"): 200,
+        ("/v1/models", "right"): 200,
+        ("/v1/models", "wrong"): 401,
+    }

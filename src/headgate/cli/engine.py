@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-tokens", type=int, default=0, metavar="N", help="take images, each as N tokens")
     parser.add_argument("--by-priority", action="store_true", help="schedule by the requests' priority")
     parser.add_argument("--no-embeddings", action="store_true", help="have no /v1/embeddings, as a chat model")
+    parser.add_argument("--api-key", metavar="KEY", help="require this key below /v1, as vLLM does")
     parser.add_argument("--record", type=Path, metavar="FILE", help="append a line of JSON for each request")
     _add_faults(parser.add_argument_group("what goes wrong"))
 
@@ -97,6 +98,7 @@ def _options(args: argparse.Namespace, number: int) -> "EngineOptions":
         tells_usage=not args.no_usage,
         embeds=not args.no_embeddings,
         image_tokens=args.image_tokens,
+        api_key=args.api_key,
         record=args.record,
     )
     return options if args.output_median is None else replace(options, output_tokens_median=args.output_median)

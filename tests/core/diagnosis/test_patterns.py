@@ -66,13 +66,14 @@ def test_an_endpoint_that_computes_a_long_prompt_is_given_more_time(decoding: in
 
 
 def test_an_endpoint_that_fails_is_told_when_somebody_suffers_or_it_goes_on() -> None:
-    failing: dict[str, Any] = {"failures": 3, "failing_since": at(980), "failed_at": at(981)}
+    failing: dict[str, Any] = {"failures": 3, "failing_since": at(991), "failed_at": at(992)}
 
     assert told(endpoints=(endpoint(**failing),)) is Incident.ENGINE_FAILING
     assert told(endpoints=(endpoint(**failing, failed_silently=True),)) is Incident.ENGINE_HANG
     assert told(harm=False, endpoints=(endpoint(**failing),)) is None
     going_on = endpoint(failures=4, failing_since=at(980), failed_at=at(996))
     assert told(harm=False, endpoints=(going_on,)) is Incident.ENGINE_FAILING
+    assert told(harm=False, endpoints=(going_on,), now=at(1_007)) is None
 
 
 def test_an_endpoint_that_leaves_may_be_silent() -> None:

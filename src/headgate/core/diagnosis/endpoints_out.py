@@ -28,6 +28,8 @@ PREFILL_TIMES: Final = 4
 FAILURES: Final = 3
 FAILING_NS: Final = Duration(15 * SECOND)
 """So many failures in a row are an incident if callers are harmed, or if they go on for so long."""
+FAILED_AGO_NS_MAX: Final = Duration(10 * SECOND)
+"""After so long without a further failure they are over, even if no request has come that could succeed."""
 START_NS: Final = Duration(5 * SECOND)
 """An endpoint that the gateway knew from its own start is given so long until its probe passes."""
 NAMED_MAX: Final = 3
@@ -114,7 +116,7 @@ def _out(each: EndpointLook, picture: Picture) -> Out | None:
         return Out(each, incident, _words(each))
     # A failure that is answered elsewhere harms no caller, unless it goes on.
     lasting = seen.failed_at - seen.failing_since >= FAILING_NS or harmed(picture)
-    if seen.failures >= FAILURES and lasting:
+    if seen.failures >= FAILURES and lasting and picture.now - seen.failed_at <= FAILED_AGO_NS_MAX:
         words = f"has failed {seen.failures} times in a row"
         return Out(each, Incident.ENGINE_HANG if seen.failed_silently else Incident.ENGINE_FAILING, words)
     return None

@@ -21,6 +21,7 @@ BODY_BYTES_MAX: Final = 32 * 1024 * 1024
 
 _NOT_FOUND: Final = b'{"detail":"Not Found"}'
 _WRONG_METHOD: Final = b'{"detail":"Method Not Allowed"}'
+_UNAUTHORIZED: Final = b'{"error":"Unauthorized"}'
 _PLAIN: Final = "text/plain; version=0.0.4; charset=utf-8"
 _QUESTIONS: Final[Mapping[str, Api]] = MappingProxyType(
     {"/v1/chat/completions": Api.CHAT, "/v1/completions": Api.COMPLETIONS, "/v1/embeddings": Api.EMBEDDINGS}
@@ -49,6 +50,9 @@ class EngineApp:
         api = _QUESTIONS.get(exchange.path)
         if api is Api.EMBEDDINGS and not self._options.embeds:
             api = None
+        if not self._may_ask(exchange):
+            await exchange.reply(401, _UNAUTHORIZED)
+            return
         match exchange.method, exchange.path:
             case "POST", _ if api is not None:
                 await self._ask(exchange, api)
@@ -58,6 +62,13 @@ class EngineApp:
                 await exchange.reply(405, _WRONG_METHOD)
             case _:
                 await exchange.reply(404, _NOT_FOUND)
+
+    def _may_ask(self, exchange: Exchange) -> bool:
+        """As with vLLM, a key is asked for below /v1 alone."""
+        key = self._options.api_key
+        return (
+            key is None or not exchange.path.startswith("/v1/") or exchange.header("authorization") == f"Bearer {key}"
+        )
 
     async def _show(self, exchange: Exchange, path: str) -> None:
         options = self._options

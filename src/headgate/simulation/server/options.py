@@ -43,5 +43,7 @@ class EngineOptions:
     output_tokens_median: int = 129
     output_tokens_sigma: float = 0.76
     """Answers end by themselves after a lognormal number of tokens; by default as in Azure's conversations of 2023."""
+    api_key: str | None = None
+    """The key that callers must send; None asks for none."""
     record: Path | None = None
     """Where to append a line for each request."""

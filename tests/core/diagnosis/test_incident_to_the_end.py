@@ -1,0 +1,139 @@
+"""Does a verdict stay right for as long as its cause is there, and end when it is gone?"""
+
+from collections.abc import Sequence
+
+from headgate.core.commands import Dispatch
+from headgate.core.diagnosis.diagnosis import TOLD_AFTER, WELL_AFTER, Diagnosis
+from headgate.core.diagnosis.endpoints_out import START_NS
+from headgate.core.events import Event, TimerFired
+from headgate.core.scheduler import Scheduler
+from headgate.model.endpoint import EndpointTrouble
+from headgate.model.fault import Fault
+from headgate.model.units import SECOND, EndpointId, RequestId
+from headgate.model.verdict import Incident
+from testing.builders import (
+    a_policy,
+    arrived,
+    at,
+    completed,
+    failed,
+    fell_silent,
+    first_token,
+    joined,
+    policy_changed,
+    probed,
+    readied,
+)
+
+SERVES, HANGS, GONE = "serves", "hangs", "gone"
+CLEARED_S = 30
+
+
+class Fleet:
+    """A scheduler with two endpoints that serve, hang or are gone, asked for a few requests each second."""
+
+    def __init__(self, *names: str) -> None:
+        self.scheduler, self.diagnosis = Scheduler(), Diagnosis()
+        self.second = self.number = 0
+        self.how = dict.fromkeys(names, SERVES)
+        self.told: list[Incident] = []
+        self.happened(policy_changed(a_policy()), *(joined(name, places=64) for name in names))
+
+    def up(self, *names: str) -> None:
+        for name in names:
+            self.how[name] = SERVES
+            self.happened(readied(name), probed(name))
+
+    def happened(self, *events: Event) -> None:
+        now = at(self.second)
+        for event in events:
+            commands = self.scheduler.handle(event, now)
+            self.diagnosis.saw(event, commands, now)
+            for command in commands:
+                if isinstance(command, Dispatch):
+                    self._answer(command.request_id, command.attempt, command.endpoint_id)
+
+    def _answer(self, request_id: RequestId, attempt: int, endpoint_id: EndpointId) -> None:
+        match self.how[endpoint_id]:
+            case "serves":
+                self.happened(first_token(request_id, attempt), completed(request_id, attempt))
+            case "hangs":
+                self.happened(fell_silent(request_id, attempt))
+            case _:
+                self.happened(failed(request_id, attempt, fault=Fault.CONNECTION))
+
+    def breaks(self, how: str, *names: str, probe: EndpointTrouble) -> None:
+        for name in names:
+            self.how[name] = how
+            self.happened(probed(name, probe, "as the probe saw it"))
+
+    def go_on(self, seconds: int, *, requests: int = 5) -> Sequence[Incident]:
+        """What is told of the pool at the end of each of so many seconds."""
+        for _ in range(seconds):
+            self.second += 1
+            self.happened(TimerFired())
+            for _ in range(requests):
+                self.number += 1
+                self.happened(arrived(f"r{self.number}"))
+            self.told.append(self._look())
+        return self.told[-seconds:]
+
+    def _look(self) -> Incident:
+        verdicts = self.diagnosis.look(self.scheduler.summary(), at(self.second))
+        return next(each.incident for each in verdicts if each.pool is not None)
+
+
+def a_fleet() -> Fleet:
+    fleet = Fleet("e1", "e2")
+    fleet.up("e1", "e2")
+    assert set(fleet.go_on(60)) == {Incident.HEALTHY}
+    return fleet
+
+
+def test_hang_is_told_until_the_engine_answers_again() -> None:
+    fleet = a_fleet()
+    fleet.breaks(HANGS, "e1", probe=EndpointTrouble.SILENT)
+
+    assert set(fleet.go_on(300)[TOLD_AFTER:]) == {Incident.ENGINE_HANG}
+
+    fleet.up("e1")
+    assert fleet.go_on(CLEARED_S)[-1] is Incident.HEALTHY
+
+
+def test_one_killed_engine_is_down_until_it_is_back() -> None:
+    fleet = a_fleet()
+    fleet.breaks(GONE, "e1", probe=EndpointTrouble.REFUSED)
+
+    assert set(fleet.go_on(300)[TOLD_AFTER:]) == {Incident.ENGINE_DOWN}
+
+    fleet.up("e1")
+    assert fleet.go_on(CLEARED_S)[-1] is Incident.HEALTHY
+
+
+def test_all_killed_engines_are_down_and_do_not_hang() -> None:
+    fleet = a_fleet()
+    fleet.breaks(GONE, "e1", "e2", probe=EndpointTrouble.REFUSED)
+
+    assert set(fleet.go_on(120)[TOLD_AFTER:]) == {Incident.ENGINE_DOWN}
+
+    fleet.up("e1", "e2")
+    assert fleet.go_on(CLEARED_S)[-1] is Incident.HEALTHY
+
+
+def test_only_engine_that_was_down_from_the_start_is_neither_healthy_nor_starting() -> None:
+    fleet = Fleet("e1")
+    fleet.breaks(GONE, "e1", probe=EndpointTrouble.REFUSED)
+
+    fleet.go_on(START_NS // SECOND + TOLD_AFTER)
+    assert set(fleet.go_on(120, requests=1)) == {Incident.ENGINE_DOWN}
+
+
+def test_engine_that_recovers_without_traffic_is_healthy_within_half_a_minute() -> None:
+    fleet = a_fleet()
+    fleet.breaks(GONE, "e1", probe=EndpointTrouble.REFUSED)
+    fleet.go_on(60)
+
+    fleet.up("e1")
+
+    assert fleet.go_on(CLEARED_S, requests=0)[-1] is Incident.HEALTHY
+    assert WELL_AFTER < CLEARED_S
