@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from bench.incidents_live.settings import LOAD, POOL, rate
 from bench.incidents_live.world import World
+from testing.postgres import Postgres
+from testing.stores import Server
 
 Step = Callable[[World], Awaitable[None]]
 KNOWN_S: Final = 50.0
@@ -134,25 +136,91 @@ async def stop_restarting(world: World) -> None:
     await start_missing(world)
 
 
-async def slow(world: World) -> None:
-    """The first engine is stopped nine times in ten: it answers, at a tenth of its speed."""
+# The gateway itself and what it depends on
+
+
+def _repeat(world: World, stop: Callable[[], None], stopped_s: float, go_on: Callable[[], None], runs_s: float) -> None:
+    """Stops something again and again, for so long at a time."""
 
     async def loop() -> None:
         while True:
-            world.engines[0].freeze()
-            await asyncio.sleep(0.27)
-            world.engines[0].thaw()
-            await asyncio.sleep(0.03)
+            stop()
+            await asyncio.sleep(stopped_s)
+            go_on()
+            await asyncio.sleep(runs_s)
 
-    world.tasks.append(asyncio.create_task(loop(), name="slowness"))
+    world.tasks.append(asyncio.create_task(loop(), name="repeats"))
 
 
-async def not_slow(world: World) -> None:
+async def _end_repeats(world: World, go_on: Callable[[], None]) -> None:
     task = world.tasks.pop()
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
-    world.engines[0].thaw()
+    go_on()
+
+
+async def slow(world: World) -> None:
+    """The first engine is stopped nine times in ten: it answers, at a tenth of its speed."""
+    _repeat(world, world.engines[0].freeze, 0.27, world.engines[0].thaw, 0.03)
+
+
+async def not_slow(world: World) -> None:
+    await _end_repeats(world, world.engines[0].thaw)
+
+
+async def starve_gateway(world: World) -> None:
+    """The gateway gets hardly any processor: it stands still for more than a second at a time."""
+    assert world.gateway is not None
+    _repeat(world, world.gateway.freeze, 1.3, world.gateway.thaw, 0.5)
+
+
+async def feed_gateway(world: World) -> None:
+    assert world.gateway is not None
+    await _end_repeats(world, world.gateway.thaw)
+
+
+async def start_with_store(world: World) -> None:
+    world.store = Server()
+    world.config["cell"] = {"store": world.store.url}
+    await start_all(world)
+
+
+async def kill_store(world: World) -> None:
+    assert world.store is not None
+    world.store.kill()
+
+
+async def restart_store(world: World) -> None:
+    assert world.store is not None
+    await asyncio.to_thread(world.store.restart)
+
+
+async def slow_store(world: World) -> None:
+    assert world.store is not None
+    _repeat(world, world.store.pause, 0.4, world.store.resume, 0.02)
+
+
+async def quick_store(world: World) -> None:
+    assert world.store is not None
+    await _end_repeats(world, world.store.resume)
+
+
+async def start_with_database(world: World) -> None:
+    world.database = Postgres()
+    world.config["database"] = {"url": world.database.url}
+    world.config["ledger"] = {"spool": str(world.folder / "spool")}
+    await start_all(world)
+
+
+async def kill_database(world: World) -> None:
+    assert world.database is not None
+    world.database.kill()
+
+
+async def restart_database(world: World) -> None:
+    assert world.database is not None
+    await asyncio.to_thread(world.database.restart)
 
 
 # What callers do
@@ -254,6 +322,10 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("retry-storm", ("retry_storm", "client_timeouts"), retry_storm, usual, usual_s=KNOWN_S),
             LiveIncident("long-prompts", ("long_prompts", "prompt_drift"), long_prompts, usual, usual_s=KNOWN_S),
             LiveIncident("client-timeouts", ("client_timeouts",), impatient, usual, usual_s=KNOWN_S),
+            LiveIncident("gateway-starved", ("scheduler_behind",), starve_gateway, feed_gateway),
+            LiveIncident("redis-gone", ("store_slow",), kill_store, restart_store, start_with_store, KNOWN_S),
+            LiveIncident("redis-slow", ("store_slow",), slow_store, quick_store, start_with_store, KNOWN_S),
+            LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),
             LiveIncident("healthy-steady", ()),
             LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
             LiveIncident("healthy-quiet", (), quiet, usual),

@@ -18,8 +18,10 @@ from bench.incidents_live.settings import ENGINES, LOAD, MODEL, PROFILE, SECRET_
 from bench.incidents_live.traffic import Callers, Traffic
 from testing.gateway import CHAT, Config, urls_of
 from testing.ports import free_ports
+from testing.postgres import Postgres
 from testing.processes import ChildProcess
 from testing.simulated import HEADGATE
+from testing.stores import Server
 
 START_S_MAX = 40.0
 
@@ -65,6 +67,8 @@ class World:
     config: Config
     callers: dict[str, Callers]
     gateway: ChildProcess | None = None
+    store: Server | None = None
+    database: Postgres | None = None
     tasks: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
 
     @property
@@ -109,6 +113,9 @@ class World:
         for process in (self.gateway, *(each.process for each in self.engines)):
             if process is not None:
                 await asyncio.to_thread(process.stop)
+        for part in (self.store, self.database):
+            if part is not None:
+                part.stop()
 
 
 @asynccontextmanager

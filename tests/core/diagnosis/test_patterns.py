@@ -175,7 +175,7 @@ def test_a_pool_without_endpoints_is_told() -> None:
     assert told(late=NOBODY, queued=0) is Incident.NO_ENDPOINTS
     assert told(endpoints=()) is Incident.NO_ENDPOINTS
     assert told(late={"missing": 3}) is Incident.OVERLOAD
-    assert told(late=NOBODY, latest=seen(3), queued=0) is not Incident.NO_ENDPOINTS, "its endpoints are back"
+    assert told(late=NOBODY, latest=seen(3), queued=0) is None, "its endpoints are back"
 
 
 def test_a_pool_whose_endpoints_are_starting_waits_for_them() -> None:

@@ -23,7 +23,7 @@ RESTARTS_MIN: Final = 2
 RESTARTS_MAX: Final = 16
 RESTARTS_NS: Final = Duration(120 * SECOND)
 """An endpoint that is gone so often within this time restarts in a loop."""
-STEADY_NS: Final = Duration(15 * SECOND)
+STEADY_NS: Final = Duration(10 * SECOND)
 """It has stopped doing so when it has served for this long."""
 _PS_PER_NS: Final = 1_000
 

@@ -141,9 +141,12 @@ def slow_endpoints(picture: Picture) -> Found | None:
 
 def engines_late(picture: Picture) -> Found | None:
     """The last that is asked: callers are harmed, nothing waits here and nothing was refused."""
+    late = picture.late
     if not harmed(picture) or not plain(picture):
         return None
-    late = picture.late
+    # Requests that found no endpoint a moment ago say nothing of engines that are back.
+    if 2 * late.missing >= late.bad and not picture.latest.missing:
+        return None
     return Found(
         Incident.SLOW_ENDPOINT,
         f"Engines of pool {picture.pool} answer later than was promised, though nothing waits for them here.",
