@@ -1,6 +1,8 @@
 """The incidents: how each begins, how it ends, and what the verdict should be meanwhile."""
 
 import asyncio
+import os
+import resource
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
@@ -17,6 +19,7 @@ Step = Callable[[World], Awaitable[None]]
 KNOWN_S: Final = 50.0
 """So long it takes until the gateway knows what is usual."""
 SHORT_S: Final = 10.0
+SPARE_DESCRIPTORS: Final = 4
 ENGINE_KEY: Final = "the-key-of-the-engines"
 
 
@@ -180,6 +183,21 @@ async def feed_gateway(world: World) -> None:
     await _end_repeats(world, world.gateway.thaw)
 
 
+async def take_descriptors(world: World) -> None:
+    """The gateway may open hardly any further file: what it has stays open."""
+    assert world.gateway is not None
+    pid = world.gateway.pid
+    world.kept_limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    opened = len(os.listdir(f"/proc/{pid}/fd"))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened + SPARE_DESCRIPTORS, world.kept_limit[1]))
+
+
+async def give_descriptors_back(world: World) -> None:
+    assert world.gateway is not None
+    assert world.kept_limit is not None
+    resource.prlimit(world.gateway.pid, resource.RLIMIT_NOFILE, world.kept_limit)
+
+
 async def start_with_store(world: World) -> None:
     world.store = Server()
     world.config["cell"] = {"store": world.store.url}
@@ -210,6 +228,7 @@ async def start_with_database(world: World) -> None:
     world.database = Postgres()
     world.config["database"] = {"url": world.database.url}
     world.config["ledger"] = {"spool": str(world.folder / "spool")}
+    world.migrate()
     await start_all(world)
 
 
@@ -241,6 +260,13 @@ async def usual(world: World) -> None:
         callers = world.callers[name]
         callers.rate, callers.prompt_tokens, callers.timeout_s, callers.retries = rate(LOAD) / 2, 2_000, 20.0, 0
     world.callers["more"].rate = world.callers["batch"].rate = 0.0
+
+
+async def no_backlog(world: World) -> None:
+    """Recovery is when the backlog is gone."""
+    await usual(world)
+    assert world.traffic is not None
+    world.traffic.leave("batch")
 
 
 async def noisy(world: World) -> None:
@@ -317,7 +343,7 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("slow-engine", ("slow_endpoint", "engine_hang"), slow, not_slow, usual_s=KNOWN_S),
             LiveIncident("restart-loop", ("engine_down",), restart_in_a_loop, stop_restarting),
             LiveIncident("overload", ("overload",), overload, usual, usual_s=KNOWN_S),
-            LiveIncident("batch-backlog", ("overload",), backlog, usual, usual_s=KNOWN_S),
+            LiveIncident("batch-backlog", ("overload",), backlog, no_backlog, usual_s=KNOWN_S),
             LiveIncident("noisy-tenant", ("noisy_tenant",), noisy, usual, usual_s=KNOWN_S),
             LiveIncident("retry-storm", ("retry_storm", "client_timeouts"), retry_storm, usual, usual_s=KNOWN_S),
             LiveIncident("long-prompts", ("long_prompts", "prompt_drift"), long_prompts, usual, usual_s=KNOWN_S),
@@ -326,6 +352,7 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("redis-gone", ("store_slow",), kill_store, restart_store, start_with_store, KNOWN_S),
             LiveIncident("redis-slow", ("store_slow",), slow_store, quick_store, start_with_store, KNOWN_S),
             LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),
+            LiveIncident("descriptors-gone", ("gateway_resources",), take_descriptors, give_descriptors_back),
             LiveIncident("healthy-steady", ()),
             LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
             LiveIncident("healthy-quiet", (), quiet, usual),

@@ -51,6 +51,12 @@ class Traffic:
                     task.cancel()
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def leave(self, service_class: str) -> None:
+        """All callers of the class go away."""
+        for task in self._tasks:
+            if task.get_name() == service_class:
+                task.cancel()
+
     async def _send_for_ever(self, callers: Callers, http: aiohttp.ClientSession) -> None:
         chance = random.Random(f"{self.seed} {callers.key} {callers.service_class}")
         loop = asyncio.get_running_loop()
@@ -63,7 +69,7 @@ class Traffic:
             due += chance.expovariate(callers.rate)
             await asyncio.sleep(max(0.0, due - loop.time()))
             if len(self._tasks) < OPEN_MAX:
-                task = asyncio.create_task(self._ask(callers, http, f"{chance.random()} "))
+                task = asyncio.create_task(self._ask(callers, http, f"{chance.random()} "), name=callers.service_class)
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncGenerator
@@ -67,13 +68,23 @@ class World:
     config: Config
     callers: dict[str, Callers]
     gateway: ChildProcess | None = None
+    traffic: Traffic | None = None
     store: Server | None = None
     database: Postgres | None = None
+    kept_limit: tuple[int, int] | None = None
+    """How many files the gateway could open before an incident."""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
 
     @property
     def admin_url(self) -> str:
         return urls_of(self.config)[1]
+
+    def migrate(self) -> None:
+        """Prepares the database of the configuration."""
+        file = self.folder / "headgate.yaml"
+        file.write_text(yaml.safe_dump(self.config))
+        environment = {**os.environ, SECRET_NAME: self.keys.secret}
+        subprocess.run([*HEADGATE, "ledger", "migrate", "--config", str(file)], check=True, env=environment)
 
     def start_gateway(self) -> None:
         file = self.folder / "headgate.yaml"
@@ -90,8 +101,8 @@ class World:
         os.kill(self.gateway.pid, signal.SIGHUP)
 
     def start_traffic(self) -> None:
-        traffic = Traffic(urls_of(self.config)[0] + CHAT, 0, list(self.callers.values()))
-        self.tasks.append(asyncio.create_task(traffic.run()))
+        self.traffic = Traffic(urls_of(self.config)[0] + CHAT, 0, list(self.callers.values()))
+        self.tasks.append(asyncio.create_task(self.traffic.run()))
 
     async def verdict(self) -> dict[str, Any]:
         """The worst verdict of the gateway."""

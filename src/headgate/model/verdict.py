@@ -55,6 +55,8 @@ class Incident(StrEnum):
     """Nothing listens at an endpoint's address, it cannot be reached, or it restarts in a loop."""
     ENGINE_MISCONFIGURED = "engine_misconfigured"
     """An engine rejects the gateway's key, or serves other models than the one it is configured for."""
+    GATEWAY_RESOURCES = "gateway_resources"
+    """The gateway itself cannot connect to engines: no file descriptors, memory, ports or name resolution."""
     CLIENT_TIMEOUTS = "client_timeouts"
     """Callers give up before they can be answered."""
 

@@ -104,6 +104,7 @@ def picture(*, harm: bool = True, late: dict[str, Any] | None = None, **facts: A
         "backlog": 0,
         "began": at(0),
         "cold_start_ns": lasting(120),
+        "unsent_why": "",
         "operable": False,
     }
     return Picture(**(given | facts))

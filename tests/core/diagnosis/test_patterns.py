@@ -155,6 +155,17 @@ def test_attempts_that_fail_everywhere_are_told_as_engines_that_fail() -> None:
     assert told(harm=False, late={"failed": 10}, queued=0) is Incident.ENGINE_FAILING
 
 
+def test_gateway_that_cannot_send_is_told_before_its_engines() -> None:
+    unsent = {"attempts_unsent": 30, "attempts_failed": 40, "failed": 30}
+    one = found(picture(late=unsent, unsent_why="too many open files"))
+
+    assert one is not None
+    assert one.incident is Incident.GATEWAY_RESOURCES
+    assert "too many open files" in one.sentence
+    assert told(late=unsent | {"attempts_failed": 70}) is Incident.ENGINE_FAILING
+    assert told(late=unsent | {"attempts_unsent": 2}) is Incident.ENGINE_FAILING
+
+
 def test_endpoints_that_were_ejected_mean_engines_that_fail() -> None:
     ejected = endpoint("p/2", state=EndpointState.EJECTED)
     one = found(picture(endpoints=(endpoint(), ejected)))

@@ -8,6 +8,7 @@ from headgate.core.commands import Command
 from headgate.core.diagnosis.seconds_seen import Seen
 from headgate.core.diagnosis.watch import Watch
 from headgate.core.events import EndpointMeasured, Event, TimerFired
+from headgate.model.fault import Fault
 from headgate.model.money import Bill, Cause, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, Promise
@@ -185,6 +186,17 @@ def test_attempts_that_fail_count_against_their_endpoint() -> None:
     assert (endpoint.failures, endpoint.decoding) == (0, 0)
 
 
+def test_attempt_that_the_gateway_could_not_send_does_not_count_against_its_endpoint() -> None:
+    watch = a_watch()
+    sent(watch)
+    saw(watch, failed("r", detail="too many open files", fault=Fault.GATEWAY))
+
+    seen = now_of(watch)
+    assert (seen.attempts_failed, seen.attempts_unsent) == (1, 1)
+    assert watch.endpoints[EndpointId("e1")].failures == 0
+    assert watch.pools[PoolName("p")].unsent_why == "too many open files"
+
+
 def test_progress_is_a_sign_of_life() -> None:
     watch = a_watch()
     sent(watch)
@@ -222,7 +234,7 @@ def test_who_leaves_after_too_long_was_not_served() -> None:
     saw(watch, arrived("d", stream=False))
     saw(watch, TimerFired(), end("d", Outcome.CANCELLED), now=at(5))
 
-    assert now_of(watch).refused == 1
+    assert (now_of(watch).refused, now_of(watch).gave_up) == (1, 3)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@ CAUSES: Final = {
     Incident.COLD_START: Cause.CONFIGURATION,
     Incident.LIMIT_TOO_LOW: Cause.CONFIGURATION,
     Incident.SCHEDULER_BEHIND: Cause.SCHEDULER,
+    Incident.GATEWAY_RESOURCES: Cause.SCHEDULER,
 }
 TOLD_AFTER: Final = 3
 """So many looks in a row must have found the same before it is told."""
@@ -227,6 +228,7 @@ class Diagnosis:
             backlog=min(state.queued) if len(state.queued) == BACKLOG_LOOKS else 0,
             began=self._began,
             cold_start_ns=pool.cold_start_ns,
+            unsent_why=pool.unsent_why,
             operable=self._operable,
         )
 

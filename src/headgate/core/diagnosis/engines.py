@@ -14,6 +14,7 @@ from headgate.model.endpoint import EndpointState
 from headgate.model.units import MILLISECOND, Duration, seconds
 from headgate.model.verdict import Incident
 
+UNSENT_MIN: Final = 3
 FAILED_MIN: Final = 5
 FAILED_PERCENT: Final = 15
 """So many attempts, and so many of those that were sent, failed: engines fail."""
@@ -25,6 +26,25 @@ MORE_PERCENT: Final = 130
 """Where so much more is asked for than usual, that engines are slow explains less than that they are asked too much."""
 TRANSPORT_NS: Final = Duration(20 * MILLISECOND)
 TRANSPORT_TIMES: Final = 4
+
+
+def gateway_resources(picture: Picture) -> Found | None:
+    """Attempts fail, and not for want of engines."""
+    late = picture.late
+    if late.attempts_unsent < UNSENT_MIN or 2 * late.attempts_unsent < late.attempts_failed:
+        return None
+    return Found(
+        Incident.GATEWAY_RESOURCES,
+        f"The gateway cannot connect to engines of pool {picture.pool}: {picture.unsent_why}. The engines are not to "
+        "blame.",
+        (
+            f"{late.attempts_unsent} of {late.sent} attempts could not be sent in {LATE_SECONDS} s",
+            f"{late.failed} requests failed for good in {LATE_SECONDS} s",
+            arrivals(picture),
+        ),
+        "Raise the limit that the reason names (file descriptors: `ulimit -n` or LimitNOFILE; memory; local ports), or "
+        "mend name resolution on its machine; then restart the gateway.",
+    )
 
 
 def engine_failing(picture: Picture) -> Found | None:

@@ -15,6 +15,7 @@ from headgate.core.diagnosis.endpoints_out import endpoints_out, is_minor
 from headgate.core.diagnosis.engines import (
     engine_failing,
     engines_late,
+    gateway_resources,
     no_endpoints,
     slow_endpoint,
     slow_endpoints,
@@ -372,6 +373,7 @@ def _backlog(picture: Picture) -> Found:
 
 
 PATTERNS: Final[Sequence[Callable[[Picture], Found | None]]] = (
+    gateway_resources,
     engine_failing,
     no_endpoints,
     slow_network,

@@ -77,6 +77,8 @@ class Picture:
     """When the first look was."""
     cold_start_ns: Duration
     """What an endpoint of the pool usually takes to start."""
+    unsent_why: str
+    """Why a gateway last could not send an attempt; empty if that has not happened."""
     operable: bool
     """Whether operators can give orders here (`headgate operate`)."""
 

@@ -45,6 +45,7 @@ COUNTS: Final = (
     "asked_tokens",
     "cached_tokens",
     "attempts_failed",
+    "attempts_unsent",
     "gave_up",
 )
 
@@ -95,6 +96,7 @@ class Seen:
         "arrivals",
         "asked_tokens",
         "attempts_failed",
+        "attempts_unsent",
         "bad_by",
         "begun",
         "cached_tokens",
@@ -136,7 +138,8 @@ class Seen:
         """Attempts sent and what their requests had waited; first tokens and how long after that they came."""
         self.asked_tokens = self.cached_tokens = 0
         """Of answers, by the engines' own word: tokens of prompts, and those that were cached."""
-        self.attempts_failed = 0
+        self.attempts_failed = self.attempts_unsent = 0
+        """Attempts that failed, and those of them that a gateway could not send for want of its own resources."""
         self.gave_up = 0
         """Requests that callers cancelled, or whose own deadline was shorter than what was promised to them."""
         self.tenants, self.tenants_work = Shares(), Shares()

@@ -24,6 +24,7 @@ from headgate.core.events import (
     Progressed,
     RequestArrived,
 )
+from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, Pool, Promise, ServiceClass
 from headgate.model.units import (
@@ -42,6 +43,7 @@ from headgate.model.units import (
 OPEN_MAX: Final = 200_000
 """Requests that are followed at once; of more than these only what is decided at their arrival is counted."""
 ENDPOINTS_MAX: Final = 4_096
+DETAIL_CHARS_MAX: Final = 200
 _ANSWER_WEIGHT: Final = 4
 """A token of an answer is about as much work as so many of a prompt."""
 _PS_PER_NS: Final = 1_000
@@ -67,11 +69,13 @@ _BY_THE_CALLER: Final = (Outcome.UNREACHABLE, Outcome.TOO_LATE)
 
 
 class PoolSeen:
-    __slots__ = ("answer_tokens", "cold_start_ns", "history", "name", "speed")
+    __slots__ = ("answer_tokens", "cold_start_ns", "history", "name", "speed", "unsent_why")
 
     def __init__(self, pool: Pool) -> None:
         self.name, self.speed, self.cold_start_ns = pool.name, pool.speed, pool.cold_start_ns
         self.history = History()
+        self.unsent_why = ""
+        """Why a gateway last could not send an attempt."""
         self.answer_tokens = 128
         """What an answer is reckoned to have, for the work that tenants ask for."""
 
@@ -279,8 +283,12 @@ class Watch:
             endpoint.failures = 0
             self._completed(event, attempt, now)
         elif event.ending in (AttemptEnding.FAILED, AttemptEnding.SILENT):
-            endpoint.failed(now, silently=event.ending is AttemptEnding.SILENT)
+            if event.fault is not Fault.GATEWAY:
+                endpoint.failed(now, silently=event.ending is AttemptEnding.SILENT)
             seen.attempts_failed += 1
+            if event.fault is Fault.GATEWAY:
+                seen.attempts_unsent += 1
+                request.pool.unsent_why = event.detail[:DETAIL_CHARS_MAX]
 
     def _completed(self, event: AttemptEnded, attempt: _Attempt, now: Instant) -> None:
         usage, request = event.usage, attempt.of
