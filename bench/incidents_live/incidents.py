@@ -1,12 +1,12 @@
 """The incidents: how each begins, how it ends, and what the verdict should be meanwhile."""
 
 import asyncio
-import os
 import resource
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -183,12 +183,16 @@ async def feed_gateway(world: World) -> None:
     await _end_repeats(world, world.gateway.thaw)
 
 
+def _open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
 async def take_descriptors(world: World) -> None:
     """The gateway may open hardly any further file: what it has stays open."""
     assert world.gateway is not None
     pid = world.gateway.pid
     world.kept_limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    opened = len(os.listdir(f"/proc/{pid}/fd"))
+    opened = _open_files(pid)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened + SPARE_DESCRIPTORS, world.kept_limit[1]))
 
 
