@@ -237,25 +237,3 @@ async def test_through_the_gateway_half_an_answer_is_made_whole_elsewhere(engine
     assert answer.headers["x-headgate-attempts"] == "3"
     assert body["choices"][0]["message"]["content"] == "word0 word1 word2 word3 "
     assert body["usage"]["completion_tokens"] == 4
-
-
-async def test_through_the_gateway_the_silence_of_an_engine_is_bounded_by_the_whole_time_only(
-    engine: FakeEngine, tmp_path: Path
-) -> None:
-    """A caller who does not stream has no first token to wait for, whatever the engine is asked."""
-    engine.behaviour = Behaviour(tokens=2, hang_after=1)
-    limits = {"first_token_max": "100ms", "idle_max": "100ms", "total_max": "30s"}
-    config = a_config(engine.url, engine="llamacpp", classes={"interactive": {"band": 0} | limits})
-    async with gateway_in_loop(config, tmp_path) as gateway:
-        asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
-        received = await engine.next_request()
-        await gateway.until(lambda status: status["attempts_open"] == 1, seconds_max=30)
-        attempts = gateway.gateway._attempts
-        attempts.sweep(list(attempts._open.values()), asyncio.get_running_loop().time() + 10)
-        received.resume.set()
-        async with await asking as answer:
-            body = await answer.json()
-
-    assert answer.status == 200
-    assert answer.headers["x-headgate-attempts"] == "1"
-    assert body["choices"][0]["message"]["content"] == "word0 word1 "

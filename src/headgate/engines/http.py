@@ -116,7 +116,9 @@ class HttpEngine:
             said = f"this model is not served by {call.api}; its engine speaks OpenAI's wire, at /v1/"
             return AtHandAnswer(404, error_body(said), blames=True)
         if self._joins(call):
-            return await joined(await self._ask(self._as_stream(call)), call.api)
+            if call.watch is not None:
+                call.watch.begin()
+            return await joined(await self._ask(self._as_stream(call)), call.api, call.watch)
         if self._asks_progress(call):
             answer = await self._ask(self._as_stream(call))
             answer.reports_progress = True

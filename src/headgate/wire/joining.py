@@ -66,13 +66,27 @@ class Joined:
 class Joiner:
     """Follows one stream and holds what it says."""
 
-    __slots__ = ("_api", "_bytes_left", "_choices", "_closed", "_cutter", "_error", "_kept", "_problem", "_top")
+    __slots__ = (
+        "_api",
+        "_bytes_left",
+        "_choices",
+        "_closed",
+        "_cutter",
+        "_error",
+        "_kept",
+        "_problem",
+        "_top",
+        "events",
+    )
 
     def __init__(
         self, api: Api, *, bytes_max: int = JOINED_BYTES_MAX, assembled_bytes_max: int = ASSEMBLED_BYTES_MAX
     ) -> None:
         """`bytes_max` bounds what is read of the stream, `assembled_bytes_max` what is kept of it."""
         self._api = api
+        self.events = 0
+        """Events that were part of the answer, as a stream counts them: neither usage alone nor progress through the
+        prompt is."""
         self._bytes_left = bytes_max
         self._kept = _Kept(assembled_bytes_max)
         self._cutter = EventCutter(event_bytes_max=EVENT_BYTES_MAX)
@@ -132,7 +146,10 @@ class Joiner:
             self._close(None)
             return
         kept = self._kept
-        for choice in _list(chunk.get("choices", _NULL), CHOICES_MAX, "choices"):
+        choices = _list(chunk.get("choices", _NULL), CHOICES_MAX, "choices")
+        if choices and "prompt_progress" not in chunk:
+            self.events += 1
+        for choice in choices:
             index = _index(choice)
             if (known := self._choices.get(index)) is None:
                 _check_number(len(self._choices), CHOICES_MAX, "choices")
