@@ -22,6 +22,9 @@ class WatchedAttempt:
     def begin(self) -> None:
         self._attempt.reports_tokens = True
 
+    def end(self) -> None:
+        self._attempt.reports_tokens = False
+
     def heard(self, events: int) -> None:
         attempt, record = self._attempt, self._attempt.record
         if attempt.stopped is not None:

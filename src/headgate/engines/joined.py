@@ -12,13 +12,14 @@ from headgate.engines.connection import HttpAnswer
 from headgate.model.ticket import Api
 from headgate.ports.engine import Answer, EngineFault, GenerationWatch
 from headgate.wire.joining import BrokenStream, Joined, Joiner
+from headgate.wire.whole_shape import AS_STREAMED
 
 
 async def joined(answer: HttpAnswer, api: Api, watch: GenerationWatch | None = None) -> Answer:
-    """The answer that the stream adds up to, once it has ended. Raises `EngineFault`."""
+    """The answer that the stream adds up to, once it has ended. Raises `EngineFault` or `UnequalStream`."""
     if answer.status >= 300 or not answer.content_type.lower().startswith("text/event-stream"):
         return answer
-    joiner = Joiner(api)
+    joiner = Joiner(api, answer.dialect.whole_shapes.get(api, AS_STREAMED))
     take = joiner.take if watch is None else _reporting(joiner, watch)
     try:
         await answer.pour(take)

@@ -38,6 +38,10 @@ class GenerationWatch(Protocol):
         """So many events of the answer have come so far; each is taken for one token."""
         ...
 
+    def end(self) -> None:
+        """The engine is asked again, for a whole answer: nothing is reported of that."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
