@@ -8,7 +8,7 @@ import pytest
 from testing.ports import free_ports
 from tests.house.small_tree import PROJECT
 
-SEARCH_FROM = "import sys, itertools, testing.ports as p; p._OFFSETS = itertools.count({}); print(p.free_ports(2)[0])"
+SEARCH_FROM = "import itertools, testing.ports as p; p._OFFSETS = itertools.count({}); print(p.free_ports(2)[0])"
 
 
 @pytest.mark.process
