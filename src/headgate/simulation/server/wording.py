@@ -133,7 +133,7 @@ def whole(
 def _choice(index: int, script: Script, api: Api) -> dict[str, object]:
     reason = "stop" if script.ends_by_itself else "length"
     text = script.text()
-    said: dict[str, object] = {"text": text} | dict.fromkeys(("prompt_logprobs", "prompt_token_ids"))
+    said: dict[str, object] = {"text": text, "prompt_logprobs": None, "prompt_token_ids": None}
     if api is Api.CHAT:
         unsaid = ("refusal", "annotations", "audio", "function_call", "reasoning")
         said = {"message": {"role": "assistant", "content": text} | dict.fromkeys(unsaid)}
