@@ -47,6 +47,8 @@ class Findings:
     epochs: int = 0
     blank_epochs: int = 0
     """Schedulers that began without a snapshot, though another had been before."""
+    twins: int = 0
+    """How often two processes of one name were in the cell at once."""
     worst_percent: int = 0
     """Of an endpoint's places, the most that were taken at once."""
     worst_kv_percent: int = 0

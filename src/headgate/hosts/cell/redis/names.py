@@ -1,14 +1,10 @@
 """One live process per member name.
 
 A process writes its incarnation under its name, with an expiry of `LEASE_S`, and renews it every `RENEW_S` over a
-connection of its own. Another process that wants the name waits while the entry runs out: a process that was killed no
-longer renews, so its successor gets the name within one lease. An entry that is renewed meanwhile belongs to a live
-process, and the name is not to be had: the later process does not start (`claim`). A running process whose entry was
-lost with the store may find that another has taken its name in the meantime; it is told so (`keep`) and stops taking
-part in the cell.
-
-An entry of another incarnation alone proves nothing: a store that fails over may come back with the entry of a process
-that is gone. Only one that is renewed counts.
+connection of its own. Another process that wants the name waits while the entry runs out. If it is renewed meanwhile,
+the name belongs to a live process and the later one does not start (`claim`). A running process whose entry was lost
+with the store may find that another has taken its name in the meantime; it is told so (`keep`) and stops taking part in
+the cell. The rules are in `protocol/names.py`.
 
 While the store is away names are not checked, as a cell has to work without it.
 """
@@ -19,28 +15,40 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from headgate.hosts.cell.protocol.names import (
+    NAME_ANSWER_NS_MAX,
+    NAME_LEASE_NS,
+    NAME_LOOK_NS,
+    NAME_RENEW_NS,
+    NameAnswer,
+    NameView,
+)
 from headgate.hosts.cell.redis.connect import Connector
 from headgate.hosts.cell.redis.keys import CellKeys
 from headgate.hosts.cell.redis.place import place_of
 from headgate.hosts.cell.redis.problem import CAUSES, Unusable
 from headgate.hosts.cell.redis.wire import Command, Wire
+from headgate.model.units import MILLISECOND, SECOND
 
 log = logging.getLogger("headgate")
 
-LEASE_S: Final = 2.0
-RENEW_S: Final = 0.5
-LOOK_S: Final = 0.1
-"""Between two looks at an entry of another process."""
+LEASE_S: Final = NAME_LEASE_NS / SECOND
+RENEW_S: Final = NAME_RENEW_NS / SECOND
+LOOK_S: Final = NAME_LOOK_NS / SECOND
 _CONNECT_S_MAX: Final = 1.0
 """At the start, a store that does not answer for so long is away."""
-_ANSWER_S_MAX: Final = 0.5
+_ANSWER_S_MAX: Final = NAME_ANSWER_NS_MAX / SECOND
 
 _CLAIM: Final = """
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
-if not held or held == ARGV[1] or left < 0 or left > 2 * ARGV[2] then
+if not held or held == ARGV[1] or left < 0 then
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return {'', 0}
+end
+if left > 2 * ARGV[2] then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return {held, -1}
 end
 return {held, left}
 """
@@ -76,12 +84,7 @@ class NameLease:
         self._on_lost = on_lost
         self._lease_s, self._renew_s, self._look_s = lease_s, renew_s, look_s
         self._wire: Wire | None = None
-        self._rival: tuple[bytes, int] | None = None
-        """The entry of another incarnation, as it was last seen: which one, and how long until it expires."""
-        self._taken = False
-        """Whether such an entry was renewed."""
-        self._has = False
-        """Whether the name was ours when it was last asked for."""
+        self._view = NameView()
 
     async def claim(self) -> None:
         """Take the name, at the latest when the entry of a process that is gone has expired.
@@ -97,7 +100,7 @@ class NameLease:
                 log.debug("the name of this member is not checked yet: %s", type(cause).__name__)
                 self.close()
                 return
-            if self._taken:
+            if self._view.taken:
                 self.close()
                 raise NameTaken(0, self._problem())
             await asyncio.sleep(self._look_s)
@@ -105,7 +108,7 @@ class NameLease:
     async def keep(self) -> None:
         """Renew until cancelled, then give the name back. Ends by itself once another process has it."""
         try:
-            while not self._taken:
+            while not self._view.taken:
                 has_it = await self._look_safely()
                 await asyncio.sleep(self._renew_s if has_it else self._look_s)
             self._on_lost(self._problem())
@@ -127,14 +130,7 @@ class NameLease:
 
     async def _look(self) -> bool:
         """Take or renew the name; whether it is ours."""
-        held, left_ms = _read(await self._ask(_CLAIM, int(self._lease_s * 1_000)))
-        self._has = not held
-        if self._has:
-            self._rival = None
-            return True
-        before, self._rival = self._rival, (held, left_ms)
-        self._taken = before is not None and before[0] == held and left_ms > before[1]
-        return False
+        return self._view.answered(_read(await self._ask(_CLAIM, int(self._lease_s * 1_000))))
 
     def _problem(self) -> str:
         return (
@@ -152,7 +148,7 @@ class NameLease:
         return answer
 
     async def _release(self) -> None:
-        if self._has:
+        if self._view.has:
             with suppress(*CAUSES):
                 await self._ask(_RELEASE)
         self.close()
@@ -168,10 +164,9 @@ class NameLease:
                 wire.close()
 
 
-def _read(answer: Any) -> tuple[bytes, int]:
-    """The incarnation that has the name, and for how long; no incarnation where it is ours."""
+def _read(answer: Any) -> NameAnswer:
     try:
         held, left_ms = answer
-        return bytes(held), int(left_ms)
+        return NameAnswer(bytes(held).decode("latin-1"), int(left_ms) * MILLISECOND)
     except (TypeError, ValueError) as foreign:
         raise Unusable("gives no sensible answer about names; see to it") from foreign

@@ -1,0 +1,72 @@
+"""Processes that somebody starts by mistake: under a name that is taken, or of a second cell under the cell's name.
+
+They are killed when the fault is over. A second cell is made by a copy of the file, or by a file with endpoints, a
+model and a tenant of its own; one of its members may have the name of a member of the first.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING
+
+from headgate.model.units import MILLISECOND, Duration, RequestId
+from testing.cell_world.faults import Fault, Kind
+from testing.cell_world.process import Process
+from testing.cell_world.site import Site, copy_of, drawn_patience, drawn_ticket, foreign
+
+if TYPE_CHECKING:
+    from testing.cell_world.world import World
+
+_EVERY_NS = Duration(250 * MILLISECOND)
+"""Between two requests at each of these gateways, on the mean."""
+
+
+class Doubles:
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._random = Random(f"{world.seed} doubles")
+        self._started: dict[Fault, list[Process]] = {}
+        self._requests = 0
+
+    def start(self, fault: Fault) -> None:
+        world = self._world
+        started: list[Process] = []
+        if fault.kind is Kind.TWIN:
+            started.append(self._process(fault.target, world.site, "twin"))
+        else:
+            names = ["h0", world.site.gateways[0] if fault.degree % 2 else "h1"]
+            site = copy_of(world.site, names) if fault.degree < 2 else foreign(names, self._random)
+            world.engines |= site.engines
+            started += [self._process(name, site, "of the second cell") for name in names]
+        self._started[fault] = started
+        for process in started:
+            process.start()
+
+    def _process(self, name: str, site: Site, what: str) -> Process:
+        gateway = name in site.gateways
+        return Process(name, self._world, site, gateway=gateway, key=f"{name} ({what})")
+
+    def end(self, fault: Fault) -> None:
+        """All of them are killed; whoever could not start because of them is started again."""
+        world = self._world
+        for process in self._started[fault]:
+            process.retire()
+            world.processes.pop(process.key, None)
+            original = world.processes.get(process.name)
+            if original is not None and (original.draining or not original.up):
+                original.end_grace()
+
+    def began(self, process: Process) -> None:
+        """A process of these has got its name, and serves."""
+        if process.gateway:
+            self._arrive(process)
+
+    def _arrive(self, process: Process) -> None:
+        if process.retired or not process.up:
+            return
+        self._requests += 1
+        ticket = drawn_ticket(RequestId(f"d{self._requests}"), process.site, self._random)
+        self._world.tickets[ticket.request_id] = ticket
+        process.arrive(ticket, drawn_patience(self._random))
+        wait = Duration(self._random.randrange(2 * _EVERY_NS))
+        self._world.after(wait, lambda: self._arrive(process))
