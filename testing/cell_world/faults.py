@@ -143,4 +143,7 @@ def drawn_doubles(seed: int, names: list[str]) -> list[Fault]:
             lasts = Duration(random.randrange(SECOND, CALM_AT - SECOND - at))
             target = random.choice(names) if kind is Kind.TWIN else EVERYBODY
             faults.append(Fault(kind, target, at, lasts, random.randrange(4)))
+            if kind is Kind.SECOND_CELL and random.random() < 0.5:
+                # So that a process of the second cell may become the scheduler.
+                faults.append(Fault(Kind.CRASH, SCHEDULER, Instant(at + lasts // 3), Duration(lasts // 3)))
     return faults
