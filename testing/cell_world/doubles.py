@@ -9,14 +9,15 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from headgate.model.units import MILLISECOND, Duration, RequestId
-from testing.cell_world.faults import Fault, Kind
+from headgate.model.units import MILLISECOND, SECOND, Duration, RequestId
+from testing.cell_world.faults import DOUBLES, Fault, Kind
 from testing.cell_world.process import Process
 from testing.cell_world.site import Site, copy_of, drawn_patience, drawn_ticket, foreign
 
 if TYPE_CHECKING:
     from testing.cell_world.world import World
 
+_SETTLED_NS = Duration(2 * SECOND)
 _EVERY_NS = Duration(250 * MILLISECOND)
 """Between two requests at each of these gateways, on the mean."""
 
@@ -50,11 +51,21 @@ class Doubles:
         """All of them are killed; whoever could not start because of them is started again."""
         world = self._world
         for process in self._started[fault]:
+            self._check_that_one_has_the_name(process)
             process.retire()
             world.processes.pop(process.key, None)
             original = world.processes.get(process.name)
             if original is not None and (original.draining or not original.up):
                 original.end_grace()
+
+    def _check_that_one_has_the_name(self, process: Process) -> None:
+        """Of two processes with one name one leaves, soon after both reach the store."""
+        world = self._world
+        live = [each for each in world.named(process.name) if each.up and not each.node.member.nameless]
+        others = [each for each in world.faults if each.at <= world.now and each.kind not in DOUBLES]
+        since = max([*(each.began_at for each in live), *(each.over for each in others)], default=world.now)
+        if len(live) > 1 and world.now - since > _SETTLED_NS:
+            world.violated(f"{[each.key for each in live]} are all called {process.name}")
 
     def began(self, process: Process) -> None:
         """A process of these has got its name, and serves."""

@@ -84,6 +84,8 @@ class Process:
         self.wall_ns = 5_000 * SECOND
         """By so much its wall clock is ahead of the one that it counts by."""
         self.lives = 0
+        self.began_at = Instant(0)
+        """When its latest life began, by the true time."""
         self.up = False
         self.paused = False
         self._waiting: list[Callable[[], None]] = []
@@ -140,6 +142,7 @@ class Process:
 
     def begin(self) -> None:
         self.lives += 1
+        self.began_at = self.world.now
         self.up, self.highest, self._woken_at, self._flush_set = True, 0, None, False
         world, site, names = self.world, self.site, Random(f"{self.world.seed} ids {self.key} {self.lives}")
         rank = site.gateways.index(self.name) if self.name in site.gateways else 0

@@ -88,14 +88,7 @@ class World:
         self.leaders: dict[str, tuple[Process, Leader]] = {}
         self.grants: dict[tuple[str, RequestId, int], Instant] = {}
         self.island_shares: dict[str, Share] = {}
-        self.faults = faults or sorted(
-            (
-                *drawn(seed, names),
-                *(drawn_hostile(seed, names) if hostile else ()),
-                *(drawn_doubles(seed, names) if doubles else ()),
-            ),
-            key=lambda fault: fault.at,
-        )
+        self.faults = self._drawn(names, hostile=hostile, doubles=doubles) if faults is None else faults
         self.liars = {fault.target: None for fault in self.faults if fault.kind is Kind.LIES}
         """Names of members that have had a wrong view, or were two: what they have at the engines nobody else knows."""
         self.processes: dict[str, Process] = {}
@@ -106,6 +99,12 @@ class World:
             self.timeline.at(fault.at, self._befall, fault)
             self.timeline.at(fault.over, self._recover, fault)
         self._plan_arrivals(Random(f"{seed} arrivals"))
+
+    def _drawn(self, names: list[str], *, hostile: bool, doubles: bool) -> list[Fault]:
+        faults = drawn(self.seed, names)
+        faults += drawn_hostile(self.seed, names) if hostile else []
+        faults += drawn_doubles(self.seed, names) if doubles else []
+        return sorted(faults, key=lambda fault: fault.at)
 
     # Time
 
