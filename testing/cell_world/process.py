@@ -43,17 +43,17 @@ from headgate.hosts.cell.protocol.codec import (
     writable_snapshot,
 )
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import VERSION, MemberEntry, SchedulerEntry, Share, Snapshots
+from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry, Share, Snapshots
 from headgate.hosts.cell.protocol.views import Mode
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource
 from testing.cell_world.checks import Story
-from testing.cell_world.corruption import lying, mangled, of_version, version_of
 from testing.cell_world.engines import Running
-from testing.cell_world.faults import Fault, Kind
+from testing.cell_world.faults import Fault
 from testing.cell_world.names import NameHolder
 from testing.cell_world.site import OUTPUT_TOKENS, Site
+from testing.cell_world.speech import Speech
 from testing.cell_world.store import Way
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Process:
         self._offset = self.random.randrange(1_000, 2_000) * SECOND
         self._rate_ppm = self.random.choice((0, 0, -4_000, 4_000, self.random.randrange(-4_000, 4_000)))
         self.way = Way(self.key, world.timeline, lambda: world.now, Random(f"{world.seed} way {self.key}"))
-        self.hostile = Random(f"{world.seed} hostile {self.key}")
+        self.speech = Speech(self.way, Random(f"{world.seed} hostile {self.key}"))
         self.wall_ns = 5_000 * SECOND
         """By so much its wall clock is ahead of the one that it counts by."""
         self.lives = 0
@@ -294,16 +294,16 @@ class Process:
         going = self.node.outgoing(now)
         for entry in going.inbox:
             for written in encoded(entry):
-                self.world.to_inbox(self, self._as_said(written))
+                self.world.to_inbox(self, self.speech.as_said(written))
         for name, entry in going.outboxes:
             self.world.granted(entry)
             for written in encoded(entry):
-                self.world.to_outbox(self, name, self._as_written(written))
+                self.world.to_outbox(self, name, self.speech.as_written(written))
         if going.claim is not None:
             self.world.claim(self, going.claim)
         written = None if going.write is None else writable_snapshot(going.write)
         if going.write is not None and written is not None:
-            self.world.write(self, self._as_written(written), going.write.at)
+            self.world.write(self, self.speech.as_written(written), going.write.at)
         if going.read:
             self.world.read(self)
         if going.release is not None:
@@ -350,27 +350,8 @@ class Process:
 
     def receive(self, written: bytes, check: int, *, from_member: bool) -> None:
         # As the store's reader does: what is damaged is dropped, and comes again.
-        if crc32(written) == check and self._reads(written):
+        if crc32(written) == check and self.speech.reads(written):
             self._guarded(lambda: self._take(written, from_member=from_member))()
-
-    def carried(self, written: bytes) -> bytes:
-        """What becomes of an entry of this process on its way."""
-        damage = self.way.concerned(Kind.DAMAGE)
-        return mangled(written, self.hostile) if damage and self.hostile.randrange(100) < damage.degree else written
-
-    def _reads(self, written: bytes) -> bool:
-        """Whether the version that this process has reads that of an entry."""
-        skew = self.way.concerned(Kind.SKEW)
-        return skew is None or abs(version_of(written) - VERSION - skew.degree) <= 1
-
-    def _as_written(self, written: bytes) -> bytes:
-        skew = self.way.concerned(Kind.SKEW)
-        return written if skew is None else of_version(written, VERSION + skew.degree)
-
-    def _as_said(self, written: bytes) -> bytes:
-        lies = self.way.concerned(Kind.LIES)
-        lied = lies is not None and self.hostile.randrange(100) < lies.degree
-        return self._as_written(lying(written, self.hostile, head=False) if lied else written)
 
     def _take(self, written: bytes, *, from_member: bool) -> None:
         now = self.clock()
@@ -421,7 +402,7 @@ class Process:
         def tell() -> None:
             snapshot = None
             with suppress(Unintelligible):
-                snapshot = decoded_snapshot(written) if written is not None and self._reads(written) else None
+                snapshot = decoded_snapshot(written) if written is not None and self.speech.reads(written) else None
             self.node.snapshot_read(snapshot, self.clock())
             self.awake()
 
@@ -589,7 +570,7 @@ class Watcher:
             self._process.world.check_beginning(self._leader, Duration(now - self._began_at))
         for command in commands:
             if isinstance(command, Dispatch):
-                self._process.world.check_books(self._leader, command.endpoint_id)
+                self._process.world.places.check_books(self._leader, command.endpoint_id)
 
 
 class Attempt:

@@ -15,7 +15,6 @@ from headgate.core.commands import Dispatch
 from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import Epoch, Granted, SchedulerEntry, Share, Snapshots
-from headgate.hosts.cell.protocol.shares import places_of
 from headgate.hosts.cell.protocol.views import Mode, Standing
 from headgate.hosts.cell.timing import Timing
 from headgate.model.ticket import Ticket
@@ -24,7 +23,6 @@ from headgate.model.units import (
     MINUTE,
     SECOND,
     Duration,
-    EndpointId,
     Instant,
     RequestId,
     after,
@@ -32,7 +30,7 @@ from headgate.model.units import (
 from headgate.simulation.virtual.timeline import Timeline
 from testing.cell_world.checks import Findings
 from testing.cell_world.doubles import Doubles
-from testing.cell_world.engines import Engine, Running
+from testing.cell_world.engines import Running
 from testing.cell_world.faults import (
     CALM_AT,
     DOUBLES,
@@ -43,6 +41,7 @@ from testing.cell_world.faults import (
     drawn_doubles,
     drawn_hostile,
 )
+from testing.cell_world.place_checks import PlaceChecks
 from testing.cell_world.process import Process
 from testing.cell_world.site import LIMIT, LIMITED, QUEUE_WAIT_NS, drawn_patience, drawn_site, drawn_ticket
 from testing.cell_world.store import HOUR_NS, Store, concerns
@@ -83,6 +82,7 @@ class World:
         self.engines = dict(self.site.engines)
         self.has_names = doubles
         self.doubles = Doubles(self)
+        self.places = PlaceChecks(self)
         self.store = Store(self.timeline, lambda: self.now, Random(f"{seed} store"))
         self.tickets: dict[RequestId, Ticket] = {}
         self.leaders: dict[str, tuple[Process, Leader]] = {}
@@ -172,7 +172,7 @@ class World:
                 if process.up and process.node.leads:
                     process.way.carry(lambda p=process: p.receive(carried, check, from_member=True), outward=False)
 
-        carried, check = sender.carried(written), crc32(written)
+        carried, check = sender.speech.carried(written), crc32(written)
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 
     def to_outbox(self, sender: Process, name: str, written: bytes) -> None:
@@ -180,7 +180,7 @@ class World:
             for process in self.named(name):
                 process.way.carry(lambda p=process: p.receive(carried, check, from_member=False), outward=False)
 
-        carried, check = sender.carried(written), crc32(written)
+        carried, check = sender.speech.carried(written), crc32(written)
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 
     def claim(self, sender: Process, claim: Claim) -> None:
@@ -343,9 +343,9 @@ class World:
             f"{order.request_id} attempt {order.attempt} begins at {order.endpoint_id} by {running.decider}:"
             f" {there} of {engine.endpoint.in_flight_max}",
         )
-        self._check_grant(process, order, running)
-        self._check_decider(engine, running)
-        self._check_sum(engine)
+        self.places.check_grant(process, order, running)
+        self.places.check_decider(engine, running)
+        self.places.check_sum(engine)
 
     def granted(self, entry: SchedulerEntry) -> None:
         """A scheduler sends an entry: what it grants in it must have been granted while the lease was its own."""
@@ -357,35 +357,6 @@ class World:
                 if made > self.store.granted[key] + MILLISECOND:
                     self.violated(f"epoch {key} granted {said.order.request_id} after its lease was over")
 
-    def _check_grant(self, process: Process, order: Dispatch, running: Running) -> None:
-        made = self.grants.get((running.decider, order.request_id, order.attempt))
-        if made is None:
-            return
-        late = self.now - made - self.timing.at_most(self.timing.start_within_ns)
-        if late > 0:
-            self.violated(f"{order.request_id} was begun {late} ns later than its grant allows")
-        leading, leader = self.leaders[running.decider]
-        key = (process.name, order.request_id, order.attempt, order.endpoint_id)
-        if leading.node.leader is leader and key not in leader.booked():
-            self.violated(f"{key} was begun and is not in the book of {running.decider}")
-
-    def _check_decider(self, engine: Engine, running: Running) -> None:
-        """No decider has more at an endpoint than is its own."""
-        own = [each for each in engine.running.values() if each.decider == running.decider]
-        places, kv_tokens = engine.endpoint.in_flight_max, engine.kv_tokens
-        if running.decider.startswith("island"):
-            # What it had before counts too: with that it may have more, but begins nothing beyond its share.
-            own = [each for each in engine.running.values() if each.life == running.life]
-            share = self.island_shares[running.decider]
-            places, kv_tokens = places_of(share, engine.endpoint.id, places), kv_tokens // share.of
-        else:
-            own = [each for each in own if not self._given_up(each) and each.member not in self.liars]
-        if len(own) > places:
-            self.violated(f"{running.decider} has {len(own)} at {engine.endpoint.id}, and {places} are its own")
-        held = sum(each.kv_tokens for each in own)
-        if held > kv_tokens and len(own) > 1:
-            self.violated(f"{running.decider} holds {held} tokens at {engine.endpoint.id}, and {kv_tokens} are its own")
-
     def check_beginning(self, leader: Leader, passed_ns: Duration) -> None:
         """A new scheduler begins when all whom it knows of have reported, or it has waited for long enough."""
         if passed_ns < self.timing.gather_ns_max:
@@ -393,73 +364,6 @@ class World:
                 # The report of one whose view is wrong may have been refused; its share is kept.
                 if standing is Standing.ABSENT and name not in self.liars:
                     self.violated(f"epoch {leader.epoch.number} begins after {passed_ns} ns, without {name}'s report")
-
-    def check_books(self, leader: Leader, endpoint_id: EndpointId) -> None:
-        """A scheduler grants only what is free by all that is true of those that it knows.
-
-        That is what they have there, what was granted and may yet begin, and the shares of those that are islands.
-        """
-        engine, standings = self.engines[endpoint_id], leader.standings()
-        places = engine.endpoint.in_flight_max
-        taken = 0
-        for process in self.processes.values():
-            name = process.name
-            if not process.up or process.node.member.bound != leader.epoch or name not in standings:
-                continue
-            if process.node.member.nameless or (name in self.liars and self.named(name)[0] is not process):
-                # What a process without a name holds nobody can know, and a name counts once.
-                continue
-            there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
-            if name in self.liars:
-                there = set()
-            booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
-            member = process.node.member
-            share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
-            if standings[name] is Standing.ABSENT and not leader.has_reported(name):
-                # What it holds nobody can know; what it may take is kept.
-                taken += max(len(booked), share)
-            elif standings[name] is Standing.ABSENT or member.island_share is not None:
-                # What was granted to it and has not reached it never will; it has its share instead.
-                taken += max(len(there), len(booked), share)
-            else:
-                taken += len(there | booked)
-        if taken + 1 > places:
-            self.violated(f"epoch {leader.epoch.number} grants a place at {endpoint_id}: {taken} of {places} are taken")
-
-    def _given_up(self, running: Running) -> bool:
-        """Whether its scheduler may take it to be gone: its gateway has died, or was silent for long enough."""
-        process = self.processes.get(running.life[0])
-        if process is None or running.orphaned or process.life != running.life or not process.up:
-            return True
-        _, leader = self.leaders[running.decider]
-        lost_ns = self.timing.lost_ns - SECOND
-        silent = any(each.over > running.since and each.lasts_ns >= lost_ns for each in process.troubles)
-        key = (running.member, running.request_id, running.attempt)
-        return silent and key not in {each[:3]: None for each in leader.booked()}
-
-    def _check_sum(self, engine: Engine) -> None:
-        """What all deciders have together, by the formula of the docs."""
-        places, there = engine.endpoint.in_flight_max, len(engine.running)
-        allowed = places
-        others = {each.decider: None for each in engine.running.values()}
-        newest = max((each for each in others if each.startswith("epoch")), key=_number, default=None)
-        for decider in others:
-            if decider.startswith("island"):
-                allowed += places_of(self.island_shares[decider], engine.endpoint.id, places)
-            elif decider != newest:
-                allowed += places
-        epochs = [each for each in engine.running.values() if each.decider.startswith("epoch")]
-        allowed += len([each for each in epochs if self._given_up(each) or each.member in self.liars])
-        if len(self.faults) == 1:
-            orphans = len([each for each in engine.running.values() if each.orphaned])
-            most = places if self.faults[0].kind is Kind.CRASH else 2 * places - places // len(self.gateways)
-            # One fault that lasts, such as lost messages, can split the cell several times; each may add all places.
-            most += places * max(0, self.findings.epochs - 2)
-            allowed = min(allowed, most + orphans)
-        if there > allowed:
-            self.violated(f"{there} at {engine.endpoint.id}, and {allowed} are allowed")
-        self.findings.worst_percent = max(self.findings.worst_percent, 100 * there // places)
-        self.findings.worst_kv_percent = max(self.findings.worst_kv_percent, 100 * engine.kv_held // engine.kv_tokens)
 
     def _check_limit(self) -> None:
         """What was let in of the limited tenant, by the formula of the docs."""
@@ -507,10 +411,6 @@ class World:
                 self.violated(f"{process.name} still holds {member.held} requests, {member.unsettled} unsettled")
             if leader is not None and (leader.booked() or leader.summary().requests):
                 self.violated(f"{process.name} still has in its book {leader.booked()} of {leader.summary().requests}")
-
-
-def _number(decider: str) -> int:
-    return int(decider.split()[1])
 
 
 def _do(action: Callable[[], object]) -> None:
