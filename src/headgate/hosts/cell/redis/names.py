@@ -1,12 +1,12 @@
-"""One live process per member name.
+"""Ensures one live process per member name.
 
 A process writes its incarnation under its name, with an expiry of `LEASE_S`, and renews it every `RENEW_S` over a
-connection of its own. Another process that wants the name waits while the entry runs out. If it is renewed meanwhile,
-the name belongs to a live process and the later one does not start (`claim`). A running process whose entry was lost
-with the store may find that another has taken its name in the meantime; it is told so (`keep`) and stops taking part in
-the cell. The rules are in `protocol/names.py`.
+separate connection. Another process that wants the name waits for the entry to expire. If the entry is renewed in the
+meantime, it belongs to a live process, and the later process does not start (`claim`). If the store loses the entry of
+a running process, another process may take the name; then `keep` calls `on_lost`, and the process leaves the cell. The
+rules are in `protocol/names.py`.
 
-While the store is away names are not checked, as a cell has to work without it.
+While the store is unavailable, names are not checked, because a cell must work without it.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ LEASE_S: Final = NAME_LEASE_NS / SECOND
 RENEW_S: Final = NAME_RENEW_NS / SECOND
 LOOK_S: Final = NAME_LOOK_NS / SECOND
 _CONNECT_S_MAX: Final = 1.0
-"""At the start, a store that does not answer for so long is away."""
+"""A store that does not answer within this time counts as unavailable."""
 _ANSWER_S_MAX: Final = NAME_ANSWER_NS_MAX / SECOND
 
 _CLAIM: Final = """
@@ -61,7 +61,7 @@ return 1
 
 
 class NameTaken(OSError):
-    """A live process has the name; the text says the next step."""
+    """A live process has the name; the text names the next step."""
 
 
 class NameLease:
@@ -77,7 +77,7 @@ class NameLease:
         renew_s: float = RENEW_S,
         look_s: float = LOOK_S,
     ) -> None:
-        """`on_lost` is told once, with the next step, that another process has the name."""
+        """`on_lost` is called once, with the next step for the operator, when another process has the name."""
         self._connector = Connector(place_of(url))
         self._key = CellKeys(cell).name(member)
         self._cell, self._member, self._incarnation = cell, member, incarnation
@@ -87,10 +87,10 @@ class NameLease:
         self._view = NameView()
 
     async def claim(self) -> None:
-        """Take the name, at the latest when the entry of a process that is gone has expired.
+        """Take the name, at the latest when the entry of a dead process has expired.
 
-        An entry expires or is renewed, so this ends within one lease. Raises `NameTaken` if another process renews it.
-        Returns without the name if the store is away.
+        Ends within one lease, because every entry expires or is renewed. Raises `NameTaken` if another process renews
+        it. Returns without the name if the store is unavailable.
         """
         while True:
             try:
@@ -106,7 +106,7 @@ class NameLease:
             await asyncio.sleep(self._look_s)
 
     async def keep(self) -> None:
-        """Renew until cancelled, then give the name back. Ends by itself once another process has it."""
+        """Renew the name until cancelled, then release it. Ends by itself once another process has the name."""
         try:
             while not self._view.taken:
                 has_it = await self._look_safely()
@@ -116,20 +116,20 @@ class NameLease:
             await self._release()
 
     async def _look_safely(self) -> bool:
-        """Whether nothing speaks against renewing at the usual pace."""
+        """Whether to renew at the usual interval."""
         try:
             return await self._look()
         except asyncio.CancelledError:
-            # The question is still open, and nothing else can be asked on this connection.
+            # The answer is still pending, so this connection cannot be used for anything else.
             self.close()
             raise
         except CAUSES:
-            # The cell itself reports what is wrong with the store.
+            # The cell itself reports problems of the store.
             self.close()
             return True
 
     async def _look(self) -> bool:
-        """Take or renew the name; whether it is ours."""
+        """Take or renew the name. Returns whether this process has it."""
         return self._view.answered(_read(await self._ask(_CLAIM, int(self._lease_s * 1_000))))
 
     def _problem(self) -> str:
@@ -157,7 +157,7 @@ class NameLease:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection; what is written expires."""
+        """Close the connection; the entry expires."""
         wire, self._wire = self._wire, None
         if wire is not None:
             with suppress(OSError):
