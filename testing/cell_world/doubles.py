@@ -1,7 +1,7 @@
-"""Processes that somebody starts by mistake: under a name that is taken, or of a second cell under the cell's name.
+"""Starts processes by mistake: one under a name that is in use, or a second cell under the name of the cell.
 
-They are killed when the fault is over. A second cell is made by a copy of the file, or by a file with endpoints, a
-model and a tenant of its own; one of its members may have the name of a member of the first.
+They are killed when the fault is over. The second cell has a copy of the first cell's file, or a file with its own
+endpoint, model and tenant; one of its members may have the name of a member of the first cell.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _SETTLED_NS = Duration(2 * SECOND)
 _EVERY_NS = Duration(250 * MILLISECOND)
-"""Between two requests at each of these gateways, on the mean."""
+"""Mean time between two requests at each of these gateways."""
 
 
 class Doubles:
@@ -48,7 +48,7 @@ class Doubles:
         return Process(name, self._world, site, gateway=gateway, key=f"{name} ({what})")
 
     def end(self, fault: Fault) -> None:
-        """All of them are killed; whoever could not start because of them is started again."""
+        """Kill all of them, and start again the process that could not start because of them."""
         world = self._world
         for process in self._started[fault]:
             self._check_that_one_has_the_name(process)
@@ -59,7 +59,7 @@ class Doubles:
                 original.end_grace()
 
     def _check_that_one_has_the_name(self, process: Process) -> None:
-        """Of two processes with one name one leaves, soon after both reach the store."""
+        """Check that one of two processes with the same name leaves soon after both reach the store."""
         world = self._world
         live = [each for each in world.named(process.name) if each.up and not each.node.member.nameless]
         others = [each for each in world.faults if each.at <= world.now and each.kind not in DOUBLES]
@@ -68,7 +68,7 @@ class Doubles:
             world.violated(f"{[each.key for each in live]} are all called {process.name}")
 
     def began(self, process: Process) -> None:
-        """A process of these has got its name, and serves."""
+        """Send requests to a process that has started."""
         if process.gateway:
             self._arrive(process)
 

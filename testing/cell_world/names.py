@@ -1,7 +1,7 @@
-"""How does a simulated process get its member name, and keep it? By the rules of a live one (`protocol/names.py`).
+"""Member names in the simulated cell, by the rules of a live one (`protocol/names.py`).
 
-A process asks before it starts, renews while it runs, and leaves the cell when another has the name. The simulated
-store keeps the entries, and notes until when each of them truly lasts, whatever its clock says.
+A process claims its name before it starts, renews it while it runs, and leaves the cell when another process has it. The
+simulated store also records when each entry expires by true time, whatever the store's clock shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from testing.cell_world.process import Process
 
 _SLACK_NS = Duration(200 * MILLISECOND)
-"""For the ways to the store and back."""
+"""Allowance for the round trip to the store."""
 
 
 class NameStore:
@@ -38,7 +38,7 @@ class NameStore:
         """The incarnation that has renewed each name last, and until when its entry lasts by the true time."""
 
     def claim(self, name: str, incarnation: str) -> tuple[NameAnswer, bool]:
-        """The answer, and whether the name was taken from an incarnation whose entry has not run out."""
+        """The answer, and whether the name was taken from an incarnation whose entry has not expired."""
         self.entries[name], answer = claimed_name(self.entries.get(name), incarnation, NAME_LEASE_NS, self._now())
         if answer.held:
             return answer, False
@@ -57,7 +57,7 @@ class NameStore:
         return self._true_time() < until + NAME_ANSWER_NS_MAX
 
     def lose(self, entries: dict[str, NameEntry]) -> None:
-        """The store has these entries from now on, and owes nothing to those who wrote others."""
+        """Replace the entries. Names whose entries are lost may be given to other processes."""
         self.entries = dict(entries)
         self._lasts.clear()
 
@@ -72,7 +72,7 @@ class NameHolder:
         self._question = 0
         """The number of the question that is open, or of the last one."""
         self._claiming_since: Instant | None = None
-        """Since when it waits for the name before it starts."""
+        """When it began to wait for its name, if it has not started yet."""
         self._was_paused = False
 
     @property
@@ -80,7 +80,7 @@ class NameHolder:
         return self._claiming_since is not None
 
     def claim(self) -> None:
-        """Asks for the name, for the next life of the process."""
+        """Claim the name for the next life of the process."""
         self._claiming_since, self._was_paused = self._process.world.now, False
         self._view = NameView()
         self._incarnation = f"{self._process.key} {self._process.lives + 1}"

@@ -1,4 +1,4 @@
-"""Does a cell stay as it is when somebody starts a process, or a whole cell, under a name that is taken?"""
+"""Does a cell keep its promises if a process, or a second cell, is started under a name that is in use?"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ def test_killed_process_gets_its_name_back_though_the_clock_of_the_store_is_put_
 
 
 def test_of_two_processes_that_started_while_the_store_was_away_one_leaves() -> None:
-    seen = run(a_fault(Kind.STORE_EMPTY, STORE, 2, 4), a_fault(Kind.TWIN, "g0", 3, 7))
+    seen = run(a_fault(Kind.STORE_EMPTY, STORE, 2, 3), a_fault(Kind.TWIN, "g0", 2.2, 5.2))
 
     assert seen.findings.violations == []
     assert seen.findings.twins == 1
@@ -152,7 +152,7 @@ def refuse_nobody(patch: pytest.MonkeyPatch) -> None:
             [a_fault(Kind.CLOCK_STEP, STORE, 3.01, 7, -1), a_fault(Kind.TWIN, "g0", 3.02, 6.5)],
         ),
         (refuse_whoever_finds_an_entry, [a_fault(Kind.CRASH, "g0", 3, 3.1)]),
-        (refuse_nobody, [a_fault(Kind.STORE_EMPTY, STORE, 2, 4), a_fault(Kind.TWIN, "g0", 3, 7)]),
+        (refuse_nobody, [a_fault(Kind.STORE_EMPTY, STORE, 2, 3), a_fault(Kind.TWIN, "g0", 2.2, 5.2)]),
     ],
 )
 def test_simulation_finds_a_broken_rule_of_names(
