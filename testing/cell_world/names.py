@@ -1,7 +1,7 @@
 """Member names in the simulated cell, by the rules of a live one (`protocol/names.py`).
 
-A process claims its name before it starts, renews it while it runs, and leaves the cell when another process has it. The
-simulated store also records when each entry expires by true time, whatever the store's clock shows.
+A process claims its name before it starts, renews it while it runs, and leaves the cell when another process has it.
+The simulated store also records when each entry expires by true time, whatever the store's clock shows.
 """
 
 from __future__ import annotations
