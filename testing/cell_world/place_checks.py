@@ -64,15 +64,14 @@ class PlaceChecks:
             name = process.name
             if not process.up or process.node.member.bound != leader.epoch or name not in standings:
                 continue
-            if process.node.member.nameless or (
-                name in self._world.liars and self._world.named(name)[0] is not process
-            ):
-                # What a process without a name holds nobody can know, and a name counts once.
+            booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
+            if name in self._world.doubled:
+                # Which of the two a scheduler hears it cannot know: its own book, once, is all that it can keep to.
+                taken += len(booked) if self._world.named(name)[0] is process else 0
                 continue
             there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
             if name in self._world.liars:
                 there = set()
-            booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
             member = process.node.member
             share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
             if standings[name] is Standing.ABSENT and not leader.has_reported(name):

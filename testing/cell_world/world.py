@@ -91,6 +91,8 @@ class World:
         self.faults = self._drawn(names, hostile=hostile, doubles=doubles) if faults is None else faults
         self.liars = {fault.target: None for fault in self.faults if fault.kind is Kind.LIES}
         """Names of members that have had a wrong view, or were two: what they have at the engines nobody else knows."""
+        self.doubled: dict[str, None] = {}
+        """Those names of which two processes were in the cell at once."""
         self.processes: dict[str, Process] = {}
         for name in names:
             Process(name, self, self.site, gateway=name in self.gateways)
@@ -284,7 +286,7 @@ class World:
         ):
             self.trace(process.key, f"is the second that is called {process.name}")
             self.findings.twins += 1
-            self.liars[process.name] = None
+            self.liars[process.name] = self.doubled[process.name] = None
         new = self.processes.setdefault(process.key, process)
         if new.site is not self.site or new.key != new.name:
             self.doubles.began(process)

@@ -109,6 +109,11 @@ def test_seeds_with_hostile_faults_and_double_names_break_no_promise() -> None:
     assert {fault.kind for world in worlds.values() for fault in world.faults} >= set(DOUBLES)
 
 
+@pytest.mark.parametrize("seed", [210])
+def test_seeds_with_double_names_that_once_showed_a_violation_show_none(seed: int) -> None:
+    assert World(seed, hostile=True, doubles=True).run().violations == []
+
+
 # Rules of names are replaced on purpose, to show that the simulation would find it if they were broken.
 
 
