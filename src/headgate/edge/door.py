@@ -24,6 +24,7 @@ from headgate.edge.large_bodies.client import CapLarge, ReadLarge, cap_in_thread
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.options import EdgeLimits
 from headgate.edge.replies import JSON, Replies, rates_left
+from headgate.edge.tenant_shares import TenantShares
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
@@ -84,6 +85,8 @@ class Door:
     """Notes each attempt before it is sent; None without a ledger."""
     draining: bool = False
     _bodies: BodyBytes = field(default_factory=BodyBytes)
+    _reading: TenantShares = field(default_factory=TenantShares)
+    """Open requests whose bodies have not arrived yet."""
     _open: set[RequestId] = field(default_factory=set[RequestId])
     _coming_in: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The limits of requests that are still being read."""
@@ -207,9 +210,18 @@ class Door:
             if (left := self.host.limits_left(tenant)) is not None:
                 client.always += rates_left(left)
             raise Turned(short.outcome, short.reason, retry_after_ns=short.wait_ns)
+        free = self.limits.requests_open_max - len(self._open) - 1
+        if not self._reading.has_room(tenant, 1, free=free):
+            raise self._too_many_reading(tenant)
         announced = announced_bytes(client)
         if announced <= self.limits.body_bytes_max and not body.has_room(announced, self.limits.bodies_bytes_max):
             raise self._no_room()
+
+    def _too_many_reading(self, tenant: TenantId) -> Turned:
+        message = f'tenant "{tenant}" has {self._reading.of(tenant)} requests whose bodies have not arrived yet'
+        return Turned(
+            Outcome.QUEUE_FULL, f"{message}, its share of limits.requests_open_max; send the bodies and retry"
+        )
 
     @property
     def bodies_bytes(self) -> int:
@@ -239,6 +251,7 @@ class Door:
             return await self._held(taken)
         limit = asyncio.timeout(self.limits.receive_ns_max / SECOND)
         self._coming_in.add(limit)
+        self._reading.add(tenant, 1)
         try:
             async with limit:
                 return await self._held(taken)
@@ -246,6 +259,7 @@ class Door:
             raise (_leaving() if self.draining else self._too_slow(client)) from None
         finally:
             self._coming_in.discard(limit)
+            self._reading.add(tenant, -1)
 
     async def _held(self, taken: Awaitable[Intake]) -> Intake:
         try:

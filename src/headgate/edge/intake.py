@@ -88,7 +88,9 @@ def identify(client: Client, keys: KeyRing) -> TenantId:
     if tenant is None:
         message = "no known API key was given; send it as `Authorization: Bearer KEY`"
         raise Turned(Outcome.UNAUTHORIZED, message)
-    client.identified()
+    if not client.identified(tenant):
+        message = f'tenant "{tenant}" holds its share of limits.connections_open_max; close idle connections and retry'
+        raise Turned(Outcome.QUEUE_FULL, message)
     return tenant
 
 
