@@ -154,6 +154,11 @@ class Client:
         """Whether the body has come whole, or will not be waited for any more."""
         return self._complete or self._too_large or self._no_room
 
+    @property
+    def received_bytes(self) -> int:
+        """Size of the body so far."""
+        return self._size
+
     def identified(self, tenant: TenantId | None = None, /) -> bool:
         """The application knows who calls. False if the tenant may not have another connection."""
         return self._wire.identified(tenant)
