@@ -184,6 +184,15 @@ class Client:
         if not grow(self._size):
             self._give_up_body()
 
+    def release(self) -> None:
+        """The request is over: drops its body, and what refers to the exchange.
+
+        Connection, client and exchange refer to each other. Without this the body would stay until the garbage
+        collector finds them, while its bytes are counted as free.
+        """
+        self._held = b""
+        self._grow = self._on_left = self.on_blocked = self.on_unblocked = None
+
     def notify_when_left(self, on_left: Callable[[], None]) -> None:
         """Has it called once, when the caller leaves before its answer is complete; at once if it has left already."""
         self._on_left = on_left

@@ -205,6 +205,7 @@ class Door:
             ).run()
         finally:
             self._open.discard(request_id)
+            client.release()
             body.close()
             if not self._open:
                 self._emptied.set()
