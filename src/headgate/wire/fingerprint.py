@@ -1,14 +1,13 @@
-"""How is a request recognised when it comes again?
+"""Fingerprint of a request: a hash of its tenant, model and body.
 
-By a hash of its tenant, its model and its body. Two tenants never share a fingerprint, so that no tenant can have
-another's requests refused.
+Two tenants never share a fingerprint, so no tenant can get another tenant's requests rejected.
 """
 
 from hashlib import blake2b
 from typing import Final
 
 HASHED_BYTES: Final = 64 * 1024
-"""Of a long body its length, its beginning and its end are hashed, so that the work is bounded."""
+"""Of a longer body only its length, start and end are hashed, to bound the work."""
 _DIGEST_BYTES: Final = 16
 
 
