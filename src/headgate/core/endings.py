@@ -183,9 +183,12 @@ class Endings:
             case AttemptEnding.FAILED | AttemptEnding.SILENT:
                 origin = blame.judge(attempt, event, now)
                 attempt.excuse = origin if origin in _EXCUSES else None
+                if origin is FaultOrigin.MEMBER:
+                    self._dispatcher.member_failed(attempt, now)
                 return origin
             case AttemptEnding.COMPLETED:
                 blame.answered(ticket)
+                self._state.fleet.health.reach.served(ticket.gateway, attempt.endpoint)
             case AttemptEnding.REFUSED | AttemptEnding.ABORTED:
                 pass
             case _:
