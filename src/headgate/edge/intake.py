@@ -4,6 +4,7 @@ From an HTTP request to a ticket: who asks, for what, how large it is, and by wh
 body stays here; only the ticket goes on.
 """
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from headgate.edge.options import FIELD_BYTES_MAX
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
-from headgate.wire.fingerprint import body_digest, fingerprint
+from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 from headgate.wire.kserve.infer import HEADER_LENGTH, Asked, InferBody, json_length
 from headgate.wire.prefix import salted
 from headgate.wire.request import BadRequest, RequestBody, is_large
@@ -150,7 +151,8 @@ async def take_in(
 async def _read(client: Client, api: Api, size_max: int, tenant: TenantId, read_large: ReadLarge) -> _DigestAndBody:
     raw = await _receive(client, size_max)
     # A large body may be handed over to another process by what reads it.
-    return body_digest(raw), await _parse(raw, api, tenant, read_large)
+    digest = await digest_of(raw)
+    return digest, await _parse(raw, api, tenant, read_large)
 
 
 async def _read_tensors(
@@ -158,7 +160,7 @@ async def _read_tensors(
 ) -> _DigestAndBody:
     """Of tensors the JSON is read, to refuse what no engine should see; they travel on as they came."""
     raw = await _receive(client, size_max)
-    digest = body_digest(raw)
+    digest = await digest_of(raw)
     if asked.asked is not Asked.INFERENCE:
         return digest, InferBody.of(b"", model=asked.model, asked=asked.asked)
     try:
@@ -167,6 +169,11 @@ async def _read_tensors(
         raise _not_understood(bad) from None
     await _parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER, tenant, read_large)
     return digest, InferBody.of(raw, model=asked.model, asked=asked.asked, json_bytes=json_bytes)
+
+
+async def digest_of(raw: bytes | bytearray) -> bytes:
+    """Hashes the body without keeping the event loop for longer than a small body takes."""
+    return body_digest(raw) if len(raw) <= HASHED_AT_ONCE_BYTES else await asyncio.to_thread(body_digest, raw)
 
 
 def announced_bytes(client: Client) -> int:
