@@ -71,7 +71,8 @@ class Attempts:
         self.by_number[ticket.request_id, request.attempt] = attempt
         self._begin_stay(attempt, now)
         self._occupancy.occupy(endpoint, promised, request.hashes)
-        self._fleet.pools[endpoint.pool].turnover.take(attempt, now, cost_ns=request.cost_ns, places=promised.places)
+        turnover = self._fleet.pools[endpoint.pool].turnover
+        turnover.take(attempt, now, cost_ns=request.cost_ns, places=promised.places, tenant=ticket.tenant)
         if not ticket.stream:
             self._watch_prefill(attempt, now)
         return attempt
