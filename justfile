@@ -178,7 +178,7 @@ kill-cell *args:
 bench-cell *args:
     {{ bin }}/python -m bench.cell_live "$@"
 
-# Every known attack against a live gateway: which were held, the longest turn of its loop, how soon /health answers.
+# Run every known attack against a live gateway: which were held, the longest turn of its loop, the latency of /health.
 [positional-arguments]
 attack *args:
     {{ bin }}/python -m bench.attack "$@"

@@ -1,4 +1,4 @@
-"""Does it matter into which reads a stream of Triton falls, and is no more of it held than one event?"""
+"""Fuzz target: a Triton stream gives the same answer however its reads are split, and at most one event is held."""
 
 from fuzz.cuts import cut
 from headgate.model.ticket import Api

@@ -32,7 +32,7 @@ PURE_IMPORTS = frozenset(
     {"__future__", "abc", "array", "bisect", "collections", "dataclasses", "enum", "fractions", "functools", "hashlib"}
     | {"headgate", "heapq", "itertools", "math", "operator", "re", "string", "struct", "types", "typing"}
 )
-# Of the functions on floats only this one is rounded alike by every machine.
+# `sqrt` is the only float function that every machine rounds in the same way; `isqrt` takes integers.
 PURE_MATH = frozenset({"isqrt", "sqrt"})
 IMPURE_BUILTINS = {
     "__import__": "imports what no contract can see",

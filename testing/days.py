@@ -101,9 +101,9 @@ class World:
     telling: float = 0.0
     """The share of events in which an engine tells of itself."""
     faults: tuple[Fault, ...] = ()
-    """What may go wrong with attempts that fail; unknown if there are none."""
+    """Possible faults of failed attempts; if empty, the fault is unknown."""
     bodies: int = 0
-    """How many different bodies each tenant sends; each request is another one if none."""
+    """Number of different bodies that each tenant sends; if 0, each request has its own."""
 
 
 @dataclass
@@ -328,7 +328,7 @@ LARGE = World(
 )
 
 FAULTY = replace(LARGE, faults=tuple(Fault), bodies=2)
-"""The large one, in which the same bodies come again and it is known why attempts fail."""
+"""Like `LARGE`, but bodies repeat and the faults of failed attempts are known."""
 
 PRESSED = replace(LARGE, policies=(_PRESSED,), churn=0.0, failing=0.02)
 """The large one with more to do than it can, and a ladder that climbs at once."""

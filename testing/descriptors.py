@@ -1,4 +1,4 @@
-"""How does a process run out of file descriptors, for as long as a test wants it to?"""
+"""Makes the process run out of file descriptors during a test."""
 
 import os
 import resource
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def no_descriptors_left() -> Iterator[None]:
-    """Whatever is opened meanwhile fails with EMFILE; what is open stays so."""
+    """Opening a file inside this context fails with EMFILE; open files stay open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     lowest_free = os.dup(0)
     os.close(lowest_free)

@@ -5,10 +5,10 @@ from typing import Self
 
 
 class RawServer:
-    """Serves each connection by `serve`. Its end ends the connections."""
+    """Handles each connection with `serve`. Closing the server closes its connections."""
 
     buffer_bytes = 65_536
-    """How much it reads ahead."""
+    """Size of the read buffer."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -36,7 +36,7 @@ class RawServer:
         try:
             await self.serve(reader, writer)
         except asyncio.CancelledError:
-            # Ended by `__aexit__`. The callback of asyncio's server would log a cancelled task.
+            # Cancelled by `__aexit__`. Asyncio's server would log a cancelled task.
             pass
         finally:
             writer.close()

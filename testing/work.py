@@ -1,4 +1,4 @@
-"""Counts the work of Python code in operations instead of seconds, so that tests can show that it is linear."""
+"""Counts the work of Python code in executed lines instead of seconds, so that tests can show that it is linear."""
 
 import sys
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def lines_run(action: Callable[[], object], *modules: str) -> int:
-    """Lines that `action` executes in the modules named: the same number in every run."""
+    """Number of lines that `action` executes in these modules; the same in every run."""
     count = 0
 
     def in_frame(_frame: FrameType, event: str, _argument: object) -> Any:

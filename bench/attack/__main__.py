@@ -2,9 +2,9 @@
 
     python -m bench.attack [NAME ...] [--assert]
 
-An attack is held if it achieves nothing for itself, the gateway lives, and another tenant's short requests are served
-meanwhile. The last line is JSON: how many attacks, how many were held, the longest turn of the event loop in thread
-CPU time, and the 99th percentile of `/health`.
+An attack is held if it gains nothing, the gateway survives, and short requests of another tenant are served throughout.
+The last line is JSON: the number of attacks, how many were held, the longest turn of the event loop in thread CPU time,
+and the 99th percentile of `/health`.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from bench.command import stop_cleanly_on_sigterm, tell
 LONGEST_TURN_MS_MAX = 50.0
 HEALTH_P99_MS_MAX = 250.0
 VICTIM_S_MAX = 5.0
-"""A short request of another tenant; far more than it takes on a loaded machine."""
+"""Time limit for a short request of another tenant; far more than it takes on a loaded machine."""
 
 
 async def hold(stage: Stage, attack: Attack) -> str | None:
-    """None if the attack was held, else what it did."""
+    """None if the attack was held, else a description of its effect."""
     stage.victim_waits_s.clear()
     stage.victim_failures.clear()
     victim = asyncio.create_task(stage.suffer())

@@ -1,6 +1,7 @@
-"""The corpus: each attack has been seen to work against some gateway. It returns None if it was held, or what it did.
+"""The corpus of attacks, each of which has worked against some gateway.
 
-What every attack must leave alone, the latency of others and the turns of the loop, is watched by `__main__`.
+An attack returns None if it was held, or a description of its effect. `__main__` measures the latency of other tenants
+and the turns of the loop, which no attack may affect.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ _SECONDS_MAX: Final = 20.0
 
 
 async def send(stage: Stage, first: bytes, piece: bytes = b"", times: int = 0, *, admin: bool = False) -> bytes:
-    """Sends raw bytes, a piece of them again and again, and gives the beginning of the answer."""
+    """Sends raw bytes, then a piece repeatedly. Returns the start of the answer."""
     parts = urlsplit(stage.gateway.admin_url if admin else stage.gateway.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -39,7 +40,7 @@ async def send(stage: Stage, first: bytes, piece: bytes = b"", times: int = 0, *
         writer.close()
 
 
-# Bytes of callers
+# Bytes from callers
 
 
 async def endless_trailer_without_a_key(stage: Stage) -> str | None:
@@ -61,7 +62,7 @@ async def tiny_chunks(stage: Stage) -> str | None:
 
 
 async def tiny_chunks_held_in_memory(stage: Stage) -> str | None:
-    """Bodies in two-byte chunks that never end; memory grows by what is counted."""
+    """Endless bodies in two-byte chunks: memory grows only by the bytes that are counted."""
     before, size = stage.resident_mib(), 200_000
     piece = b"2\r\naa\r\n" * (size // 2)
     senders = [asyncio.create_task(send(stage, _HEAD + _KEY + _CHUNKED + piece)) for _ in range(40)]
@@ -130,7 +131,7 @@ async def many_prompts_as_one(stage: Stage) -> str | None:
 
 
 async def false_usage(stage: Stage) -> str | None:
-    """An engine claims a billion prompt tokens: estimates of others stay as they are."""
+    """An engine reports a billion prompt tokens: the estimates for other tenants do not change."""
     for _ in range(5):
         await stage.chat(ATTACKER, "false_usage")
     reply = await stage.chat(VICTIM, messages=[{"role": "user", "content": "word " * 400}])
@@ -184,7 +185,7 @@ async def poison_requests(stage: Stage) -> str | None:
     return None
 
 
-# Bytes of engines
+# Bytes from engines
 
 
 def engine_behaviour(mode: str, *, stream: bool) -> Attack:

@@ -1,4 +1,4 @@
-"""An engine that misbehaves in the way that the request's field `user` names."""
+"""An engine that misbehaves as the `user` field of the request selects."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def framed(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 async def ok(writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
-    """As it should be: two tokens, and the prompt's length in the usage."""
+    """A correct answer: two tokens, and the length of the prompt in the usage."""
     if not asked.get("stream"):
         writer.write(framed(completion()))
         return
@@ -103,7 +103,7 @@ async def false_usage(writer: asyncio.StreamWriter, _asked: dict[str, Any]) -> N
 
 
 async def honest(writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
-    """A quarter of a token for each byte of the request, wherever it stands."""
+    """Reports a quarter of a token for each byte of the request, in any field."""
     writer.write(framed(completion(len(json.dumps(asked)) // 4, 2)))
 
 
@@ -143,7 +143,7 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = {
 
 
 class HostileEngine(RawServer):
-    """One endpoint. Pages other than requests to generate are answered as vLLM answers them."""
+    """One endpoint. It answers all other paths as vLLM does."""
 
     buffer_bytes = 64 * 1024 * 1024
 

@@ -28,7 +28,7 @@ _SLOWEST_TURN: Final = 'headgate_loop_turn_longest_seconds{clock="cpu",since="st
 
 
 def config(urls: list[str]) -> Config:
-    """Four engines, a tenant that attacks, one that attacks with a limit of its own, and one that suffers."""
+    """Four engines, an attacking tenant, an attacking tenant with its own limit, and a victim."""
     made = a_config(*urls, key_secret=SECRET, in_flight_max=16)
     del made["anonymous_tenant"]
     made["pools"]["small"] |= {"prices": {"input": 1000, "output": 1000}, "kv_tokens": 800_000}
@@ -47,7 +47,7 @@ def _hashed(key: str) -> str:
 
 @dataclass
 class HealthProbe:
-    """Asks `/health` again and again from a thread of its own, as a liveness probe does."""
+    """Polls `/health` from a separate thread, as a liveness probe does."""
 
     address: str
     waits_s: list[float] = field(default_factory=list[float])
@@ -92,7 +92,7 @@ class Stage:
     victim_failures: list[str] = field(default_factory=list[str])
 
     async def chat(self, key: str, mode: str = "ok", *, path: str = "/v1/chat/completions", **body: Any) -> "Reply":
-        """One request; `mode` is how the engine is to behave."""
+        """Sends one request; `mode` selects the behaviour of the engine."""
         asked = {"model": "m", "user": mode, **({"messages": [{"role": "user", "content": "hi"}]} | body)}
         began = time.monotonic()
         headers = {"authorization": f"Bearer {key}", **asked.pop("headers", {})}
@@ -113,7 +113,7 @@ class Stage:
         return resident_mib(self.process.pid)
 
     async def suffer(self) -> None:
-        """Short requests of another tenant, one after the other, for as long as the attack lasts."""
+        """Sends short requests of another tenant, one after the other, while the attack lasts."""
         while True:
             try:
                 reply = await self.chat(VICTIM)
@@ -126,7 +126,7 @@ class Stage:
             await asyncio.sleep(_VICTIM_EVERY_S)
 
     async def longest_turn_ms(self) -> float:
-        """The longest turn of the gateway's loop so far, in thread CPU time."""
+        """Longest turn of the gateway's event loop so far, in thread CPU time."""
         for line in (await self.page("/metrics")).decode().splitlines():
             if line.startswith(_SLOWEST_TURN):
                 return 1_000 * float(line.rpartition(" ")[2])

@@ -1,4 +1,4 @@
-"""Whom is a failed attempt put down to, and what follows from that?"""
+"""Which origin does a failed attempt get, and what is the effect?"""
 
 import pytest
 
@@ -36,7 +36,7 @@ GENEROUS = RetryRules(credit_burst=1_000_000, pool_extra_min=1_000)
 
 
 def a_fleet(count: int = 4, *, failures_max: int = 3, policy: Policy | None = None) -> Scheduler:
-    """So many endpoints in one pool, for three tenants."""
+    """One pool of `count` endpoints, for three tenants."""
     health = HealthRules(failures_max=failures_max)
     policy = policy or a_policy(tenants=("acme", "bolt", "coil"), retry=GENEROUS, health=health)
     return a_scheduler(*(an_endpoint(f"e{number}", places=100) for number in range(1, count + 1)), policy=policy)
@@ -64,7 +64,7 @@ def serve(scheduler: Scheduler, now: Instant, *, tenant: str, count: int = 4, mo
 
 
 def fail(scheduler: Scheduler, name: str, now: Instant, *, tenant: str = "acme", fault: Fault | None) -> list[Command]:
-    """A request fails wherever it is sent, until it ends; all that was ordered meanwhile."""
+    """Makes a request fail wherever it is sent, until it ends. Returns all commands."""
     out = scheduler.handle(arrived(name, tenant), now)
     attempt = 1
     while not endings(out):
@@ -152,7 +152,7 @@ def test_a_success_meanwhile_has_taken_the_failure_back_already() -> None:
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER, Fault.CONNECTION])
 def test_engines_that_die_one_after_the_other_convict_none_of_the_requests_they_held(fault: Fault) -> None:
-    """Both have served others within the last seconds, but before they died."""
+    """Both served other requests within the last seconds, but before they died."""
     scheduler = a_fleet(4, failures_max=3)
     serve(scheduler, at(0), tenant="bolt")
     names = [f"r{number}" for number in range(16)]
@@ -162,7 +162,7 @@ def test_engines_that_die_one_after_the_other_convict_none_of_the_requests_they_
     first, second = sorted(held)[:2]
     moved: list[str] = []
     for name in held[first]:
-        # One breaks off, the others are reset.
+        # One answer breaks off, the other connections are reset.
         out = told(scheduler, at(2), failed(name, fault=Fault.ANSWER if name != held[first][1] else fault))
         moved += [name for each in out if isinstance(each, Dispatch) and each.endpoint_id == second]
     assert moved
@@ -552,7 +552,7 @@ def test_a_gateway_that_cannot_ask_one_endpoint_tries_another() -> None:
 
 
 def unreachable(scheduler: Scheduler, names: tuple[str, ...], requests: int, now: Instant) -> list[Command]:
-    """The gateway cannot ask these endpoints; the others answer at once, whole. All that was ordered meanwhile."""
+    """The gateway cannot reach these endpoints; the others answer at once. Returns all commands."""
     out: list[Command] = []
     for number in range(requests):
         name = f"r{number} at {now}"
@@ -646,7 +646,7 @@ def served_through(scheduler: Scheduler, now: Instant, *members: str) -> None:
 
 
 def fails_through(scheduler: Scheduler, now: Instant, member: str, *, count: int = 1) -> list[Command]:
-    """So many requests fail for this member, and are not tried again."""
+    """`count` requests of this member fail and are not retried."""
     names = [f"by {member} at {now}, number {number}" for number in range(count)]
     told(scheduler, now, *(arrived(name, gateway=member) for name in names))
     return told(scheduler, now, *(failed(name, fault=Fault.CONNECTION) for name in names))
@@ -728,7 +728,7 @@ def test_the_number_of_members_remembered_is_bounded() -> None:
     assert members.failed("g1", at(4), SERVED_NS_MAX)
 
 
-# What is remembered of service
+# Service log
 
 
 def test_of_those_served_last_the_other_one_is_known() -> None:

@@ -98,7 +98,7 @@ def test_an_aborted_attempt_is_neither_success_nor_failure() -> None:
 
 
 def test_a_refused_request_is_neither_success_nor_failure() -> None:
-    """An engine that cannot generate may still refuse what is invalid, and must not be kept in service by that."""
+    """An engine that cannot generate may still reject invalid requests; that must not keep it in service."""
     scheduler = a_scheduler()
     fails_once(scheduler, "a", at(0))
     fails_once(scheduler, "b", at(0))

@@ -156,7 +156,7 @@ def test_a_pool_that_nobody_serves_adds_nothing_to_the_lane_of_long_prompts() ->
     assert not scheduler._state.fleet.has_places((PoolName("nowhere"),))
 
 
-# Where places bind
+# `in_flight_max` is the bottleneck
 
 QUEUE_LENGTH = a_class("interactive").queue_length_per_tenant_max
 
@@ -164,7 +164,7 @@ QUEUE_LENGTH = a_class("interactive").queue_length_per_tenant_max
 def served(
     places: int, *, taking: float, count: int = 20, endpoints: int = 1, tenants: tuple[str, ...] = ("acme",)
 ) -> Scheduler:
-    """A scheduler that has seen requests keep their places for `taking` seconds, and whose places are taken now."""
+    """A scheduler whose past requests held their places for `taking` seconds, and whose places are all taken."""
     names = [f"e{number}" for number in range(endpoints)]
     scheduler = a_scheduler(
         *(an_endpoint(name, places=places) for name in names), policy=hurried(None, tenants=tenants)
@@ -177,7 +177,7 @@ def served(
 
 
 def let_in(scheduler: Scheduler, now: float) -> int:
-    """How many small requests may wait."""
+    """Number of small requests that are admitted to the queue."""
     for number in range(QUEUE_LENGTH + 1):
         if scheduler.handle(arrived(f"n{number}", prompt_bytes=400), at(now)):
             return number
@@ -185,7 +185,7 @@ def let_in(scheduler: Scheduler, now: float) -> int:
 
 
 def test_where_places_bind_the_wait_follows_from_how_long_they_are_held() -> None:
-    """Of a class that waits 30 s: at 4 places that are held for 2 s, 60 can be served in that time, give or take 8."""
+    """The class waits up to 30 s. With 4 places held for 2 s each, 60 can be served in that time, give or take 8."""
     assert 50 <= let_in(served(4, taking=2.0), 40.0) <= 60
 
 
@@ -211,7 +211,7 @@ def test_requests_that_failed_say_nothing_about_places() -> None:
 
 
 def test_requests_whose_callers_left_say_nothing_about_places() -> None:
-    """They come with a large cost and leave at once, so their places would look quick."""
+    """Such requests have a large cost and leave at once, so places would seem to become free quickly."""
     undisturbed, disturbed = served(4, taking=2.0), served(4, taking=2.0)
     told(disturbed, at(40), *(completed(f"runs{number}") for number in range(4)))
     for number in range(60):
@@ -272,7 +272,7 @@ def test_what_is_usual_is_known_of_the_tenants_served_last() -> None:
 
 
 def in_bursts(taking: float = 3.0) -> Scheduler:
-    """A scheduler whose four places were all taken at once, by requests that take `taking` seconds each."""
+    """A scheduler whose four places were taken at the same time by requests of `taking` seconds each."""
     policy = hurried(None)
     classes = (replace(policy.classes[0], queue_wait_ns_max=lasting(2)), *policy.classes[1:])
     scheduler = a_scheduler(an_endpoint(places=4), policy=replace(policy, classes=classes))
@@ -285,7 +285,7 @@ def in_bursts(taking: float = 3.0) -> Scheduler:
 
 
 def test_between_two_bursts_whoever_cannot_get_a_place_in_time_is_refused() -> None:
-    """Places were taken at 12 s and are held for 3 s; one may wait for 2 s."""
+    """Places were taken at 12 s and are held for 3 s; a request may wait for 2 s."""
     [end] = in_bursts().handle(arrived("early", prompt_bytes=400), at(12.5))
 
     assert isinstance(end, End)

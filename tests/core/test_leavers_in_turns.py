@@ -1,4 +1,4 @@
-"""Does leaving before the end buy a tenant more of the engines than its share?"""
+"""A tenant whose callers disconnect early gets no more engine time than its share."""
 
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -13,11 +13,11 @@ from testing.builders import a_class, a_policy, a_scheduler, aborted, an_endpoin
 
 TOKENS = {"victim": 100, "attacker": 700}
 TOKEN_NS = 10 * MILLISECOND
-"""As long as a step takes by the first guess of an engine's speed."""
+"""Duration of a step by the initial guess of an engine's speed."""
 
 
 def share_of_victim(leaves_after: Duration | None) -> float:
-    """Two tenants that always wait, at four places, for a few minutes; of the time of places the victim's part."""
+    """The victim's share of place time, with two tenants that always wait at four places for a few minutes."""
     policy = a_policy(classes=(replace(a_class(), queue_wait_ns_max=600 * SECOND),), tenants=("victim", "attacker"))
     scheduler = a_scheduler(an_endpoint(places=4), policy=policy)
     due: list[tuple[Instant, int, Event]] = []

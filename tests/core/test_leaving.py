@@ -1,4 +1,4 @@
-"""What does a caller pay that leaves, or whose deadline passes?"""
+"""What does a tenant pay if a caller disconnects or its deadline passes?"""
 
 from dataclasses import replace
 
@@ -37,7 +37,7 @@ SPEED = EngineSpeed()
 
 
 def by_tokens() -> Policy:
-    """A dollar for a million tokens."""
+    """A price of one dollar per million tokens."""
     price = Price(input_tokens=DOLLAR, cached_tokens=DOLLAR, output_tokens=DOLLAR)
     return a_policy(pools=(replace(a_pool(), prices=(price,)),))
 
@@ -131,7 +131,7 @@ def test_the_cached_part_of_a_prompt_that_is_left_grows_with_the_prompt() -> Non
 
 
 def used_of(scheduler: Scheduler, *events: Event) -> tuple[int, int, int]:
-    """What the only attempt is charged for in the end."""
+    """Usage for which the only attempt is charged in the end."""
     attempt = scheduler._state.attempts.by_number[RequestId("r"), 1]
     told(scheduler, at(10), *events)
     return attempt.used

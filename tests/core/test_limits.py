@@ -456,7 +456,7 @@ def test_an_attempt_that_outlives_its_request_is_not_counted_as_open_by_a_new_po
     assert isinstance(scheduler.handle(asked("next"), at(0))[0], Dispatch)
 
 
-# Known before the request is
+# Checked before the request is read
 
 
 def test_a_limit_is_reached_when_no_request_fits_however_short() -> None:

@@ -1,4 +1,4 @@
-"""One request may bring many prompts. Does it count as many wherever requests are counted?"""
+"""Each prompt of an array counts as one request wherever requests are counted."""
 
 from dataclasses import replace
 
@@ -186,7 +186,7 @@ def test_an_array_has_its_turn_though_places_come_free_one_by_one() -> None:
     sent = [name for number in range(4) for name in sent_by(scheduler.handle(completed(f"b{number}"), at(1)))]
 
     assert sent == ["large"]
-    # Nobody comes in addition until it has ended. Then its tenant goes on, when the other has had as much.
+    # Nothing more is sent until the array has ended. Its tenant continues when the other one has had as much.
     assert sent_by(told(scheduler, at(2), *(completed(f"b{number}") for number in range(4, 8)))) == []
     assert sent_by(scheduler.handle(completed("large"), at(3))) == [f"w{number}" for number in range(8)]
     assert sent_by(scheduler.handle(completed("w0"), at(4))) == ["next"]

@@ -87,6 +87,7 @@ class FakeAnswer:
         self.status = status
         self.content_type = "application/json"
         self.reports_progress = False
+        self.usage_estimated = False
         self.closed = False
         self._body = body
 

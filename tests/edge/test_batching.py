@@ -488,7 +488,7 @@ async def test_a_share_of_usage_is_marked_as_an_estimate() -> None:
     answers = await asyncio.gather(*calls)
     await first
 
-    assert all(isinstance(answer, GatheredAnswer) and answer.estimated for answer in answers)
+    assert all(isinstance(answer, GatheredAnswer) and answer.usage_estimated for answer in answers)
     for answer in answers:
         answer.close()
 

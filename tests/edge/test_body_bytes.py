@@ -1,4 +1,4 @@
-"""How much of the room for request bodies may one tenant take?"""
+"""How much of the memory for request bodies may one tenant use?"""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -47,6 +47,6 @@ async def test_what_the_ladder_takes_is_told_with_its_level(tmp_path: Path) -> N
 
     assert told == "output_tokens=5, reasoning_effort=low, level=2"
     assert unchanged == "none"
-    # Some of them may arrive when the level has been reached already.
+    # Some requests may arrive after the level has been reached.
     assert set(others) <= {"none", "output_tokens=5, level=2"}
     assert {each.json["max_tokens"] for each in engine.requests if "max_tokens" in each.json} == {5}

@@ -1,4 +1,4 @@
-"""Does the admin listener answer liveness probes while the event loop is busy, and everything else as ever?"""
+"""The admin listener answers liveness probes while the event loop is busy, and other requests as usual."""
 
 import asyncio
 import http.client
@@ -26,7 +26,7 @@ async def a_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
 
 async def test_probe_is_answered_while_the_loop_does_not_turn(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
-        # This call does not await: the loop stands still until it returns.
+        # This call does not await, so it blocks the loop until it returns.
         connection = http.client.HTTPConnection(gateway.admin_url.removeprefix("http://"), timeout=10)
         connection.request("GET", "/health")
         answer = connection.getresponse()
@@ -105,7 +105,7 @@ def test_connections_that_the_loop_does_not_take_are_bounded() -> None:
     try:
         for caller in callers:
             caller.sendall(b"GET / HTTP/1.1\r\n")
-        # Whichever of them was too many is closed; all others wait.
+        # The one connection beyond the limit is closed; all others wait.
         with socket.create_connection(address, timeout=10) as probe:
             probe.sendall(PROBE)
             assert probe.recv(100).startswith(b"HTTP/1.1 200 ")

@@ -72,6 +72,7 @@ class Talker:
     status = 200
     content_type = "text/event-stream"
     reports_progress = False
+    usage_estimated = False
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -351,7 +352,7 @@ async def test_a_sweep_finds_both_attempts_of_a_request() -> None:
 
 
 class SlowJournal:
-    """Has an attempt when the test says so."""
+    """Acknowledges an attempt when the test sets `written`."""
 
     def __init__(self, why_not: str | None = None) -> None:
         self.asked: list[tuple[RequestId, int]] = []

@@ -1,4 +1,4 @@
-"""In which order are the large bodies of several tenants read?"""
+"""In which order are the large bodies of several tenants parsed?"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -63,7 +63,7 @@ def test_idle_tenants_are_forgotten_beyond_the_bound() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), min_size=1, max_size=200))
 def test_backlogged_tenants_have_had_nearly_the_same_number_of_bytes(asked: list[tuple[str, int]]) -> None:
-    """As long as all of them wait, no tenant is ahead of another by more than one body."""
+    """While all of them wait, no tenant is ahead of another by more than one body."""
     turns: Turns[Body] = Turns()
     for tenant, size in asked:
         turns.push(tenant, Body(size, tenant))

@@ -1,4 +1,4 @@
-"""Is it told apart what an engine does wrong and what this process cannot do?"""
+"""Failures of an engine are distinguished from failures of this process."""
 
 import asyncio
 import errno

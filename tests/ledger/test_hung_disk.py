@@ -1,9 +1,9 @@
-"""Does a disk that hangs hold up neither the event loop nor any request for longer than the limit?
+"""A hanging disk never blocks the event loop, and delays a request by the limit at most.
 
 The disk is simulated: writes of the spool's thread wait for an event.
 """
 
-# ruff: noqa: ASYNC240  What a test looks at is in memory.
+# ruff: noqa: ASYNC240  The files that these tests read are in memory.
 
 import asyncio
 import os
@@ -29,13 +29,13 @@ from tests.ledger.test_spool import a_note, emptied
 
 STALL_S = 0.02
 PATIENT_S = 600.0
-"""Outside the moments in which the disk hangs, a slow machine is not taken for a hung disk."""
+"""Stall limit while the disk works, so that a slow machine does not count as a hanging disk."""
 HELD_UP_S = 30.0
-"""The disk hangs until a test lets it answer: whoever waits for so much longer than `STALL_S` waits for the disk."""
+"""The disk hangs until the test releases it, so a wait this much longer than `STALL_S` is a wait for the disk."""
 
 
 class Disk:
-    """Writes of other threads than the event loop's wait while it `hangs`."""
+    """While it `hangs`, writes of threads other than the event loop's block."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._answers = threading.Event()
@@ -67,7 +67,7 @@ class Disk:
             self._answers.wait()
 
     def hangs(self, spool: Spool | None = None) -> None:
-        """From here on the spool's patience is short, if it is named."""
+        """Hangs the disk. If a spool is given, its stall limit becomes `STALL_S`."""
         if spool is not None:
             limit(spool, STALL_S)
         self._answers.clear()
@@ -94,7 +94,7 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 async def hung(spool: Spool, disk: Disk) -> None:
-    """Lets the disk hang, and waits until the spool says so."""
+    """Hangs the disk, and waits until the spool reports it."""
     disk.hangs(spool)
     assert spool.note(a_note("unlucky")) is not None
     await until(lambda: spool.problem is not None)
@@ -137,7 +137,7 @@ async def test_a_request_waits_for_a_hung_disk_no_longer_than_the_limit(tmp_path
         assert second is not None
         async with asyncio.timeout(HELD_UP_S):
             await first.acknowledgement.wait()
-        # The second has waited for less than the limit, and is not held up for the rest of it.
+        # The second has waited for less than the limit, and need not wait for the rest of it.
         written = [each.acknowledgement.written for each in (first, second)]
         third, problem = spool.note(a_note("third")), spool.problem
         disk.answers(spool)
@@ -289,7 +289,7 @@ async def test_a_ledger_that_refuses_does_so_while_the_disk_is_full_and_finds_by
         await spool.settled()
         still = spool.unrecordable
         monkeypatch.undo()
-        # No request is served meanwhile that could show it.
+        # No request is served in the meantime, so only `keep` can notice that the disk works again.
         await spool.keep(look=False)
         await spool.settled()
         recorder.saw(arrived("b"), [dispatch("b")], at(0))

@@ -136,9 +136,9 @@ async def grown_by_names(gateway: GatewayInLoop, first: int, last: int, statuses
     return (await blocks_held(gateway) - between) - (between - before)
 
 
-@pytest.mark.timeout(240)  # Thousands of requests, beside whatever else the machine does.
+@pytest.mark.timeout(240)  # Thousands of requests on a machine that may be busy.
 async def test_made_up_names_make_no_series_and_leave_nothing_behind(tmp_path: Path) -> None:
-    """Late requests take the same memory whether they share one name or each has its own."""
+    """Later requests take the same memory whether they share one name or each has its own."""
     statuses: Counter[int] = Counter()
     async with guarded(tmp_path) as gateway:
         await send(gateway, made_up(0, 100))
@@ -197,7 +197,7 @@ async def test_no_name_of_a_caller_is_on_the_page(tmp_path: Path) -> None:
 
 async def test_made_up_admin_paths_make_no_series(tmp_path: Path) -> None:
     async with guarded(tmp_path) as gateway:
-        # Demand is told once it has been measured, and engines' telemetry before that.
+        # The demand metric appears once demand has been measured, which is after the engines' metrics.
         before = await until_told(gateway, "headgate_demand_endpoints{pool=small}")
         for number in range(50):
             async with gateway.http.get(f"{gateway.admin_url}/page-{number}?{number}") as answer:

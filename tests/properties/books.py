@@ -72,7 +72,7 @@ class Engine:
 
     @property
     def places(self) -> int:
-        """How many it takes at once."""
+        """Number of requests that it accepts at once."""
         percent = min(self.limit_percent, self.grown_percent)
         return min(self.limit, max(1, self.limit * percent // 100))
 
@@ -193,7 +193,7 @@ class Open:
     """One for each prompt of an array."""
     tokens: int = 0
     left_with: tuple[int, int, int] | None = None
-    """Tokens of the prompt, of these the cached ones, and of the answer, when its caller wanted it no longer."""
+    """Prompt tokens, cached tokens and answer tokens when its caller left or its deadline passed."""
     prefilled_at: Instant | None = None
     """When its prompt should have been computed, where nothing will be heard of it."""
     began: bool = False
@@ -236,7 +236,7 @@ class Books:
     held: dict[PoolName, frozenset[int]] = field(default_factory=dict)
     """Bands that the ladder holds at their floors: read from the scheduler."""
     turnovers: dict[PoolName, Turnover] = field(default_factory=dict)
-    """How long places are held for what is served: learned by the scheduler, read here."""
+    """How long served requests hold their places: learned by the scheduler, only read here."""
     lead: dict[Pair, int] = field(default_factory=dict)
     """Per band, pool and pair of tenants that both wait there: by how much more the first was charged since."""
     charged_most: dict[Turns, int] = field(default_factory=dict)
@@ -449,7 +449,7 @@ class Books:
         return wait + isqrt(wait * grain * 1_000 // pace) > than or free_in > than
 
     def ahead(self, request: Asked) -> int:
-        """What is served before a newcomer."""
+        """Engine time that is served before a new request."""
         alike = [each for each in self.queued if each.pools == request.pools]
         band = request.service_class.band
         before = sum(each.predicted.cost_ns for each in alike if each.service_class.band < band)
@@ -464,7 +464,7 @@ class Books:
         return before + own + sum(min(work, with_it * self.rules.weight(who) // weight) for who, work in beside.items())
 
     def free_in_ns(self, pool: PoolName, ahead: int, now: Instant) -> int:
-        """How long it takes at least until a place is free there."""
+        """Minimum time until a place is free there."""
         live = self.live((pool,))
         if any(self.has_headroom(each) for each in live):
             return 0
@@ -475,7 +475,7 @@ class Books:
         return self.turnovers[pool].grain_ns(len(live), sum(each.places for each in live))
 
     def pace(self, pool: PoolName, *, long: bool) -> int:
-        """How much engine time the pool serves, in thousandths of the time that passes."""
+        """Engine time that the pool serves, in thousandths of elapsed time."""
         live = self.live((pool,))
         pace = self.turnovers[pool].pace(len(live), sum(each.places for each in live))
         return pace * self.lane(pool) // max(1, len(live)) if long else pace

@@ -946,9 +946,9 @@ class Check:
         self.books.ended[order.request_id] = order.outcome
 
     def check_left(self, attempt: Open, outcome: Outcome) -> None:
-        """Whoever leaves or is late keeps the charge of its prompt and of what it had of its answer.
+        """A request whose caller left or was too late stays charged for its prompt and the delivered answer.
 
-        The prompt counts what it was predicted to have, or more by the rate that all tenants share; never less.
+        The prompt counts its predicted tokens, or more by the rate that all tenants share; never less.
         """
         record = self.scheduler._state.attempts.get(attempt.request_id, attempt.number)
         if record is None or record.left_with is None:

@@ -1,4 +1,4 @@
-"""Can one tenant, or one wrong report, move what is predicted for another?"""
+"""How far can one tenant, or one wrong report, change the prediction for another tenant?"""
 
 from collections.abc import Sequence
 
@@ -16,7 +16,7 @@ OTHERS = tuple(TenantId(f"t{number}") for number in range(6))
 NEWCOMER = TenantId("newcomer")
 
 Report = tuple[TenantId, int, int, int, int]
-"""Tenant, bytes of the prompt, its tokens, tokens of the answer, and how often in a row."""
+"""Tenant, prompt bytes, prompt tokens, answer tokens, and number of repetitions."""
 
 
 def asked_by(tenant: TenantId, prompt_bytes: int) -> Ticket:

@@ -1,4 +1,4 @@
-"""Can a caller hide work from limits by the field or the shape in which it sends it?"""
+"""No field or form of a prompt hides work from the limits."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Who pays for a request that engines fail at, or for a gateway that is out of descriptors?"""
+"""Requests that engines fail on, and a gateway without file descriptors, eject no healthy endpoint."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -84,7 +84,7 @@ async def test_a_gateway_out_of_descriptors_blames_itself(tmp_path: Path) -> Non
                     status, error = answer.status, (await answer.json())["error"]
             assert (status, error["code"]) == (503, "gateway_error")
             assert "too many open files (gateway_failed)" in error["message"]
-            # It was tried again, in vain.
+            # The request was retried without success.
             assert (await series_of(gateway))["headgate_attempt_faults_total{pool=small,fault=gateway}"] == 3
             assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
             async with gateway.post(chat()) as answer:
@@ -95,7 +95,7 @@ async def test_a_gateway_out_of_descriptors_blames_itself(tmp_path: Path) -> Non
 async def test_an_answer_too_long_for_its_limit_is_computed_once_and_ejects_nobody(
     tmp_path: Path, *, stream: bool
 ) -> None:
-    # A stream must have begun by then.
+    # The limit must leave time for the stream to begin.
     classes = {"interactive": {"band": 0, "total_max": "600ms" if stream else "200ms"}}
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=8, hang_after=2) if stream else Behaviour(hang_before_head=True)

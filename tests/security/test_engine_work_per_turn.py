@@ -1,4 +1,4 @@
-"""Can an engine's framing make the loop work without end, or its leftover bytes answer another's question?"""
+"""Framing from an engine cannot keep the loop busy, and its leftover bytes do not answer another request."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding
 
 
 class Line:
-    """One connection to an engine, without a socket. The clock stands still, so only `ns_max` 0 has reads wait."""
+    """One connection to an engine, without a socket. The clock stands still, so reads wait only if `ns_max` is 0."""
 
     def __init__(self, *, ns_max: int = 1, waiting_bytes_max: int = 10**9, budget: TurnBudget | None = None) -> None:
         soon = asyncio.get_running_loop().call_soon
@@ -40,7 +40,7 @@ class Line:
         return await asking
 
     def feed(self, reads: Iterator[bytes]) -> int:
-        """Feeds until the connection is cut. Returns how many bytes it took."""
+        """Feeds reads until the connection is closed. Returns the number of bytes it accepted."""
         taken = 0
         for read in reads:
             if self.pipe.closed:
@@ -131,7 +131,7 @@ async def test_connection_with_bytes_behind_its_answer_is_not_used_again(
     answer = await line.ask()
     body = chunk(b"a" * (SLICE_BYTES - 20 + padding % 7)) + chunk(b"b" * padding if padding else b"b")
     data = body + LAST_CHUNK
-    # The answer ends with a slice, and the bytes behind it are in the next one.
+    # The answer ends with a slice, and the bytes after it are in the next slice.
     filler = -(len(data) + len(chunk(b"c" * 100))) % SLICE_BYTES
     data = chunk(b"c" * 100) + chunk(b"d" * max(1, filler - 8)) + data + behind * 3000
     line.connection.data_received(data)

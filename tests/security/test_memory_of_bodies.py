@@ -1,4 +1,4 @@
-"""Does a request body take as much memory as `limits.bodies_bytes_max` counts for it, however it is cut?"""
+"""A request body takes about as much memory as `limits.bodies_bytes_max` counts for it, however it is split."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from tests.security.raw import CHUNKED, chunk, head_of
 
 GROWTH_MAX = 1.5
 CONNECTION_BYTES_MAX = 16 * 1024
-"""Memory of a connection and its exchange beside the body."""
+"""Memory of a connection and its exchange, without the body."""
 
 
 class Room:
@@ -55,7 +55,7 @@ async def test_memory_of_a_body_is_at_most_half_more_than_counted(size: int, bod
     tracemalloc.start()
     try:
         for read in reads:
-            connection.data_received(bytes(bytearray(read)))  # As a socket gives them: an object of its own each.
+            connection.data_received(bytes(bytearray(read)))  # A separate object for each read, as from a socket.
         gc.collect()
         held, _ = tracemalloc.get_traced_memory()
     finally:

@@ -167,7 +167,7 @@ FOR_THE_ENGINE: dict[str, Any] = {
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
     "name",
-    # Bodies with so many strings are parsed by the process for large bodies.
+    # Bodies with this many strings are parsed by the process for large bodies.
     [pytest.param(each, marks=[pytest.mark.process] * (each in ("stop", "logit_bias"))) for each in FOR_THE_ENGINE],
 )
 async def test_what_only_an_engine_can_judge_reaches_it_untouched_or_not_at_all(stage: Stage, name: str) -> None:

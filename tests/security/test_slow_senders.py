@@ -66,7 +66,7 @@ async def test_a_connection_without_a_first_byte_is_closed(tmp_path: Path, admin
         others = len(connections)
         async with connected(gateway.admin_url if admin else gateway.url) as caller:
             assert await is_served(gateway, admin=admin)
-            # The thread that answers probes awaits the first byte for a moment, and then the loop does.
+            # The thread that answers probes waits for the first byte briefly, then hands the connection to the loop.
             await until(lambda: len(connections) > others)
             sweep_after(gateway, LIMIT_S / 2)
             assert await is_open(caller)

@@ -1,7 +1,7 @@
-"""Can a caller's framing make the loop work without end?
+"""Framing from a caller cannot keep the loop busy.
 
-A trailer without end, chunks of one byte and bytes after a refusal are bounded in what they cost. Work is counted in
-lines of Python and in bytes that reach the parser, so nothing here depends on the speed of the machine.
+The cost of an endless trailer, of one-byte chunks and of bytes after a rejection is bounded. Work is counted in lines
+of Python and in bytes that reach the parser, so these tests do not depend on the speed of the machine.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ PARTS = tuple(f"headgate.edge.{name}" for name in ("request_reader", "request_he
 
 @dataclass
 class App:
-    """Takes bodies, or answers each request at once."""
+    """Reads bodies, or answers each request at once."""
 
     answers_at_once: bool = False
     bodies: list[bytes] = field(default_factory=list)
@@ -148,7 +148,7 @@ async def test_work_for_tiny_chunks_is_linear_in_any_cutting(unit: bytes, size: 
 
     once, twice = await work(40_000), await work(80_000)
     assert twice <= 2.2 * once + 100
-    assert twice <= 60 * (80_000 // min(size, SLICE_BYTES) + 2)  # By the read, not by the chunk.
+    assert twice <= 60 * (80_000 // min(size, SLICE_BYTES) + 2)  # Proportional to reads, not to chunks.
 
 
 async def test_reads_wait_for_further_turns_when_the_turn_has_no_time_left() -> None:
@@ -215,7 +215,7 @@ async def test_requests_behind_an_unanswered_one_are_not_parsed(monkeypatch: pyt
 
 
 class Lines:
-    """Many connections of one listener. Its clock stands still, and counts how often it is looked at."""
+    """Many connections of one listener. Its clock does not advance, and counts how often it is read."""
 
     def __init__(self, count: int, *, turn_ns_max: int) -> None:
         self.looks = 0

@@ -1,4 +1,4 @@
-"""Is the longest turn of a loop measured, and is a loop that stands still seen?"""
+"""The longest turn of a loop is measured, and a loop that stands still is detected."""
 
 import asyncio
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class World:
         self.cpu_ns += cpu_ns
 
     def turn(self) -> None:
-        """The loop comes to the callbacks that it was asked for."""
+        """Runs the scheduled callbacks."""
         questions, self.questions[:] = self.questions[:], []
         for question in questions:
             question()
@@ -96,7 +96,7 @@ async def test_turn_of_a_real_loop_is_measured_by_its_thread() -> None:
     watch = TurnWatch(loop.call_soon_threadsafe)
     watch.start()
     try:
-        while not (asked := watch._asked):  # This turn lasts until the thread has met it.
+        while not (asked := watch._asked):  # This turn lasts until the thread has probed it.
             pass
         while watch._clock() - asked[0] < 30 * MS:
             pass

@@ -1,4 +1,4 @@
-"""Is text from callers and engines made safe for logs and terminals?"""
+"""Text from callers and engines is made safe for logs and terminals."""
 
 from hypothesis import given
 from hypothesis import strategies as st

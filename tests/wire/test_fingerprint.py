@@ -1,4 +1,4 @@
-"""Is the same request recognised, and no other one taken for it?"""
+"""Equal requests have the same fingerprint, and different ones do not."""
 
 from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 
@@ -16,7 +16,7 @@ def test_tenant_model_and_body_each_make_another_fingerprint() -> None:
         fingerprint(digest, "bolt", "m"),
         fingerprint(digest, "acme", "n"),
         fingerprint(body_digest(BODY + b" "), "acme", "m"),
-        # Where the tenant ends and the model begins counts.
+        # The boundary between tenant and model matters.
         fingerprint(digest, "acm", "em"),
     }
     assert len(found) == 5

@@ -1,4 +1,4 @@
-"""Is the work on an engine's stream linear in its bytes, however they are cut, and what is held of it bounded?"""
+"""The work on an engine's stream is linear in its bytes, however they are split, and the held bytes are bounded."""
 
 from collections.abc import Callable
 

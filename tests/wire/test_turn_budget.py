@@ -1,4 +1,4 @@
-"""Is the work of one turn bounded, and is no byte lost or reordered that waits for the next one?"""
+"""The work of one turn is bounded, and bytes that wait for the next turn are neither lost nor reordered."""
 
 from collections import deque
 from collections.abc import Callable

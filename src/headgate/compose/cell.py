@@ -65,9 +65,9 @@ def open_cell(
 def open_registry(
     host: CellHost, cell: CellOptions, admin: Callable[[], tuple[str, int]], leave: Callable[[], None]
 ) -> "Registry":
-    """Where the members of the cell tell each other where they are asked; `admin` is where this one is.
+    """The registry in which members of the cell publish their admin addresses; `admin` returns that of this process.
 
-    This one is to `leave` when another process has its name.
+    `leave` is called when another process has taken this member's name.
     """
     from headgate.hosts.cell.redis.names import NameLease
     from headgate.hosts.cell.redis.registry import Registry

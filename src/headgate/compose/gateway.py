@@ -255,7 +255,7 @@ class Gateway:
                 self._parts.keda = await start_scaler(self._settings.scaler_listen, self._scaling, self._host.summary)
             started(doors[0].address if doors else None, admin.address)
             await self._leave.wait()
-            # Before the last requests end: new ones go elsewhere, and only there it is known how many are wanted.
+            # Stop the scaler before the last requests end: new requests go to other gateways, which know the demand.
             await asyncio.gather(self._drain(), self._parts.stop_scaler())
         finally:
             await self._parts.stop_scaler()

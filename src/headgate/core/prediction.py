@@ -73,12 +73,15 @@ class Prior:
 
     def change(self, old: int | None, new: int | None) -> int | None:
         """Replaces a vote: None is no vote. Answers with the vote that counts."""
+        if new is not None:
+            new = min(self._most, max(self._least, new))
+            if new == old:
+                return new
         if old is not None:
             self._sum -= old
             self._votes -= 1
         if new is None:
             return None
-        new = min(self._most, max(self._least, new))
         self._sum += new
         self._votes += 1
         return new

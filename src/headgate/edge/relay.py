@@ -18,7 +18,7 @@ from headgate.edge.open_attempts import OpenAttempt
 from headgate.model.fault import Fault
 from headgate.model.ticket import Api
 from headgate.model.usage import Usage, UsageSource
-from headgate.ports.engine import Answer, BatchedAnswer, Call, Engine, EngineFault, FramedAnswer
+from headgate.ports.engine import Answer, Call, Engine, EngineFault, FramedAnswer
 from headgate.wire.replies import read_error, reported_error
 from headgate.wire.responses import scanner_for
 from headgate.wire.sse import StreamScanner
@@ -160,7 +160,7 @@ class Relay:
             self._pace_no_more()
             self._saw_last()
         result = whole.conclude(self._quote)
-        if result.usage is not None and isinstance(answer, BatchedAnswer) and answer.estimated:
+        if answer.usage_estimated and result.usage is not None:
             return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
         return result
 

@@ -26,6 +26,7 @@ class AtHandAnswer:
         "reports_progress",
         "status",
     )
+    usage_estimated = False
 
     def __init__(self, status: int, body: bytes, *, blames: bool = False) -> None:
         self.status = status

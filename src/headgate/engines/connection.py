@@ -337,6 +337,7 @@ class HttpAnswer:
         "reports_progress",
         "status",
     )
+    usage_estimated = False
 
     def __init__(self, connection: EngineConnection, status: int, content_type: str) -> None:
         self.status = status

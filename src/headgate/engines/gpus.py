@@ -8,6 +8,7 @@ forgotten when it is stale. No decision is made by it.
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import urlsplit
@@ -65,9 +66,11 @@ class GpuWatch:
         interval_s: float = INTERVAL_S,
         timeout_s: float = TIMEOUT_S,
         stale_after_s: float = STALE_AFTER_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._session = session
         self._looks = looks
+        self._clock = clock
         self._interval_s, self._timeout_s, self._stale_after_s = interval_s, timeout_s, stale_after_s
         self._exporters: Mapping[EndpointId, str] = {}
         self._told: dict[str, tuple[float, dict[str, float]]] = {}
@@ -82,7 +85,7 @@ class GpuWatch:
 
     def told(self) -> dict[EndpointId, dict[str, float]]:
         """What was heard of late; endpoints of which nothing was are not there."""
-        oldest = asyncio.get_running_loop().time() - self._stale_after_s
+        oldest = self._clock() - self._stale_after_s
         return {
             endpoint_id: told[1]
             for endpoint_id, url in self._exporters.items()
@@ -115,4 +118,4 @@ class GpuWatch:
             return
         told = _gpus(await in_turns(metrics_steps(page.body, (_UTILISATION, *_PARTS))))
         if told and url in self._exporters.values():
-            self._told[url] = (asyncio.get_running_loop().time(), told)
+            self._told[url] = (self._clock(), told)

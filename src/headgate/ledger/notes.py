@@ -1,11 +1,11 @@
 """Journal of the attempts that were in flight when a process was killed.
 
-The file has one slot for each attempt that has been sent and whose rows are not written yet. Notes are taken and erased
-by `pwrite`. Once that returns, the bytes are in the page cache and outlive the process. A half-written note has a wrong
-checksum; its attempt has not been sent either.
+The file has one slot for each attempt that has been sent and whose rows are not written yet. Notes are written and
+erased with `pwrite`. Once that returns, the bytes are in the page cache and survive the end of the process. A
+half-written note has a wrong checksum; its attempt was not sent.
 
-The file is not mapped into memory: a page that the file lost (truncated by others, a failing disk) would end the
-process by SIGBUS. A failed `pwrite` is an `OSError` of the notes that it covers.
+The file is not mapped into memory: if a page were lost (file truncated, disk failing), SIGBUS would end the process. A
+failed `pwrite` raises an `OSError` for the notes that it covers.
 """
 
 import errno
@@ -18,14 +18,15 @@ from zlib import crc32
 
 SLOTS: Final = 8_192
 SLOT_BYTES: Final = 512
-"""A note that does not fit is taken without its metadata, or not at all. A slot never spans two pages, so a process
+"""A note that does not fit is written without its metadata, or not at all. A slot never spans two pages, so a process
 that is killed during a write leaves each slot either old or new."""
 _HEAD: Final = struct.Struct(">HI")
 """Length and checksum; a length of 0 is an empty slot."""
 EMPTY: Final = b"\0\0"
 RECORD_BYTES_MAX: Final = SLOT_BYTES - _HEAD.size
 _SPREAD_MAX: Final = 8
-"""One write covers all slots from the first changed to the last if those are at most so many times the changed ones."""
+"""If the range from the first to the last changed slot has at most this many slots per changed slot, one write covers
+it."""
 
 
 def framed_note(record: bytes) -> bytes:
@@ -40,14 +41,14 @@ class NoteFile:
         self._slots = slots
         self._file: int | None = None
         self._data = bytearray()
-        """What the file holds, so that one write can cover slots that did not change."""
+        """Content of the file, so that one write can cover slots that did not change."""
 
     def open(self) -> None:
         """Creates the file."""
         assert self._file is None
         file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
-            # Reserve all blocks now: a disk that fills up later still takes every note.
+            # Reserve all blocks now, so that notes can be written even if the disk fills up later.
             os.posix_fallocate(file, 0, self._slots * SLOT_BYTES)
         except BaseException:
             os.close(file)
@@ -56,7 +57,7 @@ class NoteFile:
         self._file, self._data = file, bytearray(self._slots * SLOT_BYTES)
 
     def write(self, changes: Mapping[int, bytes]) -> None:
-        """Puts the bytes at the beginning of each slot."""
+        """Writes the bytes to the start of each slot."""
         for slot, change in changes.items():
             self._data[slot * SLOT_BYTES : slot * SLOT_BYTES + len(change)] = change
         first, last = min(changes), max(changes)
@@ -89,7 +90,7 @@ def read_notes(path: Path) -> list[bytes]:
     except OSError:
         return []
     found: list[bytes] = []
-    # The last slot ends early in a file that was truncated while its process lived.
+    # If the file was truncated while its process ran, the last slot is incomplete.
     for at in range(0, len(data) - _HEAD.size + 1, SLOT_BYTES):
         length, checksum = _HEAD.unpack_from(data, at)
         record = data[at + _HEAD.size : at + _HEAD.size + length]

@@ -33,4 +33,4 @@ class LedgerOptions:
     shares_idle: bool = False
     """Whether reports share the idle time of a pool among its tenants by their weights."""
     refuses_unrecorded: bool = False
-    """Whether requests are rejected while the disk of the spool hangs or fails, instead of served without a record."""
+    """Whether requests are rejected, instead of served without a record, while the disk of the spool hangs or fails."""

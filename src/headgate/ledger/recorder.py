@@ -1,15 +1,15 @@
-"""Which rows does a request leave behind?
+"""Observer that turns this process's requests into ledger rows.
 
-An observer of this process's own requests. It notes who asked, when each attempt was sent, spoke and ended, and how the
-request ended; the rows are made when the request and all its attempts have ended, since an attempt that was stopped
-tells its tokens after its request's end. What an attempt took and cost comes with the request's end, as bills.
+It records the caller, when each attempt was sent, gave its first token and ended, and how the request ended. The rows
+are made when the request and all its attempts have ended, since a stopped attempt reports its tokens after the end of
+its request. The engine time and cost of each attempt come with the end of the request, as bills.
 
-Of each attempt a note is taken before it is sent, and erased when its rows have been added. The request waits until the
-note has been written (`noted`). Should the process be killed in between, the next process makes a row of the note: so
+Before an attempt is sent, a note of it is written; the request waits for that (`noted`). The note is erased when the
+attempt's rows have been added. If the process is killed in between, the next process turns the note into a row, so
 every attempt that was sent has one.
 
-Tokens are those that the engine reported. Where it reported none they are estimated: the prompt by its bytes, the
-answer by what was relayed; the row says so.
+Tokens are those that the engine reported. If it reported none, they are estimated, the prompt from its bytes and the
+answer from what was relayed, and the row is marked as estimated.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class Notes(Protocol):
     """Where it stands what is under way, for whoever comes after a process that was killed."""
 
     def note(self, sent: SentNote) -> Note | None:
-        """Takes a note, which is written when it is acknowledged; None if there is no room for it."""
+        """Queues a note; it is on disk once it is acknowledged. None if there is no room for it."""
         ...
 
     def erase(self, slot: int) -> None:
@@ -49,7 +49,7 @@ class Notes(Protocol):
 
     @property
     def unrecordable(self) -> str | None:
-        """Why what is noted now does not outlive the process; None if it does."""
+        """Why notes written now would not survive the end of the process; None if they would."""
         ...
 
 
@@ -97,7 +97,7 @@ class Recorder:
         refuses: bool = False,
         requests_max: int = REQUESTS_MAX,
     ) -> None:
-        """`refuses` says that no attempt is sent while its record would not outlive the process."""
+        """With `refuses`, no attempt is sent whose record would not survive the end of the process."""
         self._refuses = refuses
         self._ledger = ledger
         self._notes = notes
@@ -113,7 +113,7 @@ class Recorder:
     async def noted(self, request_id: RequestId, attempt: int) -> str | None:
         found = self._attempt(request_id, attempt)
         if found is None or self._notes is None:
-            # Its request has ended meanwhile.
+            # The request has ended in the meantime.
             return None
         is_noted = found.note is not None and await found.note.acknowledgement.wait()
         why = self._notes.unrecordable if self._refuses or not is_noted else None

@@ -1,8 +1,8 @@
 """What may a request ask of an engine, at most?
 
-A class may allow less than an engine would do. What is asked beyond it is lowered, never refused, and the caller is
-told what it was lowered to. Only too many prompts in one array are refused, and a prompt that is too long, unless the
-class would rather have its oldest turns left out.
+A class may allow less than an engine can do. Values above a cap are lowered, not rejected, and the answer lists what
+they were lowered to. Only two cases are rejected: too many prompts in one array, and a prompt that is too long, unless
+the class trims its oldest turns.
 """
 
 from dataclasses import dataclass
@@ -44,6 +44,6 @@ class Caps:
     reasoning_effort: ReasoningEffort | None = None
     image_detail: ImageDetail | None = None
     prompts: int | None = 64
-    """Prompts in one array of `/v1/completions`, times the answers to each. Beyond it a request is refused."""
+    """Prompts in one array of `/v1/completions`, times the answers to each. Requests with more are rejected."""
     inputs: int | None = 2_048
-    """Inputs in one array of `/v1/embeddings`; OpenAI's own interface takes as many. Beyond it likewise."""
+    """Inputs in one array of `/v1/embeddings`, as in OpenAI's own API. Requests with more are rejected."""

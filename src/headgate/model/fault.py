@@ -1,7 +1,7 @@
 """Why did an attempt fail, and who is to blame for it?
 
-A `Fault` is what the adapter that spoke with the engine saw. A `FaultOrigin` is what the scheduler makes of it, which
-also knows what the endpoint did for others meanwhile (`core/routing/blame`).
+A `Fault` is what the engine adapter observed. A `FaultOrigin` is the scheduler's conclusion, which also takes into
+account how the endpoint served other requests in the meantime (`core/routing/blame`).
 """
 
 from enum import StrEnum
@@ -13,11 +13,11 @@ class Fault(StrEnum):
     UNAVAILABLE = "unavailable"
     """The engine answered that it cannot serve: overloaded, starting, or set up differently."""
     ANSWER = "answer"
-    """The engine accepted the request and failed at it: an error answer, or one that broke off."""
+    """The engine accepted the request and then failed: it answered with an error, or its answer broke off."""
     LIMIT = "limit"
-    """The answer was not complete when its time was over, though nothing was wrong with how it came."""
+    """The answer was not complete within its time limit, and no fault of the engine was seen."""
     GATEWAY = "gateway"
-    """This process could not ask: no file descriptors, memory, ports or name resolution."""
+    """This process could not send the request: no file descriptors, memory, ports or name resolution."""
 
 
 class FaultOrigin(StrEnum):
@@ -25,11 +25,11 @@ class FaultOrigin(StrEnum):
 
     ENDPOINT = "endpoint"
     REQUEST = "request"
-    """It fails wherever it is sent, on endpoints that serve other requests."""
+    """The request fails on several endpoints that serve other requests."""
     TENANT = "tenant"
     """Only requests of this tenant fail at an endpoint that serves others."""
     MODEL = "model"
     """Only requests for this model fail at an endpoint that serves others."""
     MEMBER = "member"
-    """Most other members of the cell that use the endpoint are served there."""
+    """The endpoint serves most other members of the cell that use it."""
     GATEWAY = "gateway"

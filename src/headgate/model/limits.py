@@ -14,11 +14,11 @@ class Limits:
     tokens_per_minute: int | None = None
     """Of prompts and answers together."""
     concurrency: int | None = None
-    """Requests that have not ended; one that brings several prompts counts as that many."""
+    """Requests that have not ended; each prompt of an array counts as one."""
     tokens_whole: int | None = None
     """Where these are a part of larger limits: all tokens per minute. A prompt that fits those may come again."""
     concurrency_whole: int | None = None
-    """Likewise all of the concurrency."""
+    """The concurrency of the larger limits, likewise."""
 
 
 @message

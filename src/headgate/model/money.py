@@ -58,7 +58,7 @@ class Cause(StrEnum):
     HEDGE = "hedge"
     """Another attempt answered first."""
     EXPIRED = "expired"
-    """Its caller's deadline passed after it was sent: its tenant set it, and pays for what was computed until then."""
+    """The caller's own deadline passed after the attempt was sent. The tenant pays for the work done until then."""
     ENGINE_FAILED = "engine_failed"
     REFUSED = "refused"
     """The engine judged the request itself to be wrong."""

@@ -29,9 +29,9 @@ class EngineSpeed:
     """How many tokens one step may compute."""
 
     def prefill_ps(self, tokens: int, *, cached: int = 0, prompts: int = 1) -> int:
-        """What computing a prompt takes, apart from the steps it is computed in.
+        """Time to compute a prompt, without the fixed cost of the steps.
 
-        The tokens of several prompts together attend only to those of their own prompt.
+        With several prompts, `tokens` is their total, and tokens attend only to those of their own prompt.
         """
         pairs = (tokens * tokens - cached * cached) // prompts
         return self.prefill_token_ps * (tokens - cached) + self.attention_ps * pairs // 2

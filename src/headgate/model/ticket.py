@@ -31,7 +31,7 @@ class Ticket:
     tenant: TenantId
     stream: bool
     prompt_bytes: int
-    """Bytes of all fields that become tokens of the prompt; images and audio count by their kind."""
+    """Bytes of all fields that become tokens of the prompt; media counts by type."""
     class_named: str | None = None
     """The class the caller named outright in `x-headgate-class`."""
     service_tier: str | None = None
@@ -61,37 +61,37 @@ class Ticket:
     metadata: tuple[tuple[str, str], ...] = ()
     """Of what the caller sent as metadata, the keys that the configuration keeps, in their order."""
     gateway: str = ""
-    """The member of a cell that holds it and relays its answer; empty outside a cell."""
+    """The cell member that holds the request and relays its answer; empty outside a cell."""
     prompts: int = 1
-    """How many prompts it brings in one array. Each of them is a sequence of its own for an engine."""
+    """Number of prompts in its array. An engine computes each as a separate sequence."""
     prompt_bytes_before: int = 0
-    """Of `prompt_bytes`, those that stand before the beginning that is hashed, such as tools."""
+    """The part of `prompt_bytes` that comes before the hashed prefix, such as tools."""
     fingerprint: str = ""
-    """Hash of the tenant, the model and the body; empty if none was made."""
+    """Hash of the tenant, the model and the body; empty if not computed."""
     media: bool = False
-    """Whether images, audio, video or files are in the prompt, whose true number of tokens only the engine knows."""
+    """Whether the prompt has images, audio, video or files. Only the engine knows how many tokens these have."""
 
     @property
     def sequences(self) -> int:
-        """How many requests it counts for where requests are counted: each prompt that is to be answered is one.
+        """Number of requests that it counts as in concurrency limits: one for each prompt to be answered.
 
-        Inputs of embeddings are computed one after the other and hold no place afterwards, so they count by their
-        tokens alone.
+        Embedding inputs are computed one after the other and hold no place afterwards, so they count by their tokens
+        only.
         """
         return 1 if self.api in WITHOUT_OUTPUT else self.prompts
 
     def output_most(self, cap: int | None) -> int | None:
-        """The longest that each answer may be, by its caller and by a cap; None where neither says."""
+        """The longest answer that caller and cap allow; None if neither sets a limit."""
         asked = self.output_tokens_max
         if cap is None or asked is None:
             return cap if asked is None else asked
         return min(cap, asked)
 
     def answers(self, n_max: int | None) -> int:
-        """How many answers it gets, of all prompts together, if each may have so many."""
+        """Number of answers to all prompts together, with at most `n_max` to each."""
         return self.sequences * (self.n if n_max is None else min(self.n, n_max))
 
     @property
     def identity(self) -> str:
-        """The same for every request of a tenant with the same body; without a fingerprint, its own."""
+        """Equal for all requests of a tenant with the same body; without a fingerprint, unique to the request."""
         return self.fingerprint or self.request_id

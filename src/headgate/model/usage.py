@@ -7,17 +7,17 @@ from typing import Final
 from headgate.model.ticket import Ticket
 
 TEMPLATE_TOKENS: Final = 1_024
-"""What a chat template may add to each prompt that the caller did not send."""
+"""Most tokens that a chat template may add to each prompt."""
 MEDIA_TOKENS_PER_BYTE: Final = 16
-"""What a byte of a prompt with media may stand for.
+"""Most tokens per byte of a prompt with media.
 
-Media counts a fixed number of bytes by its kind, an image 4,096: so each image may be 65,536 tokens, and audio, video
-and files in proportion.
+Media counts as a fixed number of bytes by type, an image as 4,096. So each image may have 65,536 tokens, and audio,
+video and files in proportion.
 """
 MEDIA_TOKENS: Final = 65_536
-"""What media may add to each prompt of an array, where only the bytes of its address are counted."""
+"""Most tokens that media may add to each prompt of an array if only the bytes of its URL are counted."""
 OUTPUT_SLACK: Final = 8
-"""By so many tokens an engine may count more than it was asked for: some count the end of an answer."""
+"""Output tokens that an engine may report beyond the requested limit: some count the end-of-answer token."""
 TOKENS_MAX: Final = 2**31
 """More than this no attempt uses: an engine that claims more has not counted, and is not believed."""
 
@@ -38,10 +38,10 @@ class Usage:
 
 
 def impossible(usage: Usage, ticket: Ticket, *, answers: int, output_most: int | None) -> str | None:
-    """Why this usage cannot be that of the request; None where it can.
+    """Why this usage cannot be right for the request; None if it can.
 
-    A token of text has at least one byte; of media a byte may stand for many tokens. An engine stops at the length that
-    it was asked for, which is `output_most` for each answer.
+    A token of text has at least one byte; a byte of media may stand for many tokens. An engine stops each answer at the
+    requested length, `output_most`.
     """
     if min(usage.prompt_tokens, usage.output_tokens, usage.cached_tokens) < 0:
         return "the engine reported a negative number of tokens"

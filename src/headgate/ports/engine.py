@@ -59,6 +59,8 @@ class Answer(Protocol):
     content_type: str
     reports_progress: bool
     """Whether a stream tells how far the prompt has been read, which the caller did not ask for."""
+    usage_estimated: bool
+    """Whether its usage is a proportional share of a batch, not a count."""
 
     async def read(self) -> bytes:
         """The next bytes; empty at a clean end. Raises `EngineFault` where the answer breaks off."""
@@ -88,14 +90,6 @@ class Answer(Protocol):
     def close(self) -> None:
         """Lets go. Unless the answer has come to its end the connection is cut, which tells the engine to stop."""
         ...
-
-
-@runtime_checkable
-class BatchedAnswer(Answer, Protocol):
-    """One request's part of an answer to several."""
-
-    estimated: bool
-    """Whether its usage is a proportional share of the batch, not a count."""
 
 
 @runtime_checkable

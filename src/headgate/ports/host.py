@@ -49,11 +49,11 @@ class Host(Protocol):
         ...
 
     def limit_reached(self, tenant: TenantId) -> Shortage | None:
-        """The limit that any request of the tenant would exceed now; None also if this process does not know it."""
+        """The limit that any request of the tenant would exceed now; None if there is none or it is not known here."""
         ...
 
     def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
-        """The tenant's rates; None if it has none, or this process does not know them."""
+        """What is left of the tenant's rates; None if it has no rates or they are not known here."""
         ...
 
     def take_endpoint_times(self) -> tuple[EndpointTime, ...]:

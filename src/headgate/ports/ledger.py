@@ -82,9 +82,9 @@ class EndpointTimeRow:
 
 class AttemptJournal(Protocol):
     async def noted(self, request_id: RequestId, attempt: int) -> str | None:
-        """Waits until the attempt, which is about to be sent, has been noted on disk, or cannot be.
+        """Waits until the note of an attempt that is about to be sent is on disk, or has failed.
 
-        Takes a second at most, whatever the disk does. A text says why the attempt must not be sent.
+        Takes at most a second, whatever the disk does. Returns why the attempt must not be sent, or None.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""The rows of the metric catalogue for keys and the ledger."""
+"""Metric catalogue rows for keys and the ledger."""
 
 from typing import Final
 

@@ -1,7 +1,7 @@
 """Which metrics are there, and what does each mean?
 
-The one list of them: a family is made by its name here (`page.py`). docs/reference/metrics.md is written from it
-(`just docs`), and rules and dashboards are checked against it. A new metric is one more row.
+This is the only list of metrics: `page.py` creates each family from its row here, `just docs` generates
+docs/reference/metrics.md from it, and rules and dashboards are checked against it. A new metric is one more row.
 """
 
 from collections.abc import Mapping

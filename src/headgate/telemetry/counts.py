@@ -167,7 +167,7 @@ class PoolMeter:
         self.endings = dict.fromkeys(AttemptEnding, 0)
         self.faults = dict.fromkeys(Fault, 0)
         self.disbelieved = 0
-        """Attempts whose engine reported a usage that cannot be."""
+        """Attempts whose engine reported impossible usage."""
         self.retries = 0
         self.hedges = 0
         self.ejections = 0

@@ -23,7 +23,7 @@ class LedgerFigures:
     unrecorded: int
     """Attempts that were sent without a note on disk."""
     disk_up: bool
-    """Whether the disk of the spool takes notes and rows."""
+    """Whether notes and rows can be written to the disk of the spool."""
 
 
 def ledger_metrics(ledger: LedgerFigures) -> Iterator[Family]:

@@ -1,13 +1,12 @@
-"""What should the operator read in the log?
+"""The log for operators.
 
-What changed in the fleet, and how requests ended: those that an engine let down as warnings,
-refusals as information, completions only for those who debug. Each line carries its facts as
-fields beside the text, the request's id among them, so that machines read it as well as people.
-Prompts, answers and keys are for nobody.
+It contains changes in the fleet and how requests ended: failures of engines as warnings, rejections as information,
+completions only at debug level. Each line has a text and structured fields, such as the id of the request. Prompts,
+answers and keys are never logged.
 
-The log stays bounded under a flood of rejections: `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant and
-`ENDINGS_PER_S_MAX` in all are written, the others are counted. Callers and engines choose some of the words in a line
-(names of models and classes, error texts), so control characters are escaped and reasons are cut.
+The log stays bounded under a flood of rejections: at most `REFUSALS_PER_TENANT_S_MAX` lines per second and tenant, and
+`ENDINGS_PER_S_MAX` per second in total, are written; the rest are counted. Some text in a line comes from callers and
+engines (names of models and classes, error texts), so control characters are escaped and reasons are truncated.
 """
 
 import logging
@@ -19,12 +18,14 @@ from typing import cast
 import msgspec
 
 from headgate.core.admission.budgets import dollars
-from headgate.core.commands import BudgetCrossed, Command, Eject, End, Readmit
+from headgate.core.commands import BudgetCrossed, Command, Dispatch, Eject, End, Readmit
 from headgate.core.events import (
+    AttemptEnded,
     EndpointJoined,
     EndpointLeaving,
     EndpointUnreadied,
     Event,
+    FirstToken,
     PolicyChanged,
     RequestArrived,
 )
@@ -34,7 +35,7 @@ from headgate.wire.escape import escaped, printable
 
 ENDINGS_PER_S_MAX = 50
 REFUSALS_PER_TENANT_S_MAX = 10
-"""Requests that were rejected when they arrived."""
+"""Log lines per second and tenant for requests rejected on arrival."""
 REASON_CHARS_MAX = 200
 
 _LET_DOWN = (Outcome.ENGINE_FAILED, Outcome.ENGINE_SILENT, Outcome.GATEWAY_FAILED, Outcome.EVICTED)
@@ -52,6 +53,8 @@ class LogObserver:
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         match event:
+            case RequestArrived() | FirstToken() | AttemptEnded():
+                pass
             case EndpointJoined(endpoint):
                 tell(logging.INFO, "endpoint joined", endpoint=endpoint.id, in_flight_max=endpoint.in_flight_max)
             case EndpointUnreadied(endpoint_id):
@@ -68,6 +71,10 @@ class LogObserver:
 
     def _command(self, command: Command, tenant: TenantId | None, now: Instant) -> None:
         match command:
+            case Dispatch():
+                pass
+            case End():
+                self._end(command, tenant, now)
             case Eject(endpoint_id, until, reason):
                 wait = seconds(Duration(until - now))
                 tell(logging.WARNING, "endpoint ejected", endpoint=endpoint_id, wait=wait, reason=reason)
@@ -78,8 +85,6 @@ class LogObserver:
                 tell(level, "budget spent", scope=scope, period=period, percent=percent, limit=limit, spent=spent)
             case Readmit(endpoint_id, reason):
                 tell(logging.INFO, "endpoint may serve", endpoint=endpoint_id, reason=reason)
-            case End():
-                self._end(command, tenant, now)
             case _:
                 pass
 
@@ -100,7 +105,7 @@ class LogObserver:
         )
 
     def _has_room(self, tenant: TenantId | None, now: Instant) -> bool:
-        """Whether one more ending is logged in this second, and counts it. `tenant` is that of a rejected arrival."""
+        """Counts an ending; true if it may be logged in this second. `tenant` is set if it was rejected on arrival."""
         second = now // SECOND
         if second != self._second:
             if self._left_out:

@@ -1,8 +1,8 @@
-"""How long is the longest turn of the event loop, and does it turn at all?
+"""Measures the longest turn of the event loop, and detects a loop that has stopped.
 
-A thread beside the loop asks it a few times a second, and more often while it is busy, to call back. From the question
-to the answer the loop is in one turn: whatever that turn did has delayed every stream by as much. Nothing is measured
-per callback, so the loop pays for the questions alone.
+A separate thread schedules a callback in the loop a few times a second, and more often while the loop is busy. Until
+the callback runs, the loop is in one turn, which delays every stream by that time. Nothing is measured per callback, so
+the only overhead is these probes.
 """
 
 import contextlib
@@ -16,14 +16,14 @@ from headgate.model.units import SECOND
 from headgate.telemetry.page import Family, family
 
 TICK_S: Final = 0.01
-"""How often the thread looks whether the loop is busy. A turn may be longer than measured by this much."""
+"""How often the thread checks whether the loop is busy. A turn may be longer than measured by this much."""
 BUSY_NS: Final = 2_000_000
-"""Processor time between two ticks from which on the loop is asked at once."""
+"""Processor time between two ticks above which the loop is probed at once."""
 ASK_NS: Final = 50_000_000
-"""How often a loop that is not busy is asked."""
+"""How often an idle loop is probed."""
 RECENT_NS: Final = 60 * SECOND
 STALLED_NS_MAX: Final = 5 * SECOND
-"""A loop that has not turned for so long is reported as not alive."""
+"""A loop that has not turned for this long is reported as not alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +49,19 @@ class TurnWatch:
         clock: Callable[[], int] = time.monotonic_ns,
         stalled_ns_max: int = STALLED_NS_MAX,
     ) -> None:
-        """`call_soon` may be called in another thread than the loop's."""
+        """`call_soon` must be callable from a thread other than the loop's."""
         self._call_soon = call_soon
         self._clock = clock
         self._stalled_ns_max = stalled_ns_max
         self._cpu: Callable[[], int] = lambda: 0
         self._asked: tuple[int, int] | None = None
-        """When the loop was asked last, and its processor time then; None once it has answered."""
+        """Time of the last probe and the loop's processor time then; None once the loop has responded."""
         self._asked_at = 0
         self._cpu_seen = 0
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
         self.longest = _NONE
-        """Since the start of the process."""
+        """The longest turn since the start of the process."""
         self._window_at, self._window, self._window_before = 0, _NONE, _NONE
 
     # In the loop's thread
@@ -88,7 +88,7 @@ class TurnWatch:
         self._asked = None
 
     def recent(self) -> Turn:
-        """The longest within the last one to two minutes."""
+        """The longest turn within the last one to two minutes."""
         self._turn_window(self._clock())
         return self._window.longer(self._window_before)
 
@@ -101,7 +101,7 @@ class TurnWatch:
     # In any thread
 
     def health(self) -> tuple[int, str]:
-        """Status and words for a liveness probe."""
+        """HTTP status and text for a liveness probe."""
         asked = self._asked
         stalled_ns = 0 if asked is None else self._clock() - asked[0]
         if stalled_ns >= self._stalled_ns_max:
@@ -111,13 +111,13 @@ class TurnWatch:
     # In its own thread
 
     def _run(self) -> None:
-        # A loop that is closed answers no more questions.
+        # A closed loop responds to no more probes.
         with contextlib.suppress(RuntimeError):
             while not self._stopped.wait(TICK_S):
                 self.tick()
 
     def tick(self) -> None:
-        """Asks the loop if it is busy, or has not been asked for a while, and has answered the last question."""
+        """Probes the loop if it has responded to the last probe and is busy or was not probed for a while."""
         if self._asked is not None:
             return
         now, cpu = self._clock(), self._cpu()
@@ -130,7 +130,7 @@ class TurnWatch:
 
 
 def _cpu_of_this_thread() -> Callable[[], int]:
-    """A clock of this thread's processor time for any thread; it stands still where the system has none."""
+    """A clock of this thread's processor time, readable from any thread; constant if the system has none."""
     if not hasattr(time, "pthread_getcpuclockid"):
         return lambda: 0
     clock_id = time.pthread_getcpuclockid(threading.get_ident())

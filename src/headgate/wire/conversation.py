@@ -1,10 +1,10 @@
-"""How long is a conversation, and what of it can be left out?
+"""Measures a conversation, and leaves out its oldest turns.
 
-A turn is a message of the user with everything up to the next one; what stands before the first belongs to it. Turns
-are left out from the oldest on. Instructions (system and developer messages) stay wherever they stand, the last turn
-stays, and so does the call of every tool result that stays. A message that stays, stays the bytes it came as.
+A turn is a message of the user with everything up to the next one; messages before the first turn belong to it. The
+oldest turns are left out first. Instructions (system and developer messages), the last turn, and the call of every tool
+result that stays are never left out. The bytes of the remaining messages do not change.
 
-Images and audio are not counted by their encoded length but by their kind (`media.py`).
+Images and audio count by type (`media.py`), not by their encoded length.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ _OBJECTS: Final = msgspec.json.Decoder(list[Fields])
 
 
 def measure(raw: bytes, *, media: bool) -> tuple[int, int]:
-    """The length of the messages of a chat, which may hold media, and how many of them no trimming can remove."""
+    """Length of the messages of a chat, and how much of it trimming cannot remove. `media`: they may contain media."""
     heads = _decode(_HEADS, raw, "messages")
     roles = [head.role for head in heads]
     if media or not _RESULTS.isdisjoint(roles):
@@ -86,7 +86,7 @@ def trim(raw: bytes, length_max: int) -> tuple[bytes, int, int]:
 
 
 def text_bytes(raw: bytes, name: str) -> int:
-    """The length of an array of objects, some of which may carry media."""
+    """Length of an array of objects, some of which may contain media."""
     return sum(_text_bytes(each, name) + 1 for each in _decode(_MESSAGES, raw, name)) + 1
 
 

@@ -1,4 +1,4 @@
-"""Escaping of text that comes from callers and engines, before people read it in a log or a terminal."""
+"""Escapes text from callers and engines for the log and the terminal."""
 
 import re
 from typing import Final
@@ -11,7 +11,7 @@ _CUT: Final = "…"
 
 
 def printable(text: str, chars_max: int) -> str:
-    """The text on one line, with control characters escaped, cut to so many characters."""
+    """The text on one line, with control characters escaped, truncated to `chars_max`."""
     if len(text) > chars_max:
         text = text[: chars_max - 1] + _CUT
     return _UNPRINTABLE.sub(_escaped, text)

@@ -1,7 +1,6 @@
-"""How is a request recognised when it comes again?
+"""Fingerprint of a request: a hash of its tenant, model and body.
 
-By a hash of its tenant, its model and its body. Two tenants never share a fingerprint, so that no tenant can have
-another's requests refused.
+Two tenants never share a fingerprint, so no tenant can get another tenant's requests rejected.
 """
 
 from hashlib import blake2b

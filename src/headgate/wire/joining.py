@@ -21,17 +21,17 @@ JOINED_BYTES_MAX: Final = 64 * 1024 * 1024
 thousand with twenty log probabilities each."""
 
 EVENT_BYTES_MAX: Final = 128 * 1024
-"""The longest event of a stream that is joined. Everything in it is parsed in one turn of the event loop, unlike in a
-stream that is passed on. One token with twenty log probabilities takes about 3 KB."""
+"""The longest event of a joined stream. Unlike in a relayed stream, the whole event is parsed in one turn of the event
+loop. One token with twenty log probabilities takes about 3 KB."""
 CHOICES_MAX: Final = 2048
 TOOL_CALLS_MAX: Final = 1024
-"""Of one choice."""
+"""Tool calls of one choice."""
 FIELDS_MAX: Final = 64
-"""Of one object; each takes many times its bytes."""
+"""Fields of one object; each takes many times its size in memory."""
 PIECES_MAX: Final = 32 * 1024
-"""Fields in one answer, which is written in one turn of the event loop."""
+"""Fields of one answer, which is encoded in one turn of the event loop."""
 _OBJECT_PIECES: Final = 8
-"""A choice or tool call counts as so many fields."""
+"""Number of fields that a choice or tool call counts as."""
 
 _OBJECTS: Final = {Api.CHAT: b'"chat.completion"', Api.COMPLETIONS: b'"text_completion"'}
 _OF_CHUNKS: Final = frozenset({"choices", "object", "prompt_progress"})
@@ -39,11 +39,11 @@ _OF_CHUNKS: Final = frozenset({"choices", "object", "prompt_progress"})
 
 Fields = dict[str, msgspec.Raw]
 Pieces = dict[str, "_Value | None"]
-"""What has come of each field; None if it was only ever null."""
+"""Received value of each field; None if it was always null."""
 
 Whole = dict[str, object]
-"""An object to be written: values as they came, and lists and objects of them. It is encoded once, at the end, since
-each encoding copies a text of many megabytes."""
+"""An object to encode: received values, and lists and objects of them. It is encoded once, at the end, since each
+encoding may copy many megabytes of text."""
 
 _FIELDS: Final = msgspec.json.Decoder(Fields)
 _LIST: Final = msgspec.json.Decoder(list[Fields])
@@ -71,7 +71,7 @@ class Joiner:
     def __init__(
         self, api: Api, *, bytes_max: int = JOINED_BYTES_MAX, assembled_bytes_max: int = ASSEMBLED_BYTES_MAX
     ) -> None:
-        """`bytes_max` bounds what is read of the stream, `assembled_bytes_max` what is kept of it."""
+        """`bytes_max` bounds the bytes read from the stream, `assembled_bytes_max` those that are kept."""
         self._api = api
         self._bytes_left = bytes_max
         self._kept = _Kept(assembled_bytes_max)
@@ -235,7 +235,7 @@ class _ToolCall:
 
 
 class _Value:
-    """One field as far as it has come. Texts and arrays grow in place, so that the end has little left to do."""
+    """The received part of one field. Texts and arrays grow in place, which leaves little work for the end."""
 
     __slots__ = ("_inner", "raw")
 
@@ -243,7 +243,7 @@ class _Value:
         self.raw = raw
         """The first piece."""
         self._inner: bytearray | None = None
-        """Between the quotes or brackets of all pieces, once there are several."""
+        """Content between the quotes or brackets of all pieces, once there are several."""
 
     @property
     def size(self) -> int:
@@ -265,7 +265,7 @@ class _Value:
 
 
 class _Kept:
-    """Keeps the fields of one answer, and no more of them than may be put together."""
+    """Keeps the fields of one answer, up to the limits."""
 
     __slots__ = ("_bytes_left", "_pieces")
 
@@ -278,7 +278,7 @@ class _Kept:
         self._pieces += pieces
 
     def last(self, pieces: Pieces, name: str, value: msgspec.Raw) -> None:
-        """The last word counts, unless it is none: some engines repeat the fields of a tool call with empty texts."""
+        """The last non-empty value counts: some engines repeat the fields of a tool call with empty strings."""
         raw = bytes(value)
         if name not in pieces:
             _check_number(len(pieces), FIELDS_MAX, "fields")
@@ -327,7 +327,7 @@ def _object(value: msgspec.Raw) -> Fields:
 
 
 def _list(value: msgspec.Raw, most: int, things: str) -> list[Fields]:
-    """Raises `BrokenStream` if there are more than `most`, before any of them is looked at."""
+    """Raises `BrokenStream` if there are more than `most`, before any of them is decoded."""
     if bytes(value) == b"null":
         return []
     elements = _LIST.decode(value)

@@ -1,12 +1,12 @@
-"""How long is the prompt of a request, in all fields that become tokens?
+"""Measures the prompt of a request, in all fields that become tokens.
 
-A prompt is measured in bytes, which are taken for tokens at a rate that is learned. Beside the messages it holds what
-an engine's template adds from other fields: tools, functions, documents, the schema of the answer. Images and audio
-count a fixed number of tokens (`media.py`).
+A prompt is measured in bytes; the scheduler learns how many tokens these are. Besides the messages, a chat template
+adds other fields to the prompt: tools, functions, documents, the schema of the answer. Images and audio count as a
+fixed number of tokens (`media.py`).
 
-`/v1/completions` and `/v1/embeddings` take several prompts in one array. An engine computes each of them as a sequence
-of its own, so they are counted. So is each tensor in `prompt_embeds` of `/v1/completions`, whose tokens are estimated
-from its length.
+`/v1/completions` and `/v1/embeddings` accept several prompts in one array. They are counted, since an engine computes
+each as a separate sequence. So is each tensor in `prompt_embeds` of `/v1/completions`; its tokens are estimated from its
+length.
 """
 
 from typing import Final, NamedTuple
@@ -31,7 +31,7 @@ BEFORE: Final = {
     Api.CHAT: ("tools", "functions", "documents", "chat_template", "chat_template_kwargs"),
     Api.RESPONSES: ("tools",),
 }
-"""Fields that templates put before the conversation. Prompts are alike for an engine only if these are."""
+"""Fields that templates put before the conversation. Two prompts share a prefix only if these are equal."""
 _BESIDE: Final = {
     Api.CHAT: ("response_format", "prediction"),
     Api.COMPLETIONS: ("suffix", "response_format"),
@@ -50,22 +50,22 @@ decoded, and one whose rows share memory has more rows than it counts for.
 _NOTHING: Final = (b"null", b"[]", b"{}", b'""')
 _ELEMENTS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 _PROMPTS: Final = b'"[{'
-"""How an element begins that is a prompt by itself, and not one token of a prompt."""
+"""First byte of an array element that is a whole prompt, not a token id."""
 
 
 class PromptLength(NamedTuple):
-    """Bytes of prompt text; media counts as the bytes that its tokens stand for."""
+    """Length of a prompt in bytes; media counts as the bytes equivalent to its tokens."""
 
     text: int
-    """Of the messages, the prompts or the input."""
+    """Bytes of the messages, the prompts or the input."""
     text_kept: int
-    """How many of these stay if every turn is left out that can be."""
+    """Bytes of `text` that remain if every turn is left out that can be."""
     before: int = 0
-    """Of fields that stand before them in the engine's prompt."""
+    """Bytes of fields that come before the text in the engine's prompt."""
     beside: int = 0
-    """Of all other fields that become tokens."""
+    """Bytes of all other fields that become tokens."""
     prompts: int = 1
-    """How many sequences an engine computes, apart from how many answers each is given."""
+    """Number of sequences that an engine computes, not multiplied by the answers to each."""
     media: bool = False
     """Whether there may be media in the text."""
 
@@ -112,9 +112,9 @@ def measure_prompt(fields: Fields, api: Api) -> PromptLength:
 
 
 def _measure_array(raw: bytes) -> tuple[int, int]:
-    """The length of an array of prompts or of one prompt's token ids, and how many prompts they are."""
+    """Length of an array of prompts or of the token ids of one prompt, and the number of prompts."""
     if b'"' not in raw and raw[1:].lstrip()[:1] in b"0123456789[":
-        # Every token id but the last is followed by a comma.
+        # A comma follows every token id except the last.
         return BYTES_PER_TOKEN * (raw.count(b",") + 1), max(1, raw.count(b"[") - 1)
     elements = _ELEMENTS.decode(raw)
     return len(raw), max(1, sum(memoryview(each)[0] in _PROMPTS for each in elements))

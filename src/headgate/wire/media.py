@@ -1,8 +1,8 @@
-"""How many prompt tokens do images, audio, video and files stand for?
+"""Estimates the prompt tokens of images, audio, video and files.
 
-The number of tokens that a model makes of a picture has little to do with the length of its encoding, and finding the
-true number would need the model's own processor. So each part counts a fixed number of tokens by its kind
-(`MEDIA_TOKENS`). The engine reports the true number when the answer has ended.
+The number of tokens of an image has little to do with the length of its encoding, and only the model's own processor
+could compute it. So each part counts as a fixed number of tokens by type (`MEDIA_TOKENS`). The engine reports the
+actual number when the answer has ended.
 """
 
 import re
@@ -29,7 +29,7 @@ MEDIA_TOKENS: Final[Mapping[str, int]] = {
     "file_id": FILE_TOKENS,
     "file_url": FILE_TOKENS,
 }
-"""Fields of a content part that hold media, with the number of tokens that each counts."""
+"""Fields of a content part that contain media, with the number of tokens that each counts as."""
 
 _KINDS: Final = (*MEDIA_TOKENS, "input_image", "input_file")
 _MEDIA: Final = re.compile(rb'"(?:%b)"' % b"|".join(kind.encode() for kind in _KINDS))
@@ -37,12 +37,12 @@ _KIND: Final = "type"
 
 
 def has_media(raw: bytes | memoryview) -> bool:
-    """Whether parts of this JSON may hold media, often as megabytes of base64."""
+    """Whether parts of this JSON may contain media, often as megabytes of base64."""
     return _MEDIA.search(raw) is not None
 
 
 def part_bytes(part: Mapping[str, msgspec.Raw]) -> int:
-    """The length of one content part as prompts are measured: media by its kind, all else by its bytes."""
+    """Length of one content part: media counts by type, everything else in bytes."""
     length = 0
     for name, value in part.items():
         if (tokens := MEDIA_TOKENS.get(name)) is not None:

@@ -1,13 +1,13 @@
-"""How does this prompt begin?
+"""Computes the prefix hashes of a prompt.
 
-An engine need not compute again what it still holds of another prompt that began in the same way. To send a request
-where its beginning was sent before, the scheduler compares hashes of beginnings, of growing length
-(`model/prefix.py`). They are made here, of the prompt's bytes as they came: in a conversation the next request begins
-with all that the one before it said.
+An engine need not compute the prefix of a prompt again that it still has in its cache. To send a request to an endpoint
+that has its prefix, the scheduler compares hashes of prefixes of increasing length (`model/prefix.py`). They are
+computed here from the bytes of the prompt as received: in a conversation each request starts with the whole previous
+one.
 
-What stands before the prompt in the engine's eyes, such as tools, goes into every hash but counts for no distance: its
-length is told beside the hashes. Images count for no distance either: what they cost a model has little to do with the
-length of their encoding. Caches of tenants are kept apart (`salts.py`), and so are their hashes.
+Fields that the engine puts before the prompt, such as tools, go into every hash but do not count towards its length:
+their length is reported separately. Images do not count towards the length either, because their cost to a model has
+little to do with the length of their encoding. Tenants have separate caches (`salts.py`) and separate hashes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -12,7 +12,7 @@ MESSAGE_CHARS_MAX: Final = 500
 """How much of an engine's error message is kept."""
 
 ERROR_BYTES_MAX: Final = 256 * 1024
-"""The longest error body that is read for its message; of a longer one the beginning is kept."""
+"""The longest error body that is parsed for its message; of a longer one only the start is kept."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 _NULL: Final = msgspec.Raw(b"null")
@@ -46,7 +46,7 @@ def read_error(body: bytes | msgspec.Raw) -> str:
     """An engine's error message, of whatever shape; empty if it gives none."""
     raw = bytes(body)
     try:
-        # A longer body would take more time to read than its message is worth.
+        # Parsing a longer body would take more time than its message is worth.
         said: object = msgspec.json.decode(raw) if len(raw) <= ERROR_BYTES_MAX else _beginning(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         said = _beginning(raw)

@@ -40,8 +40,8 @@ __all__ = ["DEPTH_MAX", "LARGE_BYTES", "BadRequest", "RequestBody", "Trimmed", "
 
 LARGE_BYTES: Final = 256 * 1024
 LARGE_VALUES: Final = 4096
-"""Arrays and objects together, or strings. Work on the whole of a body beyond this takes milliseconds, for which every
-other stream would have to wait."""
+"""Number of arrays and objects together, or of strings. Processing a body with more takes milliseconds, which would
+delay every other stream."""
 
 METADATA_BYTES_MAX: Final = 16 * 1024
 """OpenAI's own limit is 16 keys of 64 characters with values of 512."""
@@ -77,7 +77,7 @@ class RequestBody:
     wants_usage: bool
     """Whether the caller asked for the usage chunk of a stream."""
     length: PromptLength
-    """Of all fields that become tokens of the prompt."""
+    """Length of all fields that become tokens of the prompt."""
     is_large: bool
     prefix: bytes = field(repr=False)
     """Hashes of the prompt's beginning, packed; the same for all tenants."""
@@ -149,12 +149,12 @@ class RequestBody:
 
     @property
     def prompt_bytes(self) -> int:
-        """Bytes of prompt text; images and audio count by their kind."""
+        """Bytes of prompt text; media counts by type."""
         return self.length.text + self.length.other
 
     @property
     def prompt_bytes_kept(self) -> int:
-        """How many of them stay if every turn is left out that can be."""
+        """Prompt bytes that remain if every turn is left out that can be."""
         return self.length.text_kept + self.length.other
 
     @property
@@ -196,7 +196,7 @@ class RequestBody:
         return self.shaped(caps, None if length_max is None else trim(bytes(self.messages), length_max))
 
     def trims_to(self, caps: Caps) -> int | None:
-        """The length to which turns are to be left out of the messages; None where none can be, or need to be."""
+        """Length to which the messages are to be trimmed; None if they cannot or need not be trimmed."""
         if self.api is not Api.CHAT or not caps.trims_prompt or caps.prompt_tokens is None:
             return None
         length_max = caps.prompt_tokens * BYTES_PER_TOKEN + BYTES_PER_TOKEN - 1 - self.length.other

@@ -37,11 +37,11 @@ EVENT_BYTES_MAX: Final = 1024 * 1024
 """The longest event, boundary included. A longer one ends the stream: an engine must not fill the memory."""
 
 EVENT_LINES_MAX: Final = 10_000
-"""The most lines of one event; real ones have three."""
+"""Maximum lines of one event; real events have three."""
 COMMENTS_MAX: Final = 10_000
-"""The most events without data between two with data: an engine that pings once a second does so for hours."""
+"""Maximum events without data between two with data. An engine that pings once a second reaches it after hours."""
 ASSEMBLED_BYTES_MAX: Final = 16 * 1024 * 1024
-"""The longest answer that is put together from a stream for a caller who wants it whole."""
+"""The longest answer that is assembled from a stream for a caller that did not ask for a stream."""
 
 # A blank line after a line; the carriage return before the first line feed belongs to that line.
 _BOUNDARY: Final = re.compile(rb"\n\r?\n")
@@ -117,7 +117,7 @@ class StreamScanner:
         self.usage: Usage | None = None
         """The last usage that the engine told."""
         self.overlong = False
-        """Whether an event that is too long, or comments without end, ended the stream."""
+        """Whether an overlong event or too many comments ended the stream."""
         self._comments = 0
         """Events without data since the last one with data."""
         self._comments_max = comments_max
@@ -234,12 +234,12 @@ def _is_candidate(data: bytes) -> bool:
 
 
 def is_overlong(event: bytes, bytes_max: int) -> bool:
-    # Only an event of more bytes can have more lines.
+    # An event with too many lines has more bytes than this.
     return len(event) > bytes_max or (len(event) > EVENT_LINES_MAX and event.count(b"\n") > EVENT_LINES_MAX)
 
 
 class EventCutter:
-    """Cuts a stream into the data of its events, in linear time whatever the reads, and holds one event at most."""
+    """Splits a stream into the data of its events, in linear time for any sizes of reads. Holds at most one event."""
 
     __slots__ = ("_comments", "_comments_max", "_event_bytes_max", "_tail", "overlong")
 
@@ -249,7 +249,7 @@ class EventCutter:
         self._comments = 0
         self._tail = bytearray()
         self.overlong = False
-        """Whether an event was too long, or comments came without end. Nothing after it is cut."""
+        """Whether there was an overlong event or too many comments. The rest of the stream is ignored."""
 
     @property
     def held_bytes(self) -> int:

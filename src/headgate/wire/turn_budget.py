@@ -1,8 +1,8 @@
-"""How much byte-driven work is done in one turn of the event loop?
+"""Bounds the time spent on parsing in one turn of the event loop.
 
-Bytes that a peer may have cut into tiny pieces are parsed in slices. Once the slices of one turn have taken their time,
-the rest waits for the next turn, and its connection is not read meanwhile. Both the time and the bytes that wait are
-bounded for all connections together, so that many peers cannot do what one cannot.
+Bytes that a peer may have split into tiny pieces are parsed in slices. When the slices of one turn have used up their
+time, the remaining bytes wait for the next turn, and their connection is not read until then. The time and the number
+of waiting bytes are bounded for all connections together, so that many peers cannot do more than one.
 """
 
 from collections import deque
@@ -10,23 +10,23 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 SLICE_BYTES: Final = 16 * 1024
-"""The most bytes that are parsed without a look at the clock: less than 3 ms of work, whatever they are."""
+"""Most bytes that are parsed without checking the clock: less than 3 ms of work for any input."""
 UNTIMED_BYTES: Final = 1024
-"""Reads up to this size are parsed at once: to look at the clock would cost more than it bounds."""
+"""Reads up to this size are parsed at once, because checking the clock would cost more than parsing them."""
 UNTIMED_BYTES_IN_ALL: Final = 16 * 1024
-"""Once all connections together had so many bytes parsed at once, each further read of the turn is timed."""
+"""Once all connections together have had this many bytes parsed untimed, each further read of the turn is timed."""
 READ_BYTES: Final = 256
-"""A read counts as so many bytes more than it has, since the shortest request is work too."""
+"""Bytes added to the size of each read, because even the shortest request takes work."""
 REQUEST_NS: Final = 100_000
-"""Charged for each request that a read begins: looking at its key is work of the next turn."""
+"""Charged for each request that starts in a read: its key is checked in the next turn."""
 TURN_NS_MAX: Final = 10_000_000
 """Time for slices in one turn of the loop."""
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes of all connections that may wait for their turn: a slice for each of those whose caller is not known yet."""
+"""Maximum waiting bytes of all connections: a slice for each connection that has not sent a valid key yet."""
 
 
 class TurnBudget:
-    """The time that is left in this turn, and the connections whose bytes wait for the next one."""
+    """Time left in this turn, and the connections whose bytes wait for the next one."""
 
     def __init__(
         self,
@@ -36,18 +36,18 @@ class TurnBudget:
         ns_max: int = TURN_NS_MAX,
         waiting_bytes_max: int = WAITING_BYTES_MAX,
     ) -> None:
-        """`clock` gives nanoseconds; `call_soon` has a function called in the loop's next turn."""
+        """`clock` returns nanoseconds; `call_soon` schedules a function for the next turn of the loop."""
         self._call_soon = call_soon
         self._clock = clock
         self._ns_max = ns_max
         self._waiting_bytes_max = waiting_bytes_max
         self._waiting: deque[tuple[Callable[[], None], int]] = deque()
         self._began_ns: int | None = None
-        """When the first slice of this turn was parsed; None if none was."""
+        """Time of the first slice of this turn; None if there was none."""
         self.waiting_bytes = 0
         self.untimed_bytes = 0
-        """Bytes parsed without a look at the clock. Whoever adds to them asks for a slice beyond the bound; only then
-        does the budget hear of the turn, and sets them to 0 at its end."""
+        """Bytes parsed without checking the clock. Connections add to it directly, and call `allows` once it exceeds
+        the bound; only then does the budget see the turn, at whose end it resets this to 0."""
 
     def allows(self) -> bool:
         """Whether another slice may be parsed in this turn."""
@@ -58,12 +58,12 @@ class TurnBudget:
         return now - self._began_ns < self._ns_max
 
     def charge(self, ns: int) -> None:
-        """Takes time from what is left for slices in this turn, if the turn is timed."""
+        """Deducts time from the rest of this turn, if the turn is timed."""
         if self._began_ns is not None:
             self._began_ns -= ns
 
     def wait(self, resume: Callable[[], None], size: int) -> bool:
-        """Has `resume` called in one of the next turns. False if too many bytes wait already."""
+        """Schedules `resume` for one of the next turns. False if too many bytes wait already."""
         if self.waiting_bytes + size > self._waiting_bytes_max:
             return False
         self.waiting_bytes += size
@@ -89,7 +89,7 @@ class SlicedConnection(Protocol):
     """A connection whose reads may be parsed in slices."""
 
     def parse(self, data: bytes) -> bool:
-        """Returns whether further bytes are wanted."""
+        """Returns whether more bytes should be passed to it."""
         ...
 
     def stop_reading(self) -> None: ...
@@ -97,12 +97,12 @@ class SlicedConnection(Protocol):
     def go_on_reading(self) -> None: ...
 
     def give_up_reading(self) -> None:
-        """Too many bytes wait for their turn already, and those of this connection are dropped."""
+        """Called when too many bytes wait already, so the bytes of this connection were dropped."""
         ...
 
 
 class SlicedReads:
-    """Hands the reads of one connection to its parser, in slices and within the budget of the turn."""
+    """Passes the reads of one connection to its parser, in slices and within the budget of the turn."""
 
     __slots__ = ("_at", "_budget", "_connection", "unparsed")
 
@@ -110,12 +110,12 @@ class SlicedReads:
         self._budget = budget
         self._connection = connection
         self.unparsed = b""
-        """A read that is being parsed, or waits for another turn; the connection must not be read meanwhile."""
+        """A read that is being parsed or waits for the next turn. Until then the connection must not be read."""
         self._at = 0
 
     @property
     def unparsed_bytes(self) -> int:
-        """Bytes behind the slice that is being parsed, or that wait."""
+        """Waiting bytes, without the slice that is being parsed."""
         return max(0, len(self.unparsed) - self._at)
 
     def take(self, data: bytes) -> None:
@@ -133,7 +133,7 @@ class SlicedReads:
         self.unparsed = b""
 
     def _run(self) -> None:
-        """Parses at least one slice, and further ones while the turn has time for them."""
+        """Parses at least one slice, and more while the turn has time left."""
         while self.unparsed:
             data, at = self.unparsed, self._at
             self._at = at + SLICE_BYTES

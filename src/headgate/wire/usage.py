@@ -15,9 +15,9 @@ OBJECT_BYTES_MAX: Final = 4096
 """The longest `"usage": {…}` that is read; real ones have a few hundred bytes."""
 
 SPACES_MAX: Final = 16
-"""The most white space on either side of the colon after `"usage"`; real answers have one space at most."""
+"""Maximum white space on either side of the colon after `"usage"`; real answers have at most one space."""
 TAIL_BYTES_MAX: Final = len(b'"usage"') + 2 * SPACES_MAX + 2
-"""The longest beginning of `"usage": {` that waits for more bytes, and the byte before it."""
+"""Length of the longest incomplete `"usage": {` that is kept until more bytes arrive, with the byte before it."""
 
 _KEY: Final = b'"usage"'
 _KEY_STEP: Final = len(_KEY) - 1
@@ -75,12 +75,12 @@ def read_usage(raw: bytes | msgspec.Raw) -> Usage | None:
 class UsageFinder:
     """Looks for the usage object in the pieces of a JSON answer.
 
-    Inside a JSON string a quote is escaped, so the bytes `"usage":` cannot stand in the text of an answer: either the
-    opening quote has a backslash before it, or the closing one has. Where there are several, the last one counts, and
-    of nested ones the innermost.
+    Quotes inside a JSON string are escaped, so the bytes `"usage":` cannot occur in the text of an answer: a backslash
+    precedes the opening or the closing quote. If there are several usage objects, the last one counts, and the
+    innermost of nested ones.
 
-    Each byte is looked at once, however the answer is cut: an object that is not complete is collected and its braces
-    counted on; only a beginning of at most `TAIL_BYTES_MAX` bytes is looked at again with the next piece.
+    Each byte is scanned once, however the answer is split: an incomplete object is collected while its braces are
+    counted; only an incomplete key of at most `TAIL_BYTES_MAX` bytes is scanned again with the next piece.
     """
 
     __slots__ = ("_depth", "_object", "_tail", "_tail_scanned", "usage")
@@ -88,11 +88,11 @@ class UsageFinder:
     def __init__(self) -> None:
         self.usage: Usage | None = None
         self._depth = 0
-        """Open braces of the object that is being collected; 0 outside of one."""
+        """Open braces of the object that is being collected; 0 if none is."""
         self._object = bytearray()
         self._tail = b""
         self._tail_scanned = 0
-        """Bytes at the front of the tail that stand there only to show whether a backslash precedes the rest."""
+        """Scanned bytes at the start of the tail, kept to show whether a backslash precedes the rest."""
 
     @property
     def held_bytes(self) -> int:
@@ -108,12 +108,12 @@ class UsageFinder:
         self._tail_scanned = min(end, 1)
 
     def _search(self, buffer: bytes, at: int, end: int) -> int:
-        """Looks for the next opening. Returns where to go on."""
+        """Looks for the next usage object. Returns where to continue."""
         key = buffer.find(_KEY, at, end)
         return end if key < 0 else self._open(buffer, key)
 
     def _open(self, buffer: bytes, key: int) -> int:
-        """Starts to collect an object if one opens at this key. Returns where to go on."""
+        """Starts to collect an object if one opens at this key. Returns where to continue."""
         opening = None if key > 0 and buffer[key - 1] == ord("\\") else _OPENING.match(buffer, key)
         if opening is None:
             return key + _KEY_STEP
@@ -122,7 +122,7 @@ class UsageFinder:
         return opening.end()
 
     def _collect(self, buffer: bytes, at: int, end: int) -> int:
-        """Collects up to the end of the object, or to a key that may open another. Returns where to go on."""
+        """Collects up to the end of the object, or to a key that may open another. Returns where to continue."""
         limit = min(end, at + OBJECT_BYTES_MAX - len(self._object))
         key = buffer.find(_KEY, at, limit)
         stop = limit if key < 0 else key
@@ -141,7 +141,7 @@ class UsageFinder:
         if len(self._object) < OBJECT_BYTES_MAX:
             return stop
         self._forget()
-        # A key may stand across the place where the object became too long.
+        # A key may span the position at which the object became too long.
         return stop if key >= 0 else max(at, stop - _KEY_STEP)
 
     def _read(self) -> None:

@@ -1,4 +1,4 @@
-"""Does a process that says what is not true harm anybody but itself?"""
+"""A process that sends wrong messages harms only itself."""
 
 from random import Random
 
@@ -25,7 +25,7 @@ LIAR = "g3"
 
 
 class LyingCell(Cell):
-    """One in which all that one member says, and is told, may be changed on its way."""
+    """A cell in which all messages to and from one member may be altered in transit."""
 
     def __init__(self, seed: int, leader: Leader, *members: Member) -> None:
         super().__init__(leader, *members)
@@ -53,7 +53,7 @@ class LyingCell(Cell):
         if name != LIAR or self.random.random() < 0.5:
             return written
         self.lies += 1
-        # The head names its sender and whom it follows: by another one it would speak for somebody else.
+        # The head names the sender and its scheduler; a changed head would be a message of another process.
         change = mangled if self.random.random() < 0.1 else lying
         return change(written, self.random) if change is mangled else lying(written, self.random, head=False)
 
@@ -70,7 +70,7 @@ class LyingCell(Cell):
                     self.told_to(name, written, now)
 
     def work(self, now: float) -> None:
-        """Each member goes on with one of what it has under way."""
+        """Each member makes progress with some of its last three requests."""
         for name, member in self.members.items():
             for order in self.begun(name)[-3:]:
                 if self.random.random() < 0.5:

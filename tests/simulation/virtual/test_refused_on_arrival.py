@@ -1,6 +1,6 @@
-"""Where `in_flight_max` binds and three times too much comes, is what must be refused refused on arrival?
+"""At three times the load that `in_flight_max` can serve, excess requests are rejected on arrival.
 
-An engine that takes 16 at once, each for about 3.3 s, serves about five requests a second; fifteen come.
+An engine that serves 16 requests at once, each for about 3.3 s, serves about five per second; fifteen arrive.
 """
 
 import random
@@ -14,12 +14,12 @@ from tests.simulation.virtual.scenes import SLOW, a_scenario, arrival, engine, r
 
 PLACES, RATE, SPAN_S = 16, 15, 240
 START_S = 8
-"""Until then it is not known how long places are held, and requests expire."""
+"""Until then the scheduler has not learned how long places are held, and requests expire."""
 TOKENS = 330
 
 
 def overloaded(lengths: list[int], **settings: object) -> list[Story]:
-    """What became of the requests."""
+    """Runs the simulation and returns the result of each request."""
     arrivals = [arrival(number / RATE, output=tokens) for number, tokens in enumerate(lengths)]
     engines = [engine(0, profile=SLOW, places=PLACES)]
     return run(a_scenario(arrivals, engines=engines, **settings)).stories
@@ -43,5 +43,5 @@ def test_who_must_be_refused_is_refused_on_arrival(varied: bool, settings: dict[
     ]
 
     assert len(on_arrival) >= 0.95 * len(refused)
-    # Its places are never idle: as much is served as fits into the time.
+    # Places are never idle: the engine serves as much as fits into the time.
     assert sum(each.output_tokens for each in ended) >= 0.95 * (SPAN_S - START_S) * PLACES / 3.3 * TOKENS

@@ -52,10 +52,12 @@ def unreachable(
 def wait_ns(request: Request, backlog: Backlog, fleet: Fleet, rules: Rules, *, enough: Duration) -> Duration | None:
     """How long it would wait behind what waits already, at the least; None where that is not more than `enough`."""
     pools, band = request.pools, request.service_class.band
-    before = backlog.work.before(pools, band)
+    most = backlog.work.before(pools, band) + backlog.work.all_beside(request)
+    if not most and enough >= 0:
+        return None
     pace = fleet.pace(pools, long=request.long)
     grain = fleet.grain_ns(pools)
-    if _late(before + backlog.work.all_beside(request), pace, grain) <= enough:
+    if _late(most, pace, grain) <= enough:
         return None
     late = _late(_ahead(request, backlog, rules), pace, grain)
     return late if late > enough else None

@@ -120,7 +120,8 @@ class Turnover:
         at_most = MILLE * endpoints
         if len(self._last) < _SEEN_MIN or not self._held_ns:
             return at_most
-        return min(at_most, MILLE * places * self._served_ns // self._held_ns)
+        # Zero would be taken for a pool of which nothing is known.
+        return min(at_most, max(1, MILLE * places * self._served_ns // self._held_ns))
 
     def grain_ns(self, endpoints: int, places: int) -> Duration:
         """The engine time of a mean request where places bind: they are given back one by one, not evenly."""

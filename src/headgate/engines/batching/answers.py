@@ -28,6 +28,7 @@ class PassedAnswer:
     """An engine's own answer to one request. Whoever lets go of it ends the call."""
 
     __slots__ = ("_answer", "_over", "content_type", "reports_progress", "status")
+    usage_estimated = False
 
     def __init__(self, answer: Answer, over: asyncio.Future[None]) -> None:
         self.status = answer.status
@@ -89,11 +90,11 @@ class GatheredAnswer:
         "_resting",
         "_waiter",
         "content_type",
-        "estimated",
         "let_go",
         "reports_progress",
         "rest",
         "status",
+        "usage_estimated",
     )
 
     def __init__(self, held_bytes_max: int = HELD_BYTES_MAX) -> None:
@@ -101,7 +102,7 @@ class GatheredAnswer:
         self.status = 200
         self.content_type = "application/json"
         self.reports_progress = False
-        self.estimated = False
+        self.usage_estimated = False
         """Whether its usage is a share in proportion, not a count."""
         self.let_go: Callable[[], None] = lambda: None
         self.rest: Callable[[bool], None] = lambda _: None
@@ -197,6 +198,7 @@ class ToldAnswer:
     """An engine's error, as it is told to those it concerns."""
 
     __slots__ = ("_body", "blames", "content_type", "reports_progress", "status")
+    usage_estimated = False
 
     def __init__(self, status: int, content_type: str, body: bytes, *, blames: bool) -> None:
         self.status = status

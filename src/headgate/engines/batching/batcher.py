@@ -400,7 +400,7 @@ class _Asked:
 
     def take(self, place: int, part: Part) -> None:
         answer = self._answer
-        answer.estimated = answer.estimated or part.estimated
+        answer.usage_estimated = answer.usage_estimated or part.estimated
         data = self._gathering.take(place, part)
         answer.put(data, early=self._gathering.held)
 

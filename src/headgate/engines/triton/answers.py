@@ -23,6 +23,7 @@ class TranslatedAnswer:
         "reports_progress",
         "status",
     )
+    usage_estimated = False
 
     def __init__(self, stream: FramedAnswer, setting: Setting) -> None:
         self._stream = stream

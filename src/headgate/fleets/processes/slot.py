@@ -62,7 +62,7 @@ class Slot:
         self._named = ways.lookup(self.id) is None
         self._started = False
         self._seen_leaving = False
-        """Whether the scheduler was seen to drain this endpoint since it was last named."""
+        """Whether the scheduler has drained this endpoint since the endpoint got its current name."""
         self._child: Child | None = None
         self._failures = 0
         """Processes in a row that ended before they had been of use for a while."""
@@ -264,9 +264,9 @@ class Slot:
         self._ways.changed()
 
     def _forgotten(self) -> bool:
-        """Whether the scheduler has forgotten this endpoint after it left.
+        """Whether the scheduler has removed this endpoint after it left.
 
-        Another slot may have joined under the same name between two polls: the known endpoint is then not leaving.
+        Another slot may have joined under the same name between two polls; then the known endpoint is not leaving.
         """
         known = self._ways.lookup(self.id)
         if known is not None and known.leaving:

@@ -106,7 +106,7 @@ class CellHost:
         self._look()
 
     def lose_name(self, problem: str) -> None:
-        """Another process has the name of this one: it ends what it holds by itself, and says nothing more."""
+        """Another process has taken this name: decide about the requests held here alone, and send nothing more."""
         log.error("leaving: %s", problem)
         self._node.lose_name(self._clock.now())
         self._look()
@@ -135,7 +135,7 @@ class CellHost:
         return self._node.summary()
 
     def limit_reached(self, tenant: TenantId) -> Shortage | None:
-        """Only the scheduler of the cell knows: it decides when the request is complete."""
+        """Always None: only the scheduler of the cell knows the limits; it checks them when the request is complete."""
         return None
 
     def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
@@ -163,7 +163,7 @@ class CellHost:
 
     @property
     def nameless(self) -> bool:
-        """Whether another process has the name of this one."""
+        """Whether another process has taken this name."""
         return self._node.member.nameless
 
     @property
@@ -264,7 +264,7 @@ class LeaderWatch:
 
 
 def _parcel(node: Node, now: Instant) -> Parcel | None:
-    """What is to go, as bytes; None where nothing is."""
+    """Outgoing entries, encoded; None if there are none."""
     going = node.outgoing(now)
     inbox = [written for entry in going.inbox for written in _written(entry, None, node, now)]
     outboxes = [(member, each) for member, entry in going.outboxes for each in _written(entry, member, node, now)]
@@ -276,7 +276,7 @@ def _parcel(node: Node, now: Instant) -> Parcel | None:
 
 
 def _written(entry: MemberEntry | SchedulerEntry, member: str | None, node: Node, now: Instant) -> list[bytes]:
-    """The entry for this member, or for the scheduler. One that cannot be written is dropped with its session."""
+    """The encoded entry for this member, or for the scheduler. If it cannot be encoded, its session is dropped."""
     try:
         return list(encoded(entry))
     except Unwritable as problem:

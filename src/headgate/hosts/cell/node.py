@@ -164,7 +164,7 @@ class Node:
         self.leader = self._election = self._elected_at = None
 
     def lose_name(self, now: Instant) -> None:
-        """Another process has the name of this one: it takes no part in the cell any more."""
+        """Another process has taken this name: stop taking part in the cell."""
         self.resign(now)
         self.member.nameless = True
 
@@ -193,23 +193,23 @@ class Node:
             leader.receive(entry, now)
 
     def refuse_member(self, head: MemberHead, why: str, now: Instant) -> None:
-        """A member's entry says what cannot be true."""
+        """Reject an invalid entry of a member."""
         if (leader := self._leader(now)) is not None:
             leader.refuse(head, why, now)
 
     def refuse_scheduler(self, head: SchedulerHead, now: Instant) -> None:
-        """A scheduler's entry says what cannot be true."""
+        """Reject an invalid entry of a scheduler."""
         self.member.refuse(head, now)
 
     def drop_session(self, member: str | None, why: str, now: Instant) -> None:
-        """What this scheduler says to a member cannot be written; without a name, what this member says."""
+        """An entry for this member cannot be encoded; without a name, an entry of this process for the scheduler."""
         if member is None:
             self.member.refuse(None, now)
         elif (leader := self._leader(now)) is not None:
             leader.trust.drop_session(member, why, now)
 
     def take_complaints(self) -> list[str]:
-        """What the scheduler of this process has refused since this was last asked, for the log."""
+        """Rejections by the scheduler of this process since the last call, for the log."""
         return [] if self.leader is None else self.leader.trust.take_complaints()
 
     def lease_answered(self, claim: Claim, lease: Lease, now: Instant) -> None:
@@ -293,7 +293,7 @@ class Node:
 
     @property
     def _reads(self) -> bool:
-        """Whether the store is asked for the snapshot: by each candidate, and by a scheduler that has not seen one."""
+        """Whether this process reads snapshots: every candidate does, and a scheduler that has not read one yet."""
         return self._election is not None and (self.leader is None or not self._read_answered)
 
     def _read_due(self, now: Instant) -> Instant:

@@ -28,7 +28,7 @@ _TAKEN_AGAIN_NS = Duration(10 * SECOND)
 """That another process has our name is said so often at most, for as long as it does."""
 
 _COMPLAIN_AGAIN_NS = Duration(10 * SECOND)
-"""One refused report in this time is logged."""
+"""At most one rejected report is logged in this time."""
 
 
 class StoreReceiver:
@@ -117,7 +117,7 @@ class StoreReceiver:
             log.error("%s", self.name_problem)
 
     def _complain(self) -> None:
-        """Logs what the scheduler of this process has refused, at most so often."""
+        """Logs rejections by the scheduler of this process, at a limited rate."""
         for complaint in self._node.take_complaints():
             now = self._clock.now()
             if self._complained_at is None or now - self._complained_at >= _COMPLAIN_AGAIN_NS:

@@ -1,29 +1,29 @@
-"""What a request that waits for the disk waits for."""
+"""Acknowledgements that notes were written to disk, for which requests wait."""
 
 import asyncio
 from typing import NamedTuple
 
 
 class Acknowledgement:
-    """Says whether a batch of notes was written. Shared by all requests with a note in the batch."""
+    """Whether a batch of notes was written. Shared by all requests with a note in the batch."""
 
     __slots__ = ("_waiters", "written")
 
     def __init__(self) -> None:
         self.written: bool | None = None
-        """None while it is not known."""
+        """None until the result is known."""
         self._waiters: list[asyncio.Future[None]] = []
 
     async def wait(self) -> bool:
         while self.written is None:
-            # One for each: a request that is cancelled while it waits must not cancel the others.
+            # A future for each request, so that cancelling one request does not cancel the others.
             waiter = asyncio.get_running_loop().create_future()
             self._waiters.append(waiter)
             await waiter
         return self.written
 
     def settle(self, *, written: bool) -> None:
-        """The first answer counts: requests have acted on it."""
+        """Only the first call counts, because requests have acted on it."""
         if self.written is not None:
             return
         self.written = written

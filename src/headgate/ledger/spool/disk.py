@@ -1,10 +1,10 @@
-"""The spool's folder: every file operation of the spool while the process serves, none of them in the event loop.
+"""File operations of the spool while the process serves. None of them runs in the event loop.
 
-What is to be done is queued here in order and done by the writer thread (`handover.py`). Reading, and forcing files to
-the disk, may take long on a disk that works; those have threads of their own, and no request waits for them.
+Operations are queued in order, and the writer thread runs them (`handover.py`). Reads and fsyncs may take long even on
+a healthy disk; they run in separate threads, and no request waits for them.
 
-A disk that hangs makes nobody wait: requests go on without a note, rows stay in memory as far as that is bounded, and
-files are written again as soon as the disk answers.
+If the disk hangs, nothing waits for it: requests continue without a note, rows stay in memory up to a bound, and files
+are written again as soon as the disk responds.
 """
 
 import os
@@ -24,13 +24,13 @@ from headgate.ledger.spool.segment import Segment, SegmentFile, force_to_disk
 from headgate.ledger.spool.troubles import SpoolTroubles
 
 UNWRITTEN_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Rows that wait for the writer thread. Beyond it they are in memory alone."""
+"""Bytes of rows that may wait for the writer thread. Rows beyond that stay in memory only."""
 CLOSE_S_MAX: Final = 5.0
-"""Time that a process which ends gives the disk."""
+"""How long a process waits for the disk when it exits."""
 
 
 class SpoolDisk:
-    """Made inside an event loop. Raises `OSError` if the folder cannot be used."""
+    """Created inside a running event loop. Raises `OSError` if the folder cannot be used."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class SpoolDisk:
         stall_s: float,
         refuses: bool,
     ) -> None:
-        """`on_finished` is called when a file has got all its rows, `on_changed` when the disk hangs or answers."""
+        """`on_finished` is called when a file is complete, `on_changed` when the disk hangs or recovers."""
         self._folder, self._name = folder, name
         self._on_finished, self._on_changed = on_finished, on_changed
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -52,7 +52,7 @@ class SpoolDisk:
         self._heirlooms = Heirlooms()
         self._works: list[Work] = []
         self._chunks: list[bytes] = []
-        """Rows that the current file is to get next."""
+        """Rows to be written to the current file next."""
         self._current: Segment | None = None
         self._unwritten = 0
         """Bytes that wait for the writer thread."""
@@ -73,15 +73,15 @@ class SpoolDisk:
     def _collect(self) -> Sequence[Work]:
         self._hand_chunks()
         works, self._works = self._works, []
-        # Notes are erased after the rows of their attempts have been written, so the journal comes last.
+        # The journal comes last, because notes are erased after the rows of their attempts have been written.
         if (noted := self._journal.collect()) is not None:
             works.append(noted)
         return works
 
-    # What is under way
+    # Notes of attempts in flight
 
     def open_journal(self) -> None:
-        """Creates the journal, unless it is there or the disk hangs."""
+        """Creates the journal, unless it exists or the disk hangs."""
         if not self._journal.is_open and not self.stalled:
             self._works.append(self._journal.open())
             self._handover.wake()
@@ -157,18 +157,18 @@ class SpoolDisk:
             self._queue(partial(file.remove, damaged=segment.damaged), partial(self._removed, segment.path, file))
 
     def _removed(self, path: Path, file: SegmentFile, error: OSError | None) -> None:
-        # A file that stays is found by the next process, which finds its rows in the database.
+        # If the file could not be removed, the next process finds it, and its rows in the database.
         self._gone(path, error)
         if file.was_put_aside:
             self.troubles.tell_unread(path)
 
-    # After those who are dead
+    # Files of dead processes
 
     def inherit(self, found: Sequence[Left]) -> None:
         self._heirlooms.add(found)
 
     def adopted(self, left: Left) -> None:
-        """The rows of its notes are in a file of this process."""
+        """The notes of a dead process have become rows in a file of this process."""
         self._queue(partial(left.notes.unlink, missing_ok=True), partial(self._gone, left.notes))
 
     def _gone(self, path: Path, error: OSError | None) -> None:
@@ -181,7 +181,7 @@ class SpoolDisk:
         if error is not None:
             self.troubles.not_kept(error)
 
-    # A disk that hangs
+    # Hanging disk
 
     def _stall(self) -> None:
         self.troubles.hangs()
@@ -192,15 +192,15 @@ class SpoolDisk:
         self.troubles.answers(after_s)
         self._on_changed()
 
-    # The end
+    # Shutdown
 
     def close(self, segments: Sequence[Segment], current: Segment) -> None:
-        """Leaves the segments to the next process. The event loop waits for it, but no longer than `CLOSE_S_MAX`."""
+        """Leaves the segments to the next process. Blocks the event loop for at most twice `CLOSE_S_MAX`."""
         self.remove(current)
         for segment in segments:
             if segment.file is not None and segment.synced < segment.bytes:
                 self._queue(partial(force_to_disk, segment.path), self._not_kept)
-        # What is done calls for more, such as the burial of a process whose last file was removed.
+        # Finished work may queue more, such as the removal of a dead process's lock after its last file.
         answers = self._handover.drain(CLOSE_S_MAX)
         if answers:
             self._works += [self._journal.close(), Work(self._leave, self._not_kept)]

@@ -1,11 +1,10 @@
 """Hands the spool's file operations to a writer thread, so that the event loop never waits for the disk.
 
-One batch is in the thread at a time. Work that is added meanwhile forms the next batch, so that under load many
-requests share the cost of one wakeup. The work of a batch runs in order; its results come back to the event loop
-together.
+The thread runs one batch at a time. Work that is added in the meantime forms the next batch, so that under load many
+requests share the cost of one wakeup. The work of a batch runs in order; its results return to the event loop together.
 
-A batch that takes longer than `stall_s` means that the disk hangs. The owner is notified, and again when the batch
-ends. Nothing is cancelled: the thread stays in its system call until the disk answers or the process ends.
+If a batch takes longer than `stall_s`, the disk hangs. The owner is notified then, and again when the batch ends.
+Nothing is cancelled: the thread stays in its system call until the disk responds or the process ends.
 """
 
 import asyncio
@@ -23,23 +22,23 @@ Result = TypeVar("Result")
 STALL_S: Final = 0.5
 """Writes to the page cache take microseconds, and at most 0.2 s when the kernel throttles a writer."""
 _SOON_S: Final = 0.002
-"""Work that nobody waits for is handed over after this time at the latest, usually together with other work."""
+"""Maximum delay before work without a waiting request is handed over, usually together with other work."""
 _LATE_S: Final = 0.1
-"""A check that comes this much too late says that this process was paused; the thread gets as much time again."""
+"""If a check runs this late, the process was paused; the thread then gets the same time again."""
 
 
 class Work(NamedTuple):
     run: Callable[[], None]
     """Called in the writer thread. May raise `OSError`."""
     done: Callable[[OSError | None], None]
-    """Called in the event loop with what `run` raised."""
+    """Called in the event loop with the exception of `run`, or None."""
 
 
 Results = Sequence[tuple[Work, OSError | None]]
 
 
 class Handover:
-    """Made inside an event loop."""
+    """Created inside a running event loop."""
 
     def __init__(
         self,
@@ -74,7 +73,7 @@ class Handover:
             self._loop.call_soon(self._hand)
 
     def wake_soon(self) -> None:
-        """Work has been added that nobody waits for."""
+        """Work has been added that no request waits for."""
         if self._later is None and not self._scheduled and not self._busy:
             self._later = self._loop.call_later(_SOON_S, self._hand)
 
@@ -88,14 +87,14 @@ class Handover:
             await waiter
 
     def close(self) -> None:
-        """Ends the thread when it has done what it was given."""
+        """Ends the thread after its current work."""
         for timer in (self._timer, self._later):
             if timer is not None:
                 timer.cancel()
         self._batches.put(None)
 
     def drain(self, limit_s: float) -> bool:
-        """Does all work while the event loop waits. False if that takes longer than `limit_s`."""
+        """Runs all work and blocks the event loop meanwhile. False if that takes longer than `limit_s`."""
         until = monotonic() + limit_s
         while True:
             if self._busy:
@@ -144,7 +143,7 @@ class Handover:
             self._on_resumed(self._loop.time() - self._since)
 
     def _check(self) -> None:
-        """Has the batch that is in the thread been there for too long?"""
+        """Reports a stall if the current batch has taken too long."""
         self._timer = None
         if not self._busy or self.stalled:
             return
@@ -181,7 +180,7 @@ def _error_of(work: Work) -> OSError | None:
 
 
 async def in_thread(function: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs) -> Result:
-    """Like `asyncio.to_thread`, in a thread of its own: a disk that hangs holds up neither other work nor the exit."""
+    """Like `asyncio.to_thread`, but in a new thread, so that a hanging disk blocks neither other work nor the exit."""
     future: Future[Result] = Future()
     future.set_running_or_notify_cancel()
 

@@ -10,13 +10,13 @@ from headgate.ledger.spool.files import Left
 class Heirlooms:
     def __init__(self) -> None:
         self._left: list[tuple[Left, set[Path]]] = []
-        """With the files of each process that are still here, its notes among them."""
+        """Dead processes, each with its remaining files, including its notes."""
 
     def add(self, found: Iterable[Left]) -> None:
         self._left += [(left, {left.notes, *(each.path for each in left.files)}) for left in found]
 
     def gone(self, path: Path) -> list[Left]:
-        """A file was removed or put aside. Returns the processes of which nothing is left now."""
+        """A file was removed or set aside. Returns the processes that have no files left."""
         for _, files in self._left:
             files.discard(path)
         buried = [left for left, files in self._left if not files]

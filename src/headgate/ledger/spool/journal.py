@@ -1,7 +1,7 @@
 """The journal of attempts in flight, as the event loop sees it.
 
-Slots are given out here, without a wait. What is to be written to them is collected into one write for all notes that
-are taken and erased until the writer thread is free.
+Slots are allocated here, without waiting. Until the writer thread is free, new and erased notes are collected into one
+write.
 """
 
 from functools import partial
@@ -20,18 +20,18 @@ class Journal:
         self._file = NoteFile(path, slots=slots)
         self._troubles = troubles
         self._slots = slots
-        # Low slots are used first, so that notes stand close together and one write covers them.
+        # Use low slots first, so that notes are close together and one write covers them.
         self._free = list(range(slots - 1, -1, -1))
         self._changes: dict[int, bytes] = {}
         self._next = Acknowledgement()
-        """Of the notes among these changes."""
+        """Acknowledgement of the notes in `_changes`."""
         self._handed = Acknowledgement()
-        """Of those that the writer thread has."""
+        """Acknowledgement of the notes that the writer thread has."""
         self._is_open = False
 
     @property
     def is_open(self) -> bool:
-        """Whether the file has been created. While the disk has no room for it, requests go on without notes."""
+        """Whether the file has been created. While the disk has no room for it, requests continue without notes."""
         return self._is_open
 
     @property
@@ -42,7 +42,7 @@ class Journal:
         return Work(self._file.open, self._opened)
 
     def open_now(self) -> None:
-        """For a process that starts and serves nobody yet."""
+        """Creates the file immediately. For a process that starts and has no requests yet."""
         try:
             self._file.open()
         except OSError as error:
@@ -69,7 +69,7 @@ class Journal:
         self._changes[slot] = EMPTY
 
     def collect(self) -> Work | None:
-        """To be run after the rows of the attempts whose notes it erases."""
+        """One write for all changes. It must run after the rows of the attempts whose notes it erases."""
         if not self._changes:
             return None
         changes, self._changes = self._changes, {}
@@ -84,7 +84,7 @@ class Journal:
         acknowledgement.settle(written=error is None)
 
     def release(self) -> None:
-        """The disk hangs: nobody waits for it any longer."""
+        """Stops waiting for a hanging disk: the notes count as not written."""
         self._handed.settle(written=False)
         self._next.settle(written=False)
         self._next = Acknowledgement()
@@ -98,6 +98,6 @@ class Journal:
 
 
 def _record(sent: SentNote) -> bytes:
-    """Without its metadata if it is too long with it."""
+    """The encoded note, without its metadata if it would be too long."""
     record = packed_note(sent)
     return record if len(record) <= NOTE_BYTES_MAX else packed_note((*sent[:-1], ()))

@@ -24,7 +24,7 @@ class SegmentFile:
         self._append(MAGIC)
 
     def append(self, chunks: Sequence[bytes]) -> None:
-        # Nothing may follow a record that was cut short: it could not be read.
+        # Nothing may follow an incomplete record, because it could not be read.
         if self._file is not None:
             self._append(b"".join(chunks))
 
@@ -43,7 +43,7 @@ class SegmentFile:
             os.close(file)
 
     def remove(self, *, damaged: bool) -> None:
-        """Removes the file, or puts it aside if some of it could not be read."""
+        """Removes the file, or sets it aside if parts of it could not be read."""
         self.close()
         if damaged and self._path.exists():
             put_aside(self._path)
@@ -63,7 +63,7 @@ class Segment:
     def __init__(self, path: Path, file: SegmentFile | None = None) -> None:
         self.path = path
         self.file = file
-        """None if it was inherited, or made while the disk hung."""
+        """None if the segment was inherited, or created while the disk hung."""
         self.usage: list[UsageRow] | None = []
         """None where the file alone has the rows."""
         self.times: list[EndpointTimeRow] = []
@@ -71,13 +71,13 @@ class Segment:
         self.bytes = 0
         self.began_at = time.time()
         self.on_disk = file is not None
-        """Whether the file has all of it, or will when what is unwritten has been written."""
+        """Whether the file has all rows, or will have them after the pending writes."""
         self.unwritten = 0
-        """Writes that the thread has yet to acknowledge."""
+        """Pending writes: the thread has not acknowledged them yet."""
         self.written = 0
-        """Bytes that it has acknowledged."""
+        """Bytes that the thread has acknowledged."""
         self.synced = 0
-        """Bytes that have been forced to the disk."""
+        """Bytes that have been synced to disk."""
         self.sure = True
         """Whether none of it can be in the database yet."""
         self.inherited = False
@@ -95,7 +95,7 @@ def inherited_segment(file: LeftFile) -> Segment:
 
 
 def force_to_disk(path: Path) -> None:
-    """Forces a file and its name to the disk. One that has been removed meanwhile needs neither."""
+    """Syncs a file and its directory entry to disk. A file that was removed in the meantime is skipped."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except FileNotFoundError:

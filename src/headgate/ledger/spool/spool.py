@@ -1,23 +1,22 @@
-"""Where do rows wait, and what becomes of them when the process or the machine dies?
+"""Keeps rows on disk until the database has them, so that they survive the end of the process or the machine.
 
-In a folder, in files that are called after the process which writes them; one file is one batch for the database, and
-goes when that has been committed. Rows are also held in memory, as far as that is bounded; beyond it the file alone has
-them and is read again when its turn comes.
+Rows are in a folder, in files named after the process that writes them. One file is one batch for the database, and is
+removed when the batch has been committed. Rows are also kept in memory, up to a bound; rows beyond it are only in their
+file, which is read again when its turn comes.
 
-What is under way stands in a journal of notes (`notes.py`) from before it is sent until its rows have been written.
+Each attempt has a note in a journal (`notes.py`) from before it is sent until its rows have been written.
 
-All files are written by one thread (`disk.py`, `handover.py`); the event loop never waits for the disk. A row is handed
-to the operating system within 2 ms if that thread is free, by one write for all rows that came meanwhile. From then on
-it outlives the process, killed or not; until then its note does. It reaches the disk itself (fsync) a second later,
-unless the database has it by then: only a machine that loses its power loses that second.
+One thread writes all files (`disk.py`, `handover.py`); the event loop never waits for the disk. If that thread is free,
+rows reach the operating system within 2 ms, in one write for all rows that arrived in the meantime. From then on they
+survive the end of the process, even a kill; until then their notes do. A second later they are synced to disk, unless
+the database has them by then, so only a power failure loses that second.
 
-Each process holds a lock on a file of its own for as long as it lives. Whoever can take the lock of another knows that
-the other is dead, and that its files are its own from there on (`files.py`). Files that cannot be read are put
-aside, counted and told.
+Each process holds a lock on its own file as long as it runs. A process that can take the lock of another one knows that
+the other is dead, and takes over its files (`files.py`). Unreadable files are set aside, counted and reported.
 
-When the files of a process take as much as they may, its oldest goes, unread: requests are not refused for the sake of
-their accounts. How many rows that cost is counted and logged as an error. What was inherited is not counted there, and
-never goes that way. No trouble with the disk ends the process: it is told, and tried again.
+When the files of a process reach their size limit, the oldest is removed unread, because requests are not rejected for
+the sake of accounting. The lost rows are counted and logged as an error. Inherited files do not count towards the limit
+and are not removed. Disk errors do not end the process: they are reported, and the operation is tried again.
 """
 
 import asyncio
@@ -57,7 +56,7 @@ class Spool:
         stall_s: float = STALL_S,
         refuses: bool = False,
     ) -> None:
-        """`refuses` says that requests are rejected while nothing can be recorded."""
+        """With `refuses`, requests are rejected while nothing can be recorded."""
         self._folder = Path(folder)
         self.name = name
         self._bytes_max = bytes_max
@@ -115,7 +114,7 @@ class Spool:
 
     @property
     def unrecordable(self) -> str | None:
-        """Why what is added now does not outlive the process; None if it does."""
+        """Why rows added now would not survive the end of the process; None if they would."""
         return self._troubles.unrecordable
 
     @property
@@ -194,7 +193,7 @@ class Spool:
         self._troubles.not_kept(error)
 
     async def settled(self) -> None:
-        """Waits until the disk has taken or refused all that was added so far."""
+        """Waits until everything added so far has been written or has failed."""
         await self._disk.settled()
 
     def _rotate(self) -> None:
@@ -204,7 +203,7 @@ class Spool:
         self._bound()
 
     def _begin_file(self) -> None:
-        """The disk hangs, or answers again: rows that come from here on stay in memory, or have a file again."""
+        """Starts a new segment when the disk hangs (rows stay in memory) or recovers (rows have a file again)."""
         if self._current.rows:
             self._rotate()
         else:
@@ -240,7 +239,7 @@ class Spool:
         self._troubles.keeping = None
         self._disk.open_journal()
         if self._troubles.writing is not None and not self._disk.stalled:
-            # A new file shows whether the disk takes rows again, also while no request is served.
+            # A new file shows whether the disk accepts rows again, even without traffic.
             self._begin_file()
         return True
 
@@ -308,7 +307,7 @@ def _beyond_memory(closed: Sequence[Segment], taken: Segment | None, rows_max: i
         if segment.usage is None or segment is taken:
             continue
         held -= segment.rows
-        # One that is still being written leaves memory when its file has it.
+        # A segment with pending writes leaves memory when its file has all rows.
         if not segment.unwritten:
             found.append(segment)
     return found

@@ -19,7 +19,7 @@ _STEP: Final = "make room in ledger.spool, or name another folder"
 
 class SpoolTroubles:
     def __init__(self, *, refuses: bool = False) -> None:
-        """`refuses` says that requests are rejected while nothing can be recorded."""
+        """With `refuses`, requests are rejected while nothing can be recorded."""
         self._meanwhile = "requests are rejected meanwhile" if refuses else "requests go on without a record"
         self.lost = 0
         """Rows that never reach the database, as far as they can be counted."""
@@ -28,15 +28,15 @@ class SpoolTroubles:
         self.writing: str | None = None
         """Why rows cannot be written to the disk."""
         self.journal: str | None = None
-        """Why notes cannot be written to the disk."""
+        """Why notes cannot be written to disk."""
         self.keeping: str | None = None
         """Why files cannot be looked after."""
         self.hanging: str | None = None
-        """Says that the disk does not answer."""
+        """Message while the disk does not respond."""
 
     @property
     def unrecordable(self) -> str | None:
-        """Why neither notes nor rows outlive the process at the moment."""
+        """Why notes and rows would not survive the end of the process at the moment."""
         return self.hanging or self.writing or self.journal
 
     @property

@@ -56,7 +56,7 @@ class Generated:
     )
 
     def __init__(self, setting: Setting, *, bytes_max: int | None = None) -> None:
-        """`bytes_max` bounds the events with text, for whoever keeps them all."""
+        """`bytes_max` bounds the total size of events with text, for callers that keep all of them."""
         self._setting = setting
         self._cutter = EventCutter()
         self._bytes_left = bytes_max
@@ -74,7 +74,7 @@ class Generated:
 
     @property
     def held_bytes(self) -> int:
-        """Of an event that has not ended."""
+        """Bytes of an incomplete event."""
         return self._cutter.held_bytes
 
     def feed(self, data: bytes) -> None:

@@ -119,7 +119,7 @@ def test_a_scheduler_that_members_outrank_gives_up_and_claims_a_number_above(num
 
 @pytest.mark.parametrize("number", [1, 2, 9])
 def test_an_epoch_that_is_not_above_the_stored_snapshot_is_given_up(number: int) -> None:
-    """A store that lost its lease gives out low numbers, but keeps the snapshot with the highest one."""
+    """A store that lost its lease grants low numbers, but keeps the snapshot with the highest number."""
     election = an_election()
     lease = elected(election)
     election.read_snapshot_of(number, leads=False)

@@ -1,4 +1,4 @@
-"""What does the scheduler do with a member whose reports cannot be true?"""
+"""How does the scheduler treat a member that sends invalid reports?"""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ TICKET = a_ticket("r1")
 
 
 class Liar:
-    """A member that says whatever a test wants it to, and hears all that it is told."""
+    """A member that sends arbitrary messages of the test and records all entries that it receives."""
 
     def __init__(self, leader: Leader, name: str = "liar", incarnation: int = 1) -> None:
         self.leader, self.name, self.incarnation = leader, name, incarnation
@@ -344,7 +344,7 @@ def test_a_member_that_cannot_be_told_reports_again_and_is_fenced_after_a_few_ti
     liar = a_liar()
     trust = liar.leader.trust
     for _ in range(3):
-        # Of several entries that go at once only the first counts.
+        # Of several entries sent at once only the first counts.
         trust.drop_session("liar", "a number", at(1))
         trust.drop_session("liar", "a number", at(1))
         liar.hear(at(1))

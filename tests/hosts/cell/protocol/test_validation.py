@@ -1,4 +1,4 @@
-"""Is what no correct process says found out before anything believes it?"""
+"""Data that no correct process sends is rejected before it is used."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -232,7 +232,7 @@ def test_a_message_of_a_member_with_a_text_without_end_is_refused(said: FromMemb
 @pytest.mark.parametrize("letter", ["m", "é", "\N{GRINNING FACE}"])
 def test_the_longest_texts_that_the_edge_lets_through_are_believed_and_fit_into_an_entry(letter: str) -> None:
     limits = EdgeLimits()
-    # A body may bring names of so many characters however high `field_bytes_max` is set.
+    # Names in a body may have this many characters, however high `field_bytes_max` is.
     name = letter * max(NAMES_CHARS_MAX, limits.field_bytes_max)
     header = "é" * (limits.head_bytes_max // 2)
     ticket = replace(
@@ -319,7 +319,7 @@ def test_impossible_counters_are_found_out(counters: Counters) -> None:
 def test_what_a_scheduler_has_learned_is_believed() -> None:
     predictions, speed, chance = Predictions(), Learned(), Random(3)
     for number in range(3_000):
-        # The most tokens per byte that count, and bytes that are halved to an odd number now and then.
+        # The highest counted rate of tokens per byte, and byte counts that are sometimes halved to an odd number.
         prompt_bytes = chance.randint(1, 70_000)
         usage = Usage(prompt_bytes + 1_000, chance.choice((0, 1, 2, 3, 300_000)), 0, UsageSource.ENGINE)
         ticket = replace(TICKET, tenant=TenantId(f"t{number % 3}"), prompt_bytes=prompt_bytes)

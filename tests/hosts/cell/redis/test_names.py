@@ -1,4 +1,4 @@
-"""Does a name belong to one live process, and to the next within one lease when that is gone?"""
+"""A name belongs to one live process, and to its successor within one lease after it is gone."""
 
 import asyncio
 import time

@@ -72,13 +72,13 @@ class Absence:
         self._reserve.keep(now)
 
     def clear_ghost(self, endpoint: Endpoint, now: Instant) -> None:
-        """Drop what members report at an endpoint that joins in another pool, and ask them again."""
+        """Drop attempts reported at an endpoint that joins in another pool, and ask their members to report again."""
         if self._book.ghosts.pop(endpoint.id, endpoint.pool) == endpoint.pool:
             return
         for booked in tuple(self._book.requests.values()):
             numbers = [number for number, place in booked.attempts.items() if place.endpoint_id == endpoint.id]
             if numbers:
-                # All of it ends before the endpoint is told to the scheduler.
+                # All attempts must end before the endpoint is added to the scheduler.
                 self._book.withdraw(booked, now)
                 for number in numbers:
                     del booked.attempts[number]

@@ -33,11 +33,11 @@ class Adoption:
         self._epoch, self._began_with = epoch, began_with
 
     def begin_blank(self) -> None:
-        """The scheduler goes on without the snapshot that it was to begin with."""
+        """The scheduler starts without the snapshot."""
         self._began_with = None
 
     def problems(self, peers: list[Peer]) -> dict[str, str]:
-        """Whose reports cannot be adopted, by name, and why. Of two that claim one request the first is believed."""
+        """Members whose reports cannot be adopted, and why. If two claim the same request, the first is accepted."""
         found: dict[str, str] = {}
         claimed: dict[RequestId, str] = {}
 
@@ -105,10 +105,10 @@ class Adoption:
             if self._endpoints.ready(endpoint_id):
                 self._book.handle(EndpointReadied(endpoint_id), now)
 
-    # What earlier lives have left
+    # Requests of earlier incarnations
 
     def _recall(self, report: Report) -> None:
-        """A process that was taken for its own next life still has what the life before it had."""
+        """Moves the requests of the previous incarnation to a process that was mistaken for a restarted one."""
         for request_id in report.named():
             booked = self._book.requests.get(request_id)
             if booked is not None and booked.peer is not report.peer:

@@ -36,7 +36,7 @@ class Book:
         self.next_snapshot = Snapshots(epoch, 1)
         """The first that knows of what is decided at the moment."""
         self.ghosts: dict[EndpointId, PoolName] = {}
-        """Endpoints that only reports of members have named, and the pools that these said."""
+        """Endpoints known only from reports of members, with their reported pools."""
         self.to_tell: dict[str, Peer] = {}
         """Those to whom something is to be said before the next beat."""
         self._start_within_ns = start_within_ns

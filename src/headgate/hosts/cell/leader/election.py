@@ -55,10 +55,10 @@ class Election:
             self.epoch, self._asked_at = None, None
 
     def read_snapshot_of(self, number: int, *, leads: bool) -> None:
-        """The store has a snapshot of the epoch with this number, from before this process `leads`.
+        """The store has a snapshot of the epoch with this number. `leads`: this process is already the scheduler.
 
-        A store that has lost the lease gives it away under any number. It keeps the snapshot with the highest one, so
-        an epoch that is not above it could leave nothing to its successor: it is given up, and one above is claimed.
+        A store that has lost the lease grants any epoch number, but it keeps the snapshot with the highest number. So
+        an epoch that is not higher could not save a snapshot: it is given up, and a higher one is claimed.
         """
         self.highest = max(self.highest, number)
         if self.epoch is not None and (number > self.epoch.number or (number == self.epoch.number and not leads)):

@@ -128,7 +128,7 @@ class Leader:
                 return
             self._hear(peer, (serial, Instant(now - age_ns), said), now)
             if self._roster.peers.get(peer.name) is not peer:
-                # It has left; nothing follows.
+                # The member has left; no more messages follow.
                 return
         peer.acknowledged(head.taken, now)
         if self.gathering:
@@ -156,7 +156,7 @@ class Leader:
         return new
 
     def refuse(self, head: MemberHead, why: str, now: Instant) -> None:
-        """An entry with this head says what cannot be true."""
+        """Reject an invalid entry with this head."""
         if not self.gathering:
             self._absence.watch(now)
         peer = self._roster.latest(head)
@@ -229,7 +229,7 @@ class Leader:
         """From here on this scheduler decides."""
         self.gathering = False
         here = [peer for peer in self._roster.peers.values() if peer.is_here(now)]
-        # Before anything is granted: the shares of those who are refused are kept as well.
+        # Check reports before anything is granted, because the shares of rejected members are kept as well.
         here = self.trust.believed(here, self._adoption.problems(here), now)
         for peer in self._roster.peers.values():
             if peer not in here:
@@ -250,7 +250,7 @@ class Leader:
             self._book.handle(self._budgets, now)
 
     def _begin_blank(self, problem: str, now: Instant) -> None:
-        """Goes on without the snapshot."""
+        """Continues without the snapshot."""
         self.trust.complaints.append(problem)
         self._snapshot = None
         self._adoption.begin_blank()

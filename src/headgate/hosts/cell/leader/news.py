@@ -50,12 +50,12 @@ class MemberNews:
                 self._absence.forget(peer, now)
                 self._roster.see_off(peer)
             case Waits() | Runs() | Settled() | ReportDone():
-                # The leader refuses these after a report.
+                # The leader rejects these after a report.
                 return
         peer.known = serial
 
     def _place(self, peer: Peer, request_id: RequestId, attempt: int) -> Place | None:
-        """Of an attempt of this member's: what it says of another's requests counts for nothing."""
+        """Where an attempt of this member runs. Messages about other members' requests are ignored."""
         booked = peer.requests.get(request_id)
         return None if booked is None else booked.attempts.get(attempt)
 

@@ -59,7 +59,7 @@ class Outboxes:
             first,
             peer.inbound.taken,
             now,
-            # Without its stamp a fenced member does not take this for an answer, and decides by itself.
+            # Without its stamp a fenced member does not accept this as an answer, and decides by itself.
             None if peer.fenced(now) else peer.stamps.echo(now),
             policy_hash,
         )

@@ -21,7 +21,7 @@ Said = tuple[int, Instant, FromMember]
 
 
 _SHARES_KEPT: Final = 16
-"""Shares that a member may have been told; one that names more than these is not believed."""
+"""Shares that a member may have been assigned; further shares that it names are ignored."""
 
 
 class Booked:
@@ -90,7 +90,7 @@ class Peer:
         """Whether something is to be said before the next beat."""
         self._timing = timing
         self.refusals, self.refused_at = 0, now
-        """How many of its reports were refused in a row, and when the last was."""
+        """Number of reports rejected in a row, and when the last one was."""
         self._fenced_until: Instant | None = None
 
     # What it says
@@ -124,7 +124,7 @@ class Peer:
         self._say_nothing()
 
     def drop_session(self) -> None:
-        """What it has said in this session does not count; it is to begin another."""
+        """Discards the messages of this session and asks the member to begin a new one."""
         self.wanted = max(self.wanted, self.session)
         self.report, self.backlog = [], []
         self.reported = False
@@ -165,7 +165,7 @@ class Peer:
     def lost(self, now: Instant) -> bool:
         return now - self.since >= self._timing.lost_ns
 
-    # Whether it is believed
+    # Fencing
 
     def fence(self, until: Instant) -> None:
         self._fenced_until = until

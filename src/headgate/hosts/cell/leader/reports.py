@@ -1,10 +1,10 @@
-"""What does a member's report say, beside what is known of it already?
+"""Compares the report of a member with what is known of it already.
 
-A report names all that the member holds. Of what is in the book it may say the same, or something else; what it does
-not name has ended. And it may tell of what the counters that we began with know in part: what they have of a request
-follows from the serials and snapshots that the member has kept with it.
+A report names all requests that the member holds. It may confirm or contradict the book; requests that it does not name
+have ended. It may also name requests that are partly in the counters of the snapshot with which this scheduler started:
+the serials and snapshots that the member has kept with a request show which part.
 
-A report that contradicts itself or names what another member holds is refused (`trust`).
+A report that contradicts itself or names a request of another member is rejected (`trust`).
 """
 
 from collections.abc import Callable, Iterator
@@ -37,18 +37,18 @@ class Report:
                 case Settled():
                     self.settled.append((at, said))
                 case _:
-                    # The leader refuses all else before the report is done.
+                    # The leader rejects all other messages before the report is complete.
                     pass
 
     def named(self) -> Iterator[RequestId]:
-        """Every request that it names, as often as it does."""
+        """The id of each request in the report, repeated if it is named repeatedly."""
         for _, said in (*self.runs, *self.waits, *self.settled):
             yield said.report.ticket.request_id
         for _, said in self.arrived:
             yield said.ticket.request_id
 
     def problem(self, owner: Callable[[RequestId], str | None]) -> str | None:
-        """What in it contradicts itself, or what is known of other members; `owner` names whose a request is."""
+        """Why the report contradicts itself or other members' requests; `owner` returns the holder of a request."""
         attempts: set[tuple[RequestId, int]] = set()
         over: dict[RequestId, bool] = {}
         for _, said in self.runs:

@@ -34,7 +34,7 @@ class Roster:
             peer.shares.append((0, each.share))
 
     def begin_blank(self) -> None:
-        """No counters know anything of the members."""
+        """Resets the known serials: without a snapshot, the counters cover nothing of the members."""
         for peer in self.peers.values():
             peer.known = 0
 
@@ -62,7 +62,7 @@ class Roster:
         return len(self.peers) >= MEMBERS_MAX
 
     def is_over(self, head: MemberHead) -> Peer | None:
-        """The record by which the life that speaks is over: a later one of its name, or its own if it has left."""
+        """The record that shows that the sending incarnation is over: a later one, or its own if it has left."""
         later, left = self.peers.get(head.member), self.left.get(head.member)
         if later is not None and later.incarnation > head.incarnation:
             return later
@@ -80,7 +80,7 @@ class Roster:
             del self.peers[peer.name]
 
     def all_have_read(self, policy_hash: str) -> bool:
-        """Whether everybody who answers and serves goes by these rules, or is ready to."""
+        """Whether every present, serving member applies this policy or has it staged."""
         return all(policy_hash in (peer.policy_hash, peer.staged) for peer in self.of(Standing.PRESENT) if peer.serves)
 
     # Shares

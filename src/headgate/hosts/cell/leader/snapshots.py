@@ -20,11 +20,11 @@ outlives the store."""
 
 
 def restore(snapshot: Snapshot, book: Book, now: Instant, *, told_ns_ago: Duration) -> str | None:
-    """Lets the scheduler go on from a snapshot; why it begins without one, where the counters cannot be true."""
+    """Restores the scheduler from a snapshot. Returns why the snapshot is not used, or None."""
     try:
         check_counters(snapshot.counters)
         book.scheduler.restore(snapshot.counters, now, told_ns_ago=told_ns_ago)
-    except Exception as unusable:  # noqa: BLE001  Each successor would fail by the same snapshot.
+    except Exception as unusable:  # noqa: BLE001  Every successor would fail with the same snapshot.
         book.scheduler = Scheduler()
         return f"the snapshot of epoch {snapshot.at.epoch} is not used: {unusable!r}"
     return None

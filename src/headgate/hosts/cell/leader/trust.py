@@ -1,8 +1,8 @@
-"""What does the scheduler do with a member that says what cannot be true?
+"""How the scheduler treats a member that sends invalid messages.
 
-It drops the session and asks for another report: a message may have been written wrongly once. A member whose reports
-stay wrong is *fenced*: nothing that it says is taken in and its stamps are not given back, so it decides by itself over
-its share, which is kept for it. After `lost_ns` it is asked again.
+It drops the session and asks for a new report, since the error may have been a single one. A member whose reports stay
+invalid is *fenced*: its messages are ignored and its stamps are not echoed, so it decides by itself with its share,
+which stays reserved for it. After `lost_ns` the scheduler asks it again.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ from headgate.hosts.cell.timing import Bounds
 from headgate.model.units import Duration, Instant, after
 
 ASKED_AGAIN_MAX: Final = 2
-"""Reports in a row that are refused before the member is fenced."""
+"""Reports rejected in a row before the member is fenced."""
 _COMPLAINTS_KEPT: Final = 16
 
 
@@ -35,7 +35,7 @@ class Trust:
         self._book, self._roster, self._absence, self._fence_ns = book, roster, absence, fence_ns
         self._report_max = 2 * (bounds.held + bounds.unsettled)
         self.complaints: deque[str] = deque(maxlen=_COMPLAINTS_KEPT)
-        """For the log: who was refused, and why."""
+        """Rejected members and reasons, for the log."""
 
     def take_complaints(self) -> list[str]:
         taken = list(self.complaints)
@@ -43,7 +43,7 @@ class Trust:
         return taken
 
     def out_of_place(self, peer: Peer, said: FromMember) -> str | None:
-        """Why a message cannot come at this point of a session; None if it can."""
+        """Why a message is not allowed at this point of a session; None if it is."""
         of_report = isinstance(said, Waits | Runs | Settled | ReportDone)
         if peer.reported:
             return f"sent {type(said).__name__} after its report" if of_report else None
@@ -53,7 +53,7 @@ class Trust:
         return f"reports more than {self._report_max} messages" if too_long else None
 
     def believed(self, reported: list[Peer], problems: dict[str, str], now: Instant) -> list[Peer]:
-        """Refuses the reports that have a problem; the others."""
+        """Rejects the reports that have a problem. Returns the other members."""
         for peer in reported:
             if peer.name in problems:
                 self.refuse(peer, problems[peer.name], now)
@@ -61,7 +61,7 @@ class Trust:
         return [peer for peer in reported if peer.name not in problems]
 
     def refuse_entry(self, peer: Peer, head: MemberHead, why: str, now: Instant) -> None:
-        """Refuse the session of an entry that cannot be true, once for all of its entries."""
+        """Reject the session of an invalid entry, once for all entries of the session."""
         if peer.fenced(now):
             return
         peer.heard(head, now, ours=True)
@@ -70,13 +70,13 @@ class Trust:
             self.refuse(peer, why, now)
 
     def drop_session(self, member: str, why: str, now: Instant) -> None:
-        """What is to be said to this member cannot be written: it reports again, and is fenced if that goes on."""
+        """An entry for this member cannot be encoded: ask it to report again, and fence it if that repeats."""
         peer = self._roster.peers.get(member)
         if peer is not None and peer.session > peer.wanted:
             self.refuse(peer, f"what it is to be told cannot be written: {why}", now)
 
     def refuse(self, peer: Peer, why: str, now: Instant) -> None:
-        """The session cannot go on: asks for another, or fences the member."""
+        """Ends the session: asks for a new one, or fences the member."""
         if peer.standing is Standing.PRESENT:
             self._absence.lose_sight(peer, now)
         else:

@@ -17,9 +17,9 @@ from headgate.hosts.cell.timing import Bounds, Timing
 from headgate.model.units import Duration, Instant, RequestId, after
 
 _ASKED_AGAIN_MAX: Final = 2
-"""Sessions in a row in which the scheduler says what cannot be true before it is not heard for a while."""
+"""Sessions in a row with invalid messages of the scheduler before it is ignored for a while."""
 _PROGRESS_MAX: Final = 1_000
-"""Attempts in one message: all that a member can hold would not fit into an entry."""
+"""Attempts in one message: all attempts that a member can hold would not fit into one entry."""
 
 Taken = tuple[int, tuple[tuple[Duration, FromMember], ...]]
 """The serial of the first message, and the messages with their ages."""
@@ -44,7 +44,7 @@ class Conversation:
         self.urgent = True
         """Whether something is to be sent before the next beat."""
         self._distrusted, self._distrusted_at = 0, now
-        """How many entries of schedulers in a row said what cannot be true, and when the last did."""
+        """Number of invalid entries of schedulers in a row, and when the last one came."""
         self._deaf_until = now
 
     # Whom the member follows
@@ -72,7 +72,7 @@ class Conversation:
         return True
 
     def distrust(self, now: Instant) -> None:
-        """The scheduler says what cannot be true. One that goes on doing so is not heard for a while."""
+        """The scheduler sent an invalid entry. If that repeats, it is ignored for a while."""
         if now >= after(self._distrusted_at, self.timing.lost_ns):
             self._distrusted = 0
         self._distrusted, self._distrusted_at = self._distrusted + 1, now

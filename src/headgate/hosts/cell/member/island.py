@@ -50,8 +50,7 @@ class IslandAuthority:
         self._joined: dict[EndpointId, None] = {}
         """Endpoints of which a part belongs to the share: an ordered set."""
         self._ghosts: dict[EndpointId, PoolName] = {}
-        """Where attempts are under way at endpoints that nobody else has named, and the pools that their orders named.
-        """
+        """Endpoints known only from attempts in flight, with the pools named in their dispatch orders."""
 
     def begin(
         self, rules: MemberRules, endpoints: KnownEndpoints, requests: Iterable[HeldRequest], now: Instant

@@ -108,7 +108,7 @@ class Member:
         """Endpoint times of the last island that were not asked for."""
         self._leaving = False
         self.nameless = False
-        """Whether another process has the name: this one says and hears nothing more, and decides by itself."""
+        """Whether another process has taken this name. If so, this one sends and reads nothing and decides alone."""
 
     # What happens here
 
@@ -228,9 +228,9 @@ class Member:
         return out
 
     def refuse(self, head: SchedulerHead | None, now: Instant) -> None:
-        """The scheduler says what cannot be true: begin another session, or do not hear it for a while.
+        """Reject an invalid entry of the scheduler: begin a new session, or ignore the scheduler for a while.
 
-        Without a head it is what this member has to say that cannot be written; it is answered likewise.
+        Without a head, an entry of this member cannot be encoded; the reaction is the same.
         """
         ours = head is None or (head.epoch == self.bound and head.incarnation == self.incarnation)
         if ours and (head is None or head.session == self._conversation.session):

@@ -48,7 +48,7 @@ class MemberRequests:
         try:
             check_ticket(ticket)
         except Implausible as what:
-            # The scheduler would not believe this member any more.
+            # The scheduler would reject this ticket and, in the end, fence this member.
             reason = f"the cell does not take this request: {what} (invalid); correct it"
             return [End(ticket.request_id, Outcome.INVALID, None, 0, Duration(0), None, reason)]
         if (full := self._full()) is not None:

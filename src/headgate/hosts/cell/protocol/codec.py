@@ -1,12 +1,11 @@
-"""What do the bytes of an entry look like?
+"""Encodes and decodes entries.
 
-An entry is its head and its messages, each with its age and the name of its kind, as MessagePack. Fields go by their
-names, and a reader passes over what it does not know and puts the default for what is missing. So two versions that are
-one apart read each other; what is further away is not read at all.
+An entry is its head and its messages, each with its age and the name of its type, as MessagePack. Fields are keyed by
+name; a reader ignores unknown fields and uses the default for missing ones. So two adjacent versions can read each
+other; entries of other versions are not read.
 
-An entry has a bound of size. What would be larger becomes several, and a reader takes nothing larger in. What is read
-has passed `validation`: an entry that can be read and says the impossible is untrusted, and whoever reads it is told
-who sent it.
+The size of an entry is bounded: a larger one is split into several, and a reader rejects larger ones. Decoded entries
+are checked by `validation`; an invalid one raises an exception that names its sender.
 """
 
 from collections.abc import Iterator
@@ -63,11 +62,11 @@ class Unintelligible(Exception):
 
 
 class Unwritable(Exception):
-    """This entry has no bytes: a number is out of range, a text is no Unicode, or one message is too large."""
+    """This entry cannot be encoded: a number is out of range, a text is not Unicode, or one message is too large."""
 
 
 class UntrustedMember(Unintelligible):
-    """An entry of a member of which only the head can be believed."""
+    """An entry of a member with a valid head and an invalid message."""
 
     def __init__(self, what: str, head: MemberHead) -> None:
         super().__init__(what)
@@ -75,7 +74,7 @@ class UntrustedMember(Unintelligible):
 
 
 class UntrustedScheduler(Unintelligible):
-    """An entry of a scheduler of which only the head can be believed."""
+    """An entry of a scheduler with a valid head and an invalid message."""
 
     def __init__(self, what: str, head: SchedulerHead) -> None:
         super().__init__(what)
@@ -83,7 +82,7 @@ class UntrustedScheduler(Unintelligible):
 
 
 def encoded(entry: MemberEntry | SchedulerEntry, *, bytes_max: int = ENTRY_BYTES_MAX) -> Iterator[bytes]:
-    """The entry; several where one would be too large. `Unwritable` where one of its messages cannot be written."""
+    """The encoded entry, split if it is too large. Raises `Unwritable` if a message cannot be encoded."""
     messages = [(age_ns, type(each).__name__, each) for age_ns, each in entry.messages]
     try:
         written = _ENCODER.encode((entry.head, messages))
@@ -151,7 +150,7 @@ def encoded_snapshot(snapshot: Snapshot) -> bytes:
 
 
 def writable_snapshot(snapshot: Snapshot) -> bytes | None:
-    """The snapshot; None where a number in it is too large to be written, as one that a wrong report has added."""
+    """The encoded snapshot; None if a number in it is out of range, for example after a wrong report."""
     try:
         return encoded_snapshot(snapshot)
     except _UNWRITTEN:

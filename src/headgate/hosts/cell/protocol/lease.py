@@ -29,7 +29,7 @@ def claimed(lease: Lease | None, claim: Claim, now: Instant) -> Lease:
     mine = Lease(claim.epoch, after(now, claim.lasts_ns))
     if lease is None or lease.epoch == claim.epoch:
         return mine
-    # One that outlasts what anybody claims was given before the store's clock was put back.
+    # A lease that lasts longer than any claim was granted before the store's clock was set back.
     free = not now < lease.expires <= now + 2 * claim.lasts_ns or lease.epoch == claim.instead_of
     return mine if free and claim.epoch.number > lease.epoch.number else lease
 

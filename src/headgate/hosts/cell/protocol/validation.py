@@ -1,12 +1,10 @@
-"""Could a correct process of a cell have said this?
+"""Validates data from other members, from schedulers and from the store before it is used.
 
-What comes from another member, from a scheduler or from the store is checked here before anything believes it: numbers
-within their ranges, shares that exist, names of bounded length. `Implausible` says what is wrong. It is answered by the
-protocol (the session is begun again, the sender is fenced), never by an assertion: another process's mistake must not
-end this one.
+Numbers must be within their ranges, shares must exist, and names have a bounded length. `Implausible` names the
+problem. The protocol handles it (a new session, then fencing); assertions do not, because an error in another process
+must not end this one.
 
-What is checked here needs no memory of earlier messages. Whether a report contradicts itself or the book is the
-scheduler's question (`leader/reports.py`).
+These checks are stateless. Whether a report contradicts itself or the book is checked in `leader/reports.py`.
 """
 
 from collections.abc import Sequence
@@ -49,9 +47,9 @@ from headgate.model.ticket import Ticket
 from headgate.model.usage import TOKENS_MAX, Usage
 
 NUMBER_MAX: Final = 1 << 52
-"""Of epochs, sessions and serials. The store compares numbers as floats, which are exact up to here."""
+"""Largest epoch, session or serial. The store compares numbers as floats, which are exact up to here."""
 MOMENT_MAX: Final = 1 << 62
-"""Of incarnations and stamps, in nanoseconds: the year 2116."""
+"""Largest incarnation or stamp, in nanoseconds: the year 2116."""
 DURATION_MAX: Final = 1 << 58
 """Nine years in nanoseconds. Several of these can be added without leaving 64 bits."""
 MEMBERS_MAX: Final = 4_096
@@ -61,7 +59,7 @@ ATTEMPTS_MAX: Final = 1_000
 SEQUENCES_MAX: Final = 1 << 16
 """Answers that one request may ask for."""
 BYTES_MAX: Final = 1 << 31
-"""Of one prompt."""
+"""Bytes of one prompt."""
 PROMPTS_MAX: Final = 1 << 24
 """Prompts of one request."""
 NAME_MAX: Final = 1_024
@@ -69,20 +67,20 @@ NAME_MAX: Final = 1_024
 TEXTS_MAX: Final = 1 << 17
 """Characters of all texts of one ticket, and of the detail of an end.
 
-It is more than the default limits of the edge let through. As UTF-8 it is at most half an entry."""
+The default limits of the edge allow less. As UTF-8 this is at most half an entry."""
 LEARNED_ANSWERS_MAX: Final = 1 << 20
-"""Answers in one bucket of lengths. It is far more than a scheduler remembers, as is the next: another version may
-remember more."""
+"""Answers in one length bucket. Like the next limit, this is far more than a scheduler keeps, because another version
+may keep more."""
 LEARNED_BYTES_MAX: Final = 1 << 30
 """Bytes of a tenant's prompts."""
 _SUM_MAX: Final = 1 << 40
-"""Of what the speed of an endpoint follows from, in millionths."""
+"""Largest sum from which the speed of an endpoint is computed, in millionths."""
 _LEVEL_MAX: Final = 64
 _MONEY_MAX: Final = 1 << 62
 
 
 class Implausible(Exception):
-    """No correct process says this; the text says what."""
+    """Data that no correct process sends; the text names the problem."""
 
 
 def _require(true: bool, what: str) -> None:  # noqa: FBT001  The condition itself.
@@ -172,7 +170,10 @@ def check_from_member(age_ns: int, said: FromMember) -> None:
 
 
 def check_holder(member: str, said: FromMember) -> None:
-    """Who reports a request holds it, so that no member counts as several; older ones do not say."""
+    """A member may report only requests that it holds, so that it cannot count as several members.
+
+    Older versions leave the holder empty.
+    """
     match said:
         case Arrived(ticket):
             holder = ticket.gateway
@@ -188,9 +189,9 @@ def _check_attempt(request_id: str, attempt: int) -> None:
 
 
 def check_ticket(ticket: Ticket) -> None:
-    """A member calls it too, before it sends a ticket: otherwise a caller's values could get the member fenced.
+    """Members call this too before they send a ticket, so that values from a caller cannot get a member fenced.
 
-    The model is bounded as a text, not as a name: callers may name models that do not exist.
+    The model is bounded as a text, not as a name, because callers may send names of models that do not exist.
     """
     _require(
         _named(ticket.request_id, ticket.tenant) and ticket.model != "", "a request without an id, a model or a tenant"
@@ -209,7 +210,7 @@ def check_ticket(ticket: Ticket) -> None:
 
 
 def _texts_length(ticket: Ticket) -> int:
-    """In characters."""
+    """Total length of all texts, in characters."""
     texts = (ticket.model, ticket.class_named, ticket.service_tier, ticket.rung, ticket.idempotency_key)
     length = sum(len(each) for each in texts if each is not None)
     length += len(ticket.zone) + len(ticket.gateway)
@@ -237,7 +238,7 @@ def _check_running(said: Runs) -> None:
 
 
 def _check_caps(caps: Caps) -> None:
-    """Zero answers or prompts would be divided by."""
+    """Zero answers or prompts would cause a division by zero."""
     at_least_one = (caps.n, caps.best_of, caps.prompts, caps.inputs)
     _require(all(each is None or 0 < each <= MOMENT_MAX for each in at_least_one), "a cap out of range")
     others = (caps.prompt_tokens, caps.output_tokens, caps.logprobs, caps.prompt_logprobs)
@@ -302,7 +303,7 @@ def check_from_scheduler(age_ns: int, said: FromScheduler) -> None:
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """All but the counters, which are checked by the scheduler that begins with them."""
+    """Checks everything except the counters; the scheduler that starts from the snapshot checks those."""
     _require(_counts(snapshot.at.epoch, snapshot.at.number), "a snapshot's number out of range")
     _require(len(snapshot.members) <= MEMBERS_MAX, f"{len(snapshot.members)} members")
     for each in snapshot.members:
@@ -312,7 +313,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
 
 
 def check_counters(counters: Counters) -> None:
-    """What is counted up from nothing is never below it; turns, credits and floors may be."""
+    """Counts must not be negative; turns, credits and floors may be."""
     for turns in counters.turns:
         _require(_bounded(turns.level, *(charged for _, charged in (*turns.waiting, *turns.others))), "turns")
     _require(_bounded(*(each.credit for each in counters.floors), *(each for _, each in counters.credits)), "credits")
@@ -349,13 +350,13 @@ def check_counters(counters: Counters) -> None:
 
 
 def _check_buckets(buckets: tuple[tuple[int, ...], ...], what: str, length: int) -> None:
-    """Each once: what is counted twice would make more answers than the buckets hold. `length` is that of the table."""
+    """Each bucket may occur only once, otherwise answers would count twice. `length` is the number of buckets."""
     _require(_unique([each[0] for each in buckets]) and all(each[0] < length for each in buckets), what)
     _require(_counted(*(number for each in buckets for number in each)), what)
 
 
 def _possible_lengths(lengths: LengthsCounter) -> bool:
-    """Whether no answer in a bucket is longer than the bucket's bound."""
+    """Whether no answer in a bucket is longer than the upper bound of the bucket."""
     return all(
         answers <= LEARNED_ANSWERS_MAX and tokens <= answers * LENGTH_BOUNDS[bucket]
         for bucket, answers, tokens in lengths.buckets
@@ -363,9 +364,9 @@ def _possible_lengths(lengths: LengthsCounter) -> bool:
 
 
 def _possible_prompts(prompts: PromptCounter) -> bool:
-    """Whether the tokens are no more than the bytes can be.
+    """Whether the bytes can be this many tokens.
 
-    Bytes and tokens are halved now and then and rounded down, so the tokens may be those of one byte more.
+    Bytes and tokens are halved from time to time and rounded down, so one more byte is allowed for.
     """
     if not prompts.prompt_bytes:
         return not prompts.tokens
@@ -374,7 +375,7 @@ def _possible_prompts(prompts: PromptCounter) -> bool:
 
 
 def _possible_sums(dd: int, dp: int, pp: int, dy: int, py: int) -> bool:
-    """Whether these can be sums of squares and products: otherwise the equations have no solution, or a wrong one."""
+    """Whether these can be sums of squares and products; otherwise the equations have no solution or a wrong one."""
     return all(0 <= each <= _SUM_MAX for each in (dd, dp, pp, dy, py)) and dp * dp <= (dd + 2) * (pp + 2)
 
 

@@ -107,7 +107,7 @@ class Intake:
 
 
 def _is_whole(fields: list[bytes]) -> bool:
-    """Whether an entry is as it was written. What is dropped is sent again. Earlier versions write no checksum."""
+    """Whether the checksum of an entry is right. Dropped entries are sent again. Older versions write no checksum."""
     return len(fields) < 4 or fields[3] == b"%d" % crc32(fields[1])
 
 

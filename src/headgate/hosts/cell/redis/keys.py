@@ -18,7 +18,7 @@ class CellKeys:
         """A command that writes nothing, and is refused where a write would be: by a replica, or for want of memory."""
 
     def name(self, member: str) -> bytes:
-        """Where a member's name is kept for one incarnation."""
+        """Key that holds the incarnation which has a member's name."""
         return f"{self._prefix}name:{member}".encode()
 
     def outbox(self, member: str) -> bytes:

@@ -1,16 +1,15 @@
-"""One live process per member name.
+"""Ensures one live process per member name.
 
 A process writes its incarnation under its name, with an expiry of `LEASE_S`, and renews it every `RENEW_S` over a
-connection of its own. Another process that wants the name waits while the entry runs out: a process that was killed no
-longer renews, so its successor gets the name within one lease. An entry that is renewed meanwhile belongs to a live
-process, and the name is not to be had: the later process does not start (`claim`). A running process whose entry was
-lost with the store may find that another has taken its name in the meantime; it is told so (`keep`) and stops taking
-part in the cell.
+separate connection. Another process that wants the name waits for the entry to expire: a killed process no longer
+renews it, so its successor gets the name within one lease. If the entry is renewed in the meantime, it belongs to a
+live process, and the later process does not start (`claim`). If the store loses the entry of a running process, another
+process may take the name; then `keep` calls `on_lost`, and the process leaves the cell.
 
-An entry of another incarnation alone proves nothing: a store that fails over may come back with the entry of a process
-that is gone. Only one that is renewed counts.
+An entry of another incarnation proves nothing by itself: after a failover the store may return the entry of a process
+that is gone. Only a renewed entry counts.
 
-While the store is away names are not checked, as a cell has to work without it.
+While the store is unavailable, names are not checked, because a cell must work without it.
 """
 
 import asyncio
@@ -30,9 +29,9 @@ log = logging.getLogger("headgate")
 LEASE_S: Final = 2.0
 RENEW_S: Final = 0.5
 LOOK_S: Final = 0.1
-"""Between two looks at an entry of another process."""
+"""Time between two reads of another process's entry."""
 _CONNECT_S_MAX: Final = 1.0
-"""At the start, a store that does not answer for so long is away."""
+"""A store that does not answer within this time counts as unavailable."""
 _ANSWER_S_MAX: Final = 0.5
 
 _CLAIM: Final = """
@@ -53,7 +52,7 @@ return 1
 
 
 class NameTaken(OSError):
-    """A live process has the name; the text says the next step."""
+    """A live process has the name; the text names the next step."""
 
 
 class NameLease:
@@ -69,7 +68,7 @@ class NameLease:
         renew_s: float = RENEW_S,
         look_s: float = LOOK_S,
     ) -> None:
-        """`on_lost` is told once, with the next step, that another process has the name."""
+        """`on_lost` is called once, with the next step for the operator, when another process has the name."""
         self._connector = Connector(place_of(url))
         self._key = CellKeys(cell).name(member)
         self._cell, self._member, self._incarnation = cell, member, incarnation
@@ -77,17 +76,17 @@ class NameLease:
         self._lease_s, self._renew_s, self._look_s = lease_s, renew_s, look_s
         self._wire: Wire | None = None
         self._rival: tuple[bytes, int] | None = None
-        """The entry of another incarnation, as it was last seen: which one, and how long until it expires."""
+        """Last seen entry of another incarnation: its id, and the time until it expires."""
         self._taken = False
-        """Whether such an entry was renewed."""
+        """Whether that entry was renewed."""
         self._has = False
-        """Whether the name was ours when it was last asked for."""
+        """Whether this process had the name at the last check."""
 
     async def claim(self) -> None:
-        """Take the name, at the latest when the entry of a process that is gone has expired.
+        """Take the name, at the latest when the entry of a dead process has expired.
 
-        An entry expires or is renewed, so this ends within one lease. Raises `NameTaken` if another process renews it.
-        Returns without the name if the store is away.
+        Ends within one lease, because every entry expires or is renewed. Raises `NameTaken` if another process renews
+        it. Returns without the name if the store is unavailable.
         """
         while True:
             try:
@@ -103,7 +102,7 @@ class NameLease:
             await asyncio.sleep(self._look_s)
 
     async def keep(self) -> None:
-        """Renew until cancelled, then give the name back. Ends by itself once another process has it."""
+        """Renew the name until cancelled, then release it. Ends by itself once another process has the name."""
         try:
             while not self._taken:
                 has_it = await self._look_safely()
@@ -113,20 +112,20 @@ class NameLease:
             await self._release()
 
     async def _look_safely(self) -> bool:
-        """Whether nothing speaks against renewing at the usual pace."""
+        """Whether to renew at the usual interval."""
         try:
             return await self._look()
         except asyncio.CancelledError:
-            # The question is still open, and nothing else can be asked on this connection.
+            # The answer is still pending, so this connection cannot be used for anything else.
             self.close()
             raise
         except CAUSES:
-            # The cell itself reports what is wrong with the store.
+            # The cell itself reports problems of the store.
             self.close()
             return True
 
     async def _look(self) -> bool:
-        """Take or renew the name; whether it is ours."""
+        """Take or renew the name. Returns whether this process has it."""
         held, left_ms = _read(await self._ask(_CLAIM, int(self._lease_s * 1_000)))
         self._has = not held
         if self._has:
@@ -161,7 +160,7 @@ class NameLease:
         self.close()
 
     def close(self) -> None:
-        """Drop the connection; what is written expires."""
+        """Close the connection; the entry expires."""
         wire, self._wire = self._wire, None
         if wire is not None:
             with suppress(OSError):
@@ -169,7 +168,7 @@ class NameLease:
 
 
 def _read(answer: Any) -> tuple[bytes, int]:
-    """The incarnation that has the name, and for how long; no incarnation where it is ours."""
+    """The other incarnation that has the name, and for how long; an empty incarnation if this process has it."""
     try:
         held, left_ms = answer
         return bytes(held), int(left_ms)

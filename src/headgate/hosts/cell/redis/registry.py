@@ -1,17 +1,17 @@
-"""Where do the members of a cell listen for operators, and which of them is the scheduler?
+"""Registry of the admin addresses of a cell's members, and of which member is the scheduler.
 
-Each writes that into one hash of the store every two seconds, over a connection of its own, so that nothing of the
-cell's work waits for it. What is not renewed is taken out after ten seconds, by the store's own clock and by whoever
-writes next; the hash itself expires when nobody writes any more. While the store is away nothing is known but
-what was read last, and that for ten seconds.
+Each member writes its entry into one hash of the store every two seconds, over a separate connection, so that the work
+of the cell does not wait for it. The next writer removes entries that were not renewed for ten seconds by the store's
+clock; the hash itself expires when no member writes any more. While the store is unavailable, the entries that were
+read last are used for ten seconds.
 
-One that only its own machine reaches, while the store is on another, is written down without an address: at that
-address others would ask themselves.
+A member with a loopback address, while the store is on another machine, is registered without an address: other members
+would reach themselves there.
 
-The name of this member is kept beside it (`names`).
+The registry also keeps the name of this member (`names`).
 
-What stands there is read as strictly as what callers send. Only operators are told of it, and only what reads is asked
-at these addresses.
+Entries are validated as strictly as input from callers. They are shown to operators only, and only read-only requests
+are sent to these addresses.
 """
 
 import asyncio
@@ -82,9 +82,9 @@ class Registry:
         every_s: float = EVERY_S,
         expires_s: int = EXPIRES_S,
     ) -> None:
-        """`admin` is where this process listens for operators; `leads` whether it is the scheduler at the moment.
+        """`admin` returns the admin address of this process; `leads` whether it is the scheduler at the moment.
 
-        `name` is kept for as long as this runs.
+        `name` is renewed while this runs.
         """
         self._name = name
         self._connector = Connector(place_of(url))
@@ -105,7 +105,7 @@ class Registry:
         return list(self._known) if fresh else []
 
     async def claim_name(self) -> None:
-        """Raises `NameTaken` if another process has the name of this one."""
+        """Raises `NameTaken` if another process has this name."""
         if self._name is not None:
             await self._name.claim()
 
