@@ -5,8 +5,8 @@ adds other fields to the prompt: tools, functions, documents, the schema of the 
 fixed number of tokens (`media.py`).
 
 `/v1/completions` and `/v1/embeddings` accept several prompts in one array. They are counted, since an engine computes
-each as a separate sequence. So is each tensor in `prompt_embeds` of `/v1/completions`; its tokens are estimated from its
-length.
+each as a separate sequence. So is each tensor in `prompt_embeds` of `/v1/completions`; its length tells its tokens
+approximately.
 """
 
 from typing import Final, NamedTuple

@@ -57,7 +57,7 @@ class _Lives:
         if lives is None:
             if len(self._of_tenant) >= _TENANTS:
                 del self._of_tenant[next(iter(self._of_tenant))]
-            lives = deque(maxlen=_LIVES_OF_TENANT)
+            lives = deque[int](maxlen=_LIVES_OF_TENANT)
         lives.append(life)
         self._of_tenant[tenant] = lives
 
