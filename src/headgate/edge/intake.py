@@ -4,6 +4,7 @@ From an HTTP request to a ticket: who asks, for what, how large it is, and by wh
 body stays here; only the ticket goes on.
 """
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ from headgate.edge.parse_turns import ParseTurns
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
-from headgate.wire.fingerprint import body_digest, fingerprint
+from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 from headgate.wire.kserve.infer import HEADER_LENGTH, Asked, InferBody, json_length
 from headgate.wire.prefix import salted
 from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody, is_large
@@ -167,7 +168,7 @@ class _Reading:
                 parse = partial(_parse_inline, raw, api)
                 digest, body = await self.parse_turns.run(parse, size=len(raw), tenant=self.tenant)
             else:
-                digest, body = body_digest(raw), None
+                digest, body = await digest_of(raw), None
             # A large body may be handed over to another process by what reads it.
             return digest, await self.read_large(raw, api, self.tenant) if body is None else body
         except BadRequest as bad:
@@ -186,15 +187,20 @@ async def _read(client: Client, api: Api, size_max: int, reading: _Reading) -> _
 async def _read_tensors(client: Client, asked: ModelAsked, size_max: int, reading: _Reading) -> _DigestAndBody:
     """Of tensors the JSON is read, to refuse what no engine should see; they travel on as they came."""
     raw = await _receive(client, size_max)
+    digest = await digest_of(raw)
     if asked.asked is not Asked.INFERENCE:
-        return body_digest(raw), InferBody.of(b"", model=asked.model, asked=asked.asked)
+        return digest, InferBody.of(b"", model=asked.model, asked=asked.asked)
     try:
         json_bytes = json_length(client.headers.get(HEADER_LENGTH.encode()), len(raw))
     except BadRequest as bad:
         raise _not_understood(bad) from None
-    digest = body_digest(raw)
     await reading.parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER)
     return digest, InferBody.of(raw, model=asked.model, asked=asked.asked, json_bytes=json_bytes)
+
+
+async def digest_of(raw: bytes | bytearray) -> bytes:
+    """Hashes the body without keeping the event loop for longer than a small body takes."""
+    return body_digest(raw) if len(raw) <= HASHED_AT_ONCE_BYTES else await asyncio.to_thread(body_digest, raw)
 
 
 def announced_bytes(client: Client) -> int:
