@@ -6,11 +6,12 @@ the router which endpoint takes it; here both are brought together and the attem
 
 from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
+from headgate.core.events import FirstToken
 from headgate.core.routing.least_seconds import Candidate, reservation, why
 from headgate.core.routing.reserves import closed_bands
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.state import Attempt, Request
-from headgate.model.units import Duration, Instant, PoolName, RequestId
+from headgate.model.units import Duration, Instant, PoolName
 
 
 class Dispatcher:
@@ -70,6 +71,8 @@ class Dispatcher:
         # The reason counts the request among those in flight; the costs are those that it was chosen by.
         costs = state.router.shares(request, endpoint, cached_tokens)
         attempt = state.attempts.open(request, endpoint, promised, now)
+        if ticket.gateway:
+            state.fleet.health.sent(endpoint, ticket.gateway, now)
         out.append(
             Dispatch(
                 ticket.request_id,
@@ -131,13 +134,17 @@ class Dispatcher:
 
     # The first to answer
 
-    def first_token(self, request_id: RequestId, number: int, now: Instant, out: list[Command]) -> None:
-        state = self._state
-        attempt = state.attempts.get(request_id, number)
+    def first_token(self, event: FirstToken, now: Instant, out: list[Command]) -> None:
+        state, request_id = self._state, event.request_id
+        attempt = state.attempts.get(request_id, event.attempt)
         if attempt is None:
+            return
+        if not event.delivered:
+            state.attempts.began_undelivered(attempt, now)
             return
         if (readmitted := state.fleet.health.succeeded(attempt.endpoint, now)) is not None:
             out.append(readmitted)
+        state.fleet.health.reach.served(attempt.ticket.gateway, attempt.endpoint)
         request = state.requests.by_id.get(request_id)
         if request is not None and not attempt.let_go and not request.first_token:
             state.hedging.learn(request, attempt.endpoint.pool, Duration(now - attempt.heard_at))
@@ -151,10 +158,20 @@ class Dispatcher:
         blame, fleet = self._state.blame, self._state.fleet
         for failed in request.spent:
             excuse, failed.excuse = failed.excuse, None
-            if excuse is not None and blame.is_endpoints_after_all(
+            if excuse is None:
+                continue
+            if blame.is_endpoints_after_all(
                 failed.endpoint, failed.ticket, excuse, now, among=fleet.endpoints.values()
             ):
                 out += fleet.health.failed_after_all(failed.endpoint, now)
+            elif failed.endpoint.service.members.is_unserved(failed.ticket.gateway):
+                self.member_failed(failed, now)
+
+    def member_failed(self, attempt: Attempt, now: Instant) -> None:
+        """The member that holds the request cannot reach the endpoint, which serves most others."""
+        state, member = self._state, attempt.ticket.gateway
+        if state.fleet.health.member_failed(attempt.endpoint, member, now):
+            state.queue.set_apart(member, state.requests.by_id.values())
 
     def responded_first(self, request: Request, attempt: Attempt, now: Instant, out: list[Command]) -> None:
         """This attempt answers the request; the other one, if there are two, is aborted."""

@@ -13,7 +13,7 @@ from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId
+from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId, TenantId
 from headgate.model.usage import Usage
 
 
@@ -43,6 +43,13 @@ class RequestArrived:
 
 
 @message
+class RequestRejected:
+    """A gateway rejected a request of the tenant after it had read the body; the request was not admitted."""
+
+    tenant: TenantId
+
+
+@message
 class RequestWithdrawn:
     request_id: RequestId
     cause: WithdrawalCause
@@ -50,10 +57,16 @@ class RequestWithdrawn:
 
 @message
 class FirstToken:
-    """The answer has begun to reach the caller: from here on nothing is retried."""
+    """The first token of an attempt has come.
+
+    For an answer that the engine streams and the caller gets whole it comes twice: not `delivered` with the first
+    token, and `delivered` when the answer is complete.
+    """
 
     request_id: RequestId
     attempt: int
+    delivered: bool = True
+    """Whether the answer begins to reach the caller: from then on nothing is retried."""
 
 
 @message
@@ -278,6 +291,7 @@ FleetEvent = EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointMeas
 Report = RequestReported | AttemptReported | RequestSettled
 Event = (
     RequestArrived
+    | RequestRejected
     | FirstToken
     | Progressed
     | AttemptEnded

@@ -13,6 +13,7 @@ from headgate.core.events import AttemptEnded, AttemptEnding, EndpointMeasured, 
 from headgate.core.routing import talk
 from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Trouble
 from headgate.core.routing.placement import Placement
+from headgate.core.routing.reach import Reach
 from headgate.core.rules import Rules
 from headgate.model.endpoint import EndpointState, EndpointTrouble
 from headgate.model.fault import Fault, FaultOrigin
@@ -33,7 +34,7 @@ _TROUBLES: Final = {
 
 
 class FleetHealth:
-    __slots__ = ("_growths", "_placement", "_returns", "_rules", "_silences", "_stalls", "_trials", "agenda")
+    __slots__ = ("_growths", "_placement", "_returns", "_rules", "_silences", "_stalls", "_trials", "agenda", "reach")
 
     def __init__(self, rules: Rules, placement: Placement) -> None:
         self._rules = rules
@@ -45,6 +46,7 @@ class FleetHealth:
         self._stalls: Alarms[EndpointId] = Alarms(agenda)
         self._silences: Alarms[EndpointId] = Alarms(agenda)
         self._trials: Alarms[EndpointId] = Alarms(agenda)
+        self.reach = Reach(placement, agenda)
 
     @property
     def rules(self) -> HealthRules:
@@ -112,8 +114,17 @@ class FleetHealth:
         """It is gone: nothing of it is looked at again."""
         for alarms in (self._returns, self._growths, self._stalls, self._silences, self._trials):
             alarms.clear(endpoint.id)
+        self.reach.forget(endpoint)
 
     # What its attempts say of it
+
+    def member_failed(self, endpoint: EndpointRecord, member: str, now: Instant) -> bool:
+        """A failure is the member's own; whether its requests go elsewhere from here on."""
+        return self.reach.failed(member, endpoint, now, self.rules)
+
+    def sent(self, endpoint: EndpointRecord, member: str, now: Instant) -> None:
+        """A request goes there, by this member."""
+        self.reach.sent(member, endpoint, now, self.rules)
 
     def watch_streams(self, endpoint: EndpointRecord, now: Instant) -> None:
         """It has begun to stream: silence now means something."""
@@ -175,6 +186,7 @@ class FleetHealth:
             self.judge_silence(self._placement.endpoints[endpoint_id])
         for endpoint_id in self._returns.take():
             self._put_on_trial(self._placement.endpoints[endpoint_id], now)
+        self.reach.return_due(now, self.rules)
         untried = [self._placement.endpoints[endpoint_id] for endpoint_id in self._trials.take()]
         return [each for endpoint in untried for each in self._end_unused_trial(endpoint, now)]
 
@@ -254,6 +266,7 @@ class FleetHealth:
         self._trials.clear(endpoint.id)
         if endpoint.probe_passes:
             endpoint.returns_at = min(endpoint.returns_at, after(now, PASSING_EJECT_NS_MAX))
+        self.reach.forget(endpoint)
         endpoint.time.turn_unready(now)
         self._placement.forget_prefixes(endpoint)
         self._returns.set(endpoint.id, endpoint.returns_at)
