@@ -1,17 +1,16 @@
 """The incidents: how each begins, how it ends, and what the verdict should be meanwhile."""
 
 import asyncio
-import resource
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
 from bench.incidents_live.settings import LOAD, POOL, rate
 from bench.incidents_live.world import World
+from testing.fault_proxy import Fault, FaultProxy
 from testing.postgres import Postgres
 from testing.stores import Server
 
@@ -19,7 +18,8 @@ Step = Callable[[World], Awaitable[None]]
 KNOWN_S: Final = 50.0
 """So long it takes until the gateway knows what is usual."""
 SHORT_S: Final = 10.0
-SPARE_DESCRIPTORS: Final = 4
+SLOW_BYTES_PER_S: Final = 700.0
+"""Of an answer, where a token takes about 250 bytes."""
 ENGINE_KEY: Final = "the-key-of-the-engines"
 
 
@@ -163,13 +163,23 @@ async def _end_repeats(world: World, go_on: Callable[[], None]) -> None:
     go_on()
 
 
+async def start_behind_a_proxy(world: World) -> None:
+    """The first engine is asked through a proxy that can slow its answers down."""
+    world.proxy = FaultProxy(world.engines[0].port)
+    await world.proxy.listen()
+    world.config["pools"][POOL]["endpoints"][0] = world.proxy.url
+    await start_all(world)
+
+
 async def slow(world: World) -> None:
-    """The first engine is stopped nine times in ten: it answers, at a tenth of its speed."""
-    _repeat(world, world.engines[0].freeze, 0.27, world.engines[0].thaw, 0.03)
+    """Tokens of the first engine come at a tenth of their speed."""
+    assert world.proxy is not None
+    world.proxy.fault = Fault(only=b"POST", bytes_per_s=SLOW_BYTES_PER_S)
 
 
 async def not_slow(world: World) -> None:
-    await _end_repeats(world, world.engines[0].thaw)
+    assert world.proxy is not None
+    world.proxy.fault = Fault()
 
 
 async def starve_gateway(world: World) -> None:
@@ -181,25 +191,6 @@ async def starve_gateway(world: World) -> None:
 async def feed_gateway(world: World) -> None:
     assert world.gateway is not None
     await _end_repeats(world, world.gateway.thaw)
-
-
-def _open_files(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-async def take_descriptors(world: World) -> None:
-    """The gateway may open hardly any further file: what it has stays open."""
-    assert world.gateway is not None
-    pid = world.gateway.pid
-    world.kept_limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)
-    opened = _open_files(pid)
-    resource.prlimit(pid, resource.RLIMIT_NOFILE, (opened + SPARE_DESCRIPTORS, world.kept_limit[1]))
-
-
-async def give_descriptors_back(world: World) -> None:
-    assert world.gateway is not None
-    assert world.kept_limit is not None
-    resource.prlimit(world.gateway.pid, resource.RLIMIT_NOFILE, world.kept_limit)
 
 
 async def start_with_store(world: World) -> None:
@@ -344,7 +335,7 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
                 usual_s=0,
                 pool={"api_key": "another-key"},
             ),
-            LiveIncident("slow-engine", ("slow_endpoint", "engine_hang"), slow, not_slow, usual_s=KNOWN_S),
+            LiveIncident("slow-engine", ("slow_endpoint",), slow, not_slow, start_behind_a_proxy, KNOWN_S),
             LiveIncident("restart-loop", ("engine_down",), restart_in_a_loop, stop_restarting),
             LiveIncident("overload", ("overload",), overload, usual, usual_s=KNOWN_S),
             LiveIncident("batch-backlog", ("overload",), backlog, no_backlog, usual_s=KNOWN_S),
@@ -356,7 +347,6 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("redis-gone", ("store_slow",), kill_store, restart_store, start_with_store, KNOWN_S),
             LiveIncident("redis-slow", ("store_slow",), slow_store, quick_store, start_with_store, KNOWN_S),
             LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),
-            LiveIncident("descriptors-gone", ("gateway_resources",), take_descriptors, give_descriptors_back),
             LiveIncident("healthy-steady", ()),
             LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
             LiveIncident("healthy-quiet", (), quiet, usual),

@@ -17,6 +17,7 @@ import yaml
 
 from bench.incidents_live.settings import ENGINES, LOAD, MODEL, PROFILE, SECRET_NAME, Keys, configuration, rate
 from bench.incidents_live.traffic import Callers, Traffic
+from testing.fault_proxy import FaultProxy
 from testing.gateway import CHAT, Config, urls_of
 from testing.ports import free_ports
 from testing.postgres import Postgres
@@ -71,8 +72,7 @@ class World:
     traffic: Traffic | None = None
     store: Server | None = None
     database: Postgres | None = None
-    kept_limit: tuple[int, int] | None = None
-    """How many files the gateway could open before an incident."""
+    proxy: FaultProxy | None = None
     tasks: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
 
     @property
@@ -124,6 +124,9 @@ class World:
         for process in (self.gateway, *(each.process for each in self.engines)):
             if process is not None:
                 await asyncio.to_thread(process.stop)
+        if self.proxy is not None:
+            await self.proxy.refuse()
+            self.proxy.break_all()
         for part in (self.store, self.database):
             if part is not None:
                 part.stop()

@@ -229,6 +229,26 @@ def test_an_endpoint_is_compared_with_itself() -> None:
     assert endpoint.slower_percent == 200
 
 
+def test_slow_endpoint_is_still_measured_when_it_produces_few_tokens() -> None:
+    endpoint = an_endpoint()
+    endpoint.decoding = 2
+    for _ in range(10):
+        endpoint.pace_usual.add(100)
+    for second in range(1, 4):
+        endpoint.tokens = 15
+        endpoint.look(SPEED, 100, 0, at(second))
+    assert endpoint.slower_percent is not None
+    assert endpoint.slower_percent > 500
+    for second in range(4, 10):
+        endpoint.tokens = 3
+        endpoint.look(SPEED, 100, 0, at(second))
+        assert endpoint.pace_percent is not None
+    for second in range(10, 17):
+        endpoint.look(SPEED, 100, 0, at(second))
+
+    assert endpoint.pace_percent is None
+
+
 def test_what_is_far_off_becomes_usual_slowly() -> None:
     endpoint = an_endpoint()
     endpoint.learn()

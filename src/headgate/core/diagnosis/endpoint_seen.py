@@ -17,6 +17,10 @@ SECONDS: Final = 6
 """Its pace is measured over so many."""
 TOKENS_MIN: Final = 40
 """Of fewer nothing is said."""
+TOKENS_SLOW_MIN: Final = 10
+SLOW_PERCENT: Final = 155
+"""An endpoint is slow whose pace is so many percent of its usual one at its load. It then produces few tokens, and so
+many are enough to say that it still is."""
 LEARNED_PERCENT: Final = 130
 """Of the usual, what is learned at most."""
 RESTARTS_MIN: Final = 2
@@ -164,7 +168,9 @@ class EndpointSeen:
             read_ns += each_read_ns
             tokens += came
             prompts += computed
-        if tokens < TOKENS_MIN or not streams_ns:
+        slower = self.slower_percent
+        least = TOKENS_MIN if slower is None or slower < SLOW_PERCENT else TOKENS_SLOW_MIN
+        if tokens < least or not streams_ns:
             self.tpot_ns = self.pace_percent = None
             return
         self.tpot_ns = Duration(streams_ns // tokens)

@@ -6,6 +6,7 @@ alone. Where several are slower at once that is told only when nothing else expl
 
 from typing import Final
 
+from headgate.core.diagnosis.endpoint_seen import SLOW_PERCENT
 from headgate.core.diagnosis.endpoints_out import take_out
 from headgate.core.diagnosis.finding import Found, arrivals, attempts_failed, felt, harmed, plain, prefill
 from headgate.core.diagnosis.picture import EndpointLook, Picture, more_than_chance
@@ -18,8 +19,6 @@ UNSENT_MIN: Final = 3
 FAILED_MIN: Final = 5
 FAILED_PERCENT: Final = 15
 """So many attempts, and so many of those that were sent, failed: engines fail."""
-SLOW_PERCENT: Final = 155
-"""An endpoint is slow whose pace is so many percent of its usual one at its load."""
 VERY_SLOW_PERCENT: Final = 200
 """One so slow is told even where the others carry most of what it does not."""
 MORE_PERCENT: Final = 130
