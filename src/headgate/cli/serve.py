@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_workers(args: argparse.Namespace) -> int:
     """The exit code is the worst of theirs."""
-    from headgate.compose.workers import run_workers, unfit
+    from headgate.compose.workers import run_workers
+    from headgate.config.workers import unfit
 
     def read() -> "Settings":
         return read_settings(args.file)

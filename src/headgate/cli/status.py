@@ -12,6 +12,8 @@ from headgate.wire.escape import escaped
 if TYPE_CHECKING:
     from headgate.cli.output.status import DatabaseState, EndpointState, EngineFound, GatewayStatus, LedgerState
 
+ADMIN_URL = "HEADGATE_ADMIN_URL"
+_USUAL_FILE = Path("headgate.yaml")
 _TIMEOUT_S = 5.0
 _UNKNOWN = "-"
 
@@ -44,11 +46,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def admin_url(given: str | None, file: Path) -> str | None:
-    """Where the gateway's admin listener is: as given, else as the file says. Where that is wrong, says so."""
+    """Where the gateway's admin listener is: as given, else as the file has it; if no file was named either, by the
+    environment variable `HEADGATE_ADMIN_URL` first. None if the file is wrong, which is printed."""
     from headgate.cli.output.status import url_of
     from headgate.config.load import admin_listen
     from headgate.config.problems import ConfigErrors
 
+    if given is None and file == _USUAL_FILE:
+        given = os.environ.get(ADMIN_URL) or None
     if given is not None:
         return (given if "://" in given else f"http://{given}").rstrip("/").removesuffix("/status")
     try:

@@ -24,6 +24,11 @@ def screen(now: Status, before: Status, *, columns: int, rows: int) -> list[str]
     return [escaped(line)[:columns].rstrip() for line in lines[:rows]]
 
 
+def served_since(now: Status, before: Status) -> list[str]:
+    """Per class what was served and how fast between two statuses, then how requests ended and what waits now."""
+    return [*_classes(now, before), "", _endings(now, before)]
+
+
 def _headline(now: Status) -> str:
     state = "draining" if now["draining"] else "serving"
     up = int(now["uptime_s"])
