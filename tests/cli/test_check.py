@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.config.classes import DEFAULT_CLASSES
+from headgate.config.extras import is_installed, missing_extras
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
@@ -20,8 +21,9 @@ from headgate.model.policy import (
     RoutingRules,
     SheddingRules,
 )
+from testing.ports import free_port
 from tests.cli.conftest import Headgate, Said
-from tests.config.builders import SMALL, small_with
+from tests.config.builders import SMALL, settings_of, small_with
 
 DIGEST = "hmac-sha256:" + "ab" * 32
 
@@ -262,3 +264,55 @@ def test_machines_get_problems_as_one_object(headgate: Headgate, file: Path) -> 
             }
         ],
     }
+
+
+# Where `serve` would fail
+
+
+WHOLE = small_with(
+    "key_secret: a secret of more than sixteen letters",
+    "cell: {store: 'rediss://store:6379', members: 2}",
+    "database: postgresql://db/headgate",
+    "scaler_listen: 127.0.0.1:7070",
+    "tracing: {endpoint: 'http://127.0.0.1:4318'}",
+)
+
+
+def test_every_missing_extra_is_named_with_the_fix() -> None:
+    missing = list(missing_extras(settings_of(WHOLE), installed=lambda _: False))
+
+    assert [(each.place, each.fix) for each in missing] == [
+        ("cell", "pip install 'headgate[cell]'"),
+        ("database", "pip install 'headgate[ledger]'"),
+        ("tracing", "pip install 'headgate[tracing]'"),
+        ("scaler_listen", "pip install 'headgate[kubernetes]'"),
+    ]
+    assert list(missing_extras(settings_of(WHOLE), installed=lambda _: True)) == []
+    assert list(missing_extras(settings_of(SMALL), installed=lambda _: False)) == []
+
+
+def test_an_unknown_package_counts_as_not_installed() -> None:
+    assert not is_installed("no_such_package.no_such_module")
+    assert is_installed("json.decoder")
+
+
+def test_workers_without_a_cell_fail_as_serve_would(headgate: Headgate, file: Path) -> None:
+    file.write_text(SMALL)
+
+    said, as_data = headgate("check", "--workers", "2"), headgate("check", "--workers", "2", "--json")
+
+    assert (said.code, as_data.code) == (1, 1)
+    assert "names no cell" in said.err
+    assert "add cell: {store: redis://HOST:PORT}" in said.err
+    assert [each["place"] for each in json.loads(as_data.out)["problems"]] == ["--workers"]
+    assert headgate("check").code == 0
+
+
+def test_a_store_that_cannot_be_reached_fails_if_it_is_asked(headgate: Headgate, file: Path) -> None:
+    file.write_text(small_with(f"cell: {{store: 'redis://127.0.0.1:{free_port()}', members: 2}}"))
+
+    assert headgate("check").code == 0
+    said = headgate("check", "--connect")
+    assert said.code == 1
+    assert "nothing listens" in said.err
+    assert "start it" in said.err

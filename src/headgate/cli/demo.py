@@ -75,7 +75,7 @@ def run(args: argparse.Namespace, open_demo: "Callable[[argparse.Namespace, Path
             # Frames one below the other are of no use to a file or a pipe.
             code = demo.show(args.seconds, view=sys.stdout.isatty() and not args.no_view)
             demo.summarize()
-            return code  # noqa: TRY300 (an interrupt in either is handled alike)
+            return code
         except KeyboardInterrupt:
             demo.summarize()
             return 0
@@ -295,12 +295,13 @@ class Demo:
         tenants = "\n".join(
             f'  {tenant}: {{keys: ["{format_digest(digest(secret, key))}"]}}' for tenant, key in self._keys.items()
         )
+        operator = format_digest(digest(secret, self._operator_key))
         head = dedent(f"""\
             listen: 127.0.0.1:{self._ports[-2]}
             admin_listen: 127.0.0.1:{self._ports[-1]}
             drain_grace: 1s
             key_secret: ${{{SECRET}}}
-            admin_keys: {{operator: {{key: "{format_digest(digest(secret, self._operator_key))}", permissions: [read, operate]}}}}
+            admin_keys: {{operator: {{key: "{operator}", permissions: [read, operate]}}}}
             pools:
               simulated:
                 engine: vllm

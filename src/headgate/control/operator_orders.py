@@ -131,9 +131,7 @@ class MemoryOrders:
         after: Mapping[str, object] | None,
     ) -> None:
         self._changes += 1
-        row = AuditRow(
-            self._changes, self._now(), actor.name, actor.origin, action, target, before=before, after=after
-        )
+        row = AuditRow(self._changes, self._now(), actor.name, actor.origin, action, target, before=before, after=after)
         self._audit.append(row)
         tell(logging.INFO, "operator changed an order", actor=actor.name, origin=actor.origin, action=action, on=target)
         self._on_change()

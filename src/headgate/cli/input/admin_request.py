@@ -48,8 +48,8 @@ def ask(
     key = os.environ.get(VARIABLE)
     if not key:
         raise NotDone(
-            f"no operator key is set; `export {VARIABLE}=$(headgate keys operator --write)` makes one and puts its hash "
-            "into the configuration (then SIGHUP the gateway)"
+            f"no operator key is set; `export {VARIABLE}=$(headgate keys operator --write)` makes one and writes its "
+            "hash into the configuration (then SIGHUP the gateway)"
         )
     import asyncio
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Final
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from headgate.edge.admin.api import KEYS, READ, STEP, Body, ListBelow, Names, Positive, Route, TenantPath, at_text
 from headgate.model.tenant import OTHER_TENANTS
@@ -25,8 +25,8 @@ ExpiresInS = Annotated[int, Meta(ge=1, le=EXPIRES_S_MAX)]
 
 
 class _Terms(Body, frozen=True):
-    classes: Names = []
-    models: Names = []
+    classes: Names = field(default_factory=list[str])
+    models: Names = field(default_factory=list[str])
     weight: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
     plan: Annotated[str, Meta(pattern=r"^(free|standard|critical)\Z")] | None = None
     requests_per_minute: Positive | None = None
