@@ -1,11 +1,19 @@
-"""Which loopback port is free?"""
+"""Which loopback port is free?
 
+Ports are given from below 32768, where the system takes those of outgoing connections. A port that was given belongs
+to the process that asked for it until that process ends, by a lock on one byte of a file that all test runs of this
+machine share. Without it, a test may take the server of another run for its own, if that one listened on the port a
+moment ago.
+"""
+
+import fcntl
 import os
 import socket
+import tempfile
+from functools import cache
 from itertools import count, islice
+from pathlib import Path
 
-# The system gives ports from 32768 on to whoever connects, or listens without naming one. Those given here lie below,
-# and each process begins elsewhere: another will hardly take what was free a moment ago before its user listens on it.
 _FIRST, _PAST = 20_000, 32_000
 _OFFSETS = count(os.getpid() * 997)
 
@@ -19,8 +27,23 @@ def free_ports(number: int) -> list[int]:
     """So many free ports that follow each other."""
     while True:
         ports = [_FIRST + offset % (_PAST - _FIRST) for offset in islice(_OFFSETS, number)]
-        if ports[-1] - ports[0] == number - 1 and all(_is_free(port) for port in ports):
+        if ports[-1] - ports[0] == number - 1 and all(_is_ours(port) and _is_free(port) for port in ports):
             return ports
+
+
+def _is_ours(port: int) -> bool:
+    """Whether this process has the lock of a port, from now on or from before."""
+    try:
+        fcntl.lockf(_locks(os.getpid()), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@cache
+def _locks(_process: int) -> int:
+    """The file of locks. A process that was forked opens it anew: it must not count as its parent."""
+    return os.open(Path(tempfile.gettempdir()) / f"headgate-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 
 def _is_free(port: int) -> bool:
