@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.config.class_rules import DEFAULT_RULES
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.extras import is_installed, missing_extras
 from headgate.config.load import load
@@ -25,6 +26,9 @@ from testing.ports import free_port
 from tests.cli.conftest import Headgate, Said
 from tests.config.builders import SMALL, settings_of, small_with
 
+HOW_CLASSES_ARE_CHOSEN = (
+    "the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):"
+)
 DIGEST = "hmac-sha256:" + "ab" * 32
 
 
@@ -52,6 +56,12 @@ model smollm2: served by small
 class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most
 class long: band 1, takes prompts of any length, waits 30s at most
 class batch: band 2, takes service_tier flex, waits 10m at most, 5 % of the work at least, promises cost
+the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):
+  x-headgate-class  the class that the request names
+  service_tier      priority, fast -> interactive; flex -> batch; auto and default choose none
+  class_rules[0]    plan critical -> interactive
+  tenant            its only class, if it may use only one
+  prompt length     up to 8,000 tokens -> interactive; any -> long
 callers: 1 tenant, 0 keys; without a key: tenant "demo"
 """,
         err="",
@@ -81,6 +91,11 @@ def test_warnings_come_with_the_meaning(headgate: Headgate, file: Path) -> None:
     assert said.code == 0
     assert said.out.splitlines()[4:] == [
         "class mine: band 0, takes those who name it, waits 30s at most, on small",
+        HOW_CLASSES_ARE_CHOSEN,
+        "  x-headgate-class  the class that the request names",
+        "  service_tier      selects no class; auto and default choose none",
+        "  tenant            its only class, if it may use only one",
+        "  prompt length     no class takes requests that name neither class nor tier",
         "callers: 2 tenants, 0 keys",
         (
             "warning: headgate.yaml:6: tenants.demo: has no key and is not the anonymous tenant, "
@@ -152,6 +167,11 @@ def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path)
             "class mine: band 0, takes prompts of any length, waits 30s at most, begins within 2s, 100ms per token, "
             "10 % of the places kept free for it, promises cost, gives way at level 2, 3, hedges"
         ),
+        HOW_CLASSES_ARE_CHOSEN,
+        "  x-headgate-class  the class that the request names",
+        "  service_tier      selects no class; auto and default choose none",
+        "  tenant            its only class, if it may use only one",
+        "  prompt length     any -> mine",
         'callers: 1 tenant, 1 with limits, 0 keys; without a key: tenant "demo"',
     ]
 
@@ -220,6 +240,7 @@ def test_machines_get_the_meaning_as_one_object(
         },
         "models": {"smollm2": {"pools": ["small"], "rungs": [], "fallbacks": []}},
         "classes": {name: as_json(each) for name, each in DEFAULT_CLASSES.items()},
+        "class_rules": [as_json(each) for each in DEFAULT_RULES],
         "rules": {
             "retry": as_json(RetryRules()),
             "health": as_json(HealthRules()),
