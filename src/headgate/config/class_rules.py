@@ -1,7 +1,7 @@
 """The table of class rules: the class of requests that name neither a class nor a tier.
 
-Without `class_rules` in the file the table is `DEFAULT_RULES`; with it, the file's table is the whole table, and an empty
-list means that the length of the prompt alone decides.
+Without `class_rules` in the file the table is `DEFAULT_RULES`; with it, the file's table is the whole table. An empty
+one leaves the choice to the length of the prompt.
 """
 
 from collections.abc import Iterator, Sequence
