@@ -71,7 +71,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(seed: int) -> Result:
-    findings = World(seed, hostile=True).run()
+    findings = World(seed, hostile=True, doubles=True).run()
     return Result(
         seed, findings.violations, len(findings.stories), findings.islands, findings.epochs, findings.worst_percent
     )
@@ -87,7 +87,7 @@ def _results(arguments: argparse.Namespace) -> Iterator[Result]:
 
 
 def _one(seed: int, *, trace: bool) -> int:
-    findings = World(seed, hostile=True, told=print if trace else None).run()
+    findings = World(seed, hostile=True, doubles=True, told=print if trace else None).run()
     for violation in findings.violations:
         print(f"seed {seed} {violation}")
     print(json.dumps({"seeds": 1, "violations": len(findings.violations), "worst_percent": findings.worst_percent}))

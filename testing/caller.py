@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from headgate.edge.client import Client, Headers
+from headgate.model.units import TenantId
 from testing.gateway import CHAT
 
 
@@ -47,8 +48,8 @@ class Caller:
 
     # What the connection does
 
-    def identified(self) -> None:
-        pass
+    def identified(self, _tenant: TenantId | None = None) -> bool:
+        return True
 
     def ask_for_body(self) -> None:
         raise AssertionError("the body is here")

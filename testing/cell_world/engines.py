@@ -11,6 +11,8 @@ class Running:
     """One attempt at an engine: whose it is, who sent it, and what it holds."""
 
     life: tuple[str, int]
+    member: str
+    """The name of its gateway, which another process may have too."""
     request_id: RequestId
     attempt: int
     decider: str

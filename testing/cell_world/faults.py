@@ -48,6 +48,10 @@ class Kind(StrEnum):
     """It speaks another version of the protocol: one apart, or two, which nobody reads."""
     CLOCK_STEP = "clock step"
     """The wall clock is put by an hour: of a process, which starts again, or of the store."""
+    TWIN = "twin"
+    """A second process is started under its name, and killed when the fault is over."""
+    SECOND_CELL = "second cell"
+    """A second cell is started under the name of the cell in the same store, and killed when the fault is over."""
 
 
 SCHEDULER: Final = "the scheduler"
@@ -70,7 +74,9 @@ _AT_PROCESS: Final = (
 
 HOSTILE: Final = (Kind.DAMAGE, Kind.LIES, Kind.SKEW, Kind.CLOCK_STEP)
 """Drawn apart, so that the runs of a seed without them stay as they were."""
-_PLAIN: Final = tuple(kind for kind in Kind if kind not in HOSTILE)
+DOUBLES: Final = (Kind.TWIN, Kind.SECOND_CELL)
+"""Drawn apart as well."""
+_PLAIN: Final = tuple(kind for kind in Kind if kind not in (*HOSTILE, *DOUBLES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +86,7 @@ class Fault:
     at: Instant
     lasts_ns: Duration
     degree: int = 0
-    """In a hundred messages, or in milliseconds."""
+    """In a hundred messages, in milliseconds, or which kind of second cell."""
 
     @property
     def over(self) -> Instant:
@@ -125,4 +131,19 @@ def drawn_hostile(seed: int, names: list[str]) -> list[Fault]:
         if kind is Kind.CLOCK_STEP:
             degree = random.choice((-1, 1))
         faults.append(Fault(kind, random.choice(targets), at, lasts, degree))
+    return faults
+
+
+def drawn_doubles(seed: int, names: list[str]) -> list[Fault]:
+    random = Random(f"{seed} doubles drawn")
+    faults: list[Fault] = []
+    for kind, share in ((Kind.TWIN, 0.4), (Kind.SECOND_CELL, 0.2)):
+        if random.random() < share:
+            at = Instant(random.randrange(FAULTS_FROM, CALM_AT - 3 * SECOND))
+            lasts = Duration(random.randrange(SECOND, CALM_AT - SECOND - at))
+            target = random.choice(names) if kind is Kind.TWIN else EVERYBODY
+            faults.append(Fault(kind, target, at, lasts, random.randrange(4)))
+            if kind is Kind.SECOND_CELL and random.random() < 0.5:
+                # So that a process of the second cell may become the scheduler.
+                faults.append(Fault(Kind.CRASH, SCHEDULER, Instant(at + lasts // 3), Duration(lasts // 3)))
     return faults

@@ -43,40 +43,49 @@ from headgate.hosts.cell.protocol.codec import (
     writable_snapshot,
 )
 from headgate.hosts.cell.protocol.lease import Claim
-from headgate.hosts.cell.protocol.messages import VERSION, MemberEntry, SchedulerEntry, Share, Snapshots
+from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry, Share, Snapshots
 from headgate.hosts.cell.protocol.views import Mode
 from headgate.model.ticket import Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, RequestId
 from headgate.model.usage import Usage, UsageSource
 from testing.cell_world.checks import Story
-from testing.cell_world.corruption import lying, mangled, of_version, version_of
 from testing.cell_world.engines import Running
-from testing.cell_world.faults import Fault, Kind
+from testing.cell_world.faults import Fault
+from testing.cell_world.names import NameHolder
+from testing.cell_world.site import OUTPUT_TOKENS, Site
+from testing.cell_world.speech import Speech
 from testing.cell_world.store import Way
 
 if TYPE_CHECKING:
     from testing.cell_world.world import World
 
-OUTPUT_TOKENS = 64
 _FLUSH_NS = Duration(500_000)
 """What happens within this goes out together."""
 _SCRAPE_NS = SECOND
 _SWEEP_NS = Duration(250 * MILLISECOND)
+_GRACE_NS = Duration(500 * MILLISECOND)
+"""For what a process has when it loses its name."""
 
 
 class Process:
-    def __init__(self, name: str, world: World, *, gateway: bool) -> None:
+    def __init__(self, name: str, world: World, site: Site, *, gateway: bool, key: str | None = None) -> None:
+        """A process of the cell from the beginning; with a `key`, one that `start` starts later."""
         self.name = name
+        self.key = key or name
+        """Which process this is: others may have its name."""
         self.world = world
+        self.site = site
         self.gateway = gateway
-        self.random = Random(f"{world.seed} process {name}")
+        self.random = Random(f"{world.seed} process {self.key}")
         self._offset = self.random.randrange(1_000, 2_000) * SECOND
         self._rate_ppm = self.random.choice((0, 0, -4_000, 4_000, self.random.randrange(-4_000, 4_000)))
-        self.way = Way(name, world.timeline, lambda: world.now, Random(f"{world.seed} way {name}"))
-        self.hostile = Random(f"{world.seed} hostile {name}")
+        self.way = Way(self.key, world.timeline, lambda: world.now, Random(f"{world.seed} way {self.key}"))
+        self.speech = Speech(self.way, Random(f"{world.seed} hostile {self.key}"))
         self.wall_ns = 5_000 * SECOND
         """By so much its wall clock is ahead of the one that it counts by."""
         self.lives = 0
+        self.began_at = Instant(0)
+        """When its latest life began, by the true time."""
         self.up = False
         self.paused = False
         self._waiting: list[Callable[[], None]] = []
@@ -100,7 +109,13 @@ class Process:
         """Whether the new rules are in its file; a process that is paused reads them later, or at its next start."""
         self.troubles: list[Fault] = []
         """What has befallen it so far."""
-        self.start()
+        self.retired = False
+        """Whether it is not to start again."""
+        self.names = NameHolder(self) if world.has_names else None
+        if key is None:
+            self.begin()
+            if self.names is not None:
+                self.names.keep_from_the_start()
 
     # Its clock, and its life
 
@@ -114,13 +129,23 @@ class Process:
 
     @property
     def life(self) -> tuple[str, int]:
-        return self.name, self.lives
+        return self.key, self.lives
 
     def start(self) -> None:
+        """Starts, as soon as it has its name."""
+        if self.retired or self.up:
+            return
+        if self.names is None:
+            self.begin()
+        elif not self.names.claiming:
+            self.names.claim()
+
+    def begin(self) -> None:
         self.lives += 1
+        self.began_at = self.world.now
         self.up, self.highest, self._woken_at, self._flush_set = True, 0, None, False
-        world, names = self.world, Random(f"{self.world.seed} ids {self.name} {self.lives}")
-        rank = world.gateways.index(self.name) if self.name in world.gateways else 0
+        world, site, names = self.world, self.site, Random(f"{self.world.seed} ids {self.key} {self.lives}")
+        rank = site.gateways.index(self.name) if self.name in site.gateways else 0
         self.node = Node(
             self.name,
             int(self.clock()) + self.wall_ns,
@@ -128,29 +153,30 @@ class Process:
             lambda: f"{names.getrandbits(32):08x}",
             timing=world.timing,
             serves=self.gateway,
-            candidate=self.name in world.candidates,
-            share=Share(rank, max(1, len(world.gateways))),
+            candidate=self.name in site.candidates,
+            share=Share(rank, max(1, len(site.gateways))),
         )
         self.draining = self._leaving = self._starts_again = False
-        for engine in world.engines.values():
+        for engine in site.engines.values():
             self.node.tell(EndpointJoined(engine.endpoint), self.clock())
         if self.file_changed and self.read_at is None:
             self.read_at = self.clock()
-        self.policy = world.policy if self.read_at is None else world.next_policy
-        self.node.tell(PolicyChanged(self.policy, world.hash_of(self.policy)), self.clock())
-        world.trace(self.name, f"starts, life {self.lives}")
+        self.policy = site.policy if self.read_at is None else site.next_policy
+        self.node.tell(PolicyChanged(self.policy, site.hash_of(self.policy)), self.clock())
+        world.trace(self.key, f"starts, life {self.lives}")
+        world.began(self)
         self.awake()
         world.after(_SWEEP_NS, self._guarded(self._sweep))
 
     def crash(self) -> None:
         """Dies with all that it holds. The engines notice after a while."""
         world = self.world
-        world.trace(self.name, f"dies with {len(self.open)} requests")
-        self.up, self._led = False, None
+        world.trace(self.key, f"dies with {len(self.open)} requests")
+        self._end_life()
         for request_id in self.open:
             world.findings.stories[request_id].lost = True
         for story in world.findings.stories.values():
-            story.orphaned = story.orphaned or story.member == self.name
+            story.orphaned = story.orphaned or story.member == self.key
         for (request_id, number), attempt in self.attempts.items():
             engine = world.engines[attempt.order.endpoint_id]
             engine.running[self.life, request_id, number].orphaned = True
@@ -158,17 +184,38 @@ class Process:
             world.after(notices, lambda e=engine, life=self.life, r=request_id, n=number: e.stop(life, r, n))
         self.attempts, self.open, self._waiting = {}, {}, []
 
+    def retire(self) -> None:
+        """Is killed for good."""
+        self.retired = True
+        if self.up:
+            self.crash()
+        elif self.names is not None:
+            self.names.stop()
+
+    def _end_life(self) -> None:
+        self.up, self._led = False, None
+        if self.names is not None:
+            self.names.stop()
+
     def restart(self) -> None:
         """Is to leave in peace: it takes no more requests, and is the scheduler no more."""
 
         def drain() -> None:
-            self.world.trace(self.name, f"is to leave, with {len(self.open)} requests")
+            self.world.trace(self.key, f"is to leave, with {len(self.open)} requests")
             self.draining = True
             self.node.resign(self.clock())
             self.awake()
 
         if self.up and not self.draining:
             self._guarded(drain)()
+
+    def lose_name(self) -> None:
+        """Another process has its name: it ends what it has, and goes with an error."""
+        self.world.lost_name(self)
+        self.draining = True
+        self.node.lose_name(self.clock())
+        self.awake()
+        self.world.after(_GRACE_NS, self._guarded(self._withdraw_all))
 
     def end_grace(self) -> None:
         """It has had long enough to leave."""
@@ -179,12 +226,12 @@ class Process:
         # Also where it stands still at the moment, and leaves as soon as it goes on.
         self._starts_again = True
 
-        def end() -> None:
-            for request_id in tuple(self.open) if self.draining else ():
-                self.tell(RequestWithdrawn(request_id, WithdrawalCause.GRACE_OVER))
-            self.awake()
+        self._guarded(self._withdraw_all)()
 
-        self._guarded(end)()
+    def _withdraw_all(self) -> None:
+        for request_id in tuple(self.open) if self.draining else ():
+            self.tell(RequestWithdrawn(request_id, WithdrawalCause.GRACE_OVER))
+        self.awake()
 
     def _go_on_leaving(self) -> None:
         if self.open or self.attempts or self.node.member.held:
@@ -193,9 +240,12 @@ class Process:
             self._leaving = True
             self.node.leave(self.clock())
         if self.node.left:
-            self.world.trace(self.name, "has left")
+            self.world.trace(self.key, "has left")
             self.world.left(self)
-            self.up, self._led, self._waiting = False, None, []
+            if self.names is not None:
+                self.names.give_back()
+            self._end_life()
+            self._waiting = []
             if self._starts_again:
                 self.start()
 
@@ -211,6 +261,9 @@ class Process:
                     action()
 
         return act
+
+    def when_resumed(self, action: Callable[[], None]) -> None:
+        self._waiting.append(action)
 
     def resume(self) -> None:
         self.paused = False
@@ -241,16 +294,16 @@ class Process:
         going = self.node.outgoing(now)
         for entry in going.inbox:
             for written in encoded(entry):
-                self.world.to_inbox(self, self._as_said(written))
+                self.world.to_inbox(self, self.speech.as_said(written))
         for name, entry in going.outboxes:
             self.world.granted(entry)
             for written in encoded(entry):
-                self.world.to_outbox(self, name, self._as_written(written))
+                self.world.to_outbox(self, name, self.speech.as_written(written))
         if going.claim is not None:
             self.world.claim(self, going.claim)
         written = None if going.write is None else writable_snapshot(going.write)
         if going.write is not None and written is not None:
-            self.world.write(self, self._as_written(written), going.write.at)
+            self.world.write(self, self.speech.as_written(written), going.write.at)
         if going.read:
             self.world.read(self)
         if going.release is not None:
@@ -283,7 +336,7 @@ class Process:
             return
         self._led = leader
         if leader is None:
-            self.world.trace(self.name, "is the scheduler no more")
+            self.world.trace(self.key, "is the scheduler no more")
             return
         self.world.began_to_lead(self, leader)
         watcher = Watcher(self, leader)
@@ -297,30 +350,13 @@ class Process:
 
     def receive(self, written: bytes, check: int, *, from_member: bool) -> None:
         # As the store's reader does: what is damaged is dropped, and comes again.
-        if crc32(written) == check and self._reads(written):
+        if crc32(written) == check and self.speech.reads(written):
             self._guarded(lambda: self._take(written, from_member=from_member))()
-
-    def carried(self, written: bytes) -> bytes:
-        """What becomes of an entry of this process on its way."""
-        damage = self.way.concerned(Kind.DAMAGE)
-        return mangled(written, self.hostile) if damage and self.hostile.randrange(100) < damage.degree else written
-
-    def _reads(self, written: bytes) -> bool:
-        """Whether the version that this process has reads that of an entry."""
-        skew = self.way.concerned(Kind.SKEW)
-        return skew is None or abs(version_of(written) - VERSION - skew.degree) <= 1
-
-    def _as_written(self, written: bytes) -> bytes:
-        skew = self.way.concerned(Kind.SKEW)
-        return written if skew is None else of_version(written, VERSION + skew.degree)
-
-    def _as_said(self, written: bytes) -> bytes:
-        lies = self.way.concerned(Kind.LIES)
-        lied = lies is not None and self.hostile.randrange(100) < lies.degree
-        return self._as_written(lying(written, self.hostile, head=False) if lied else written)
 
     def _take(self, written: bytes, *, from_member: bool) -> None:
         now = self.clock()
+        if self.node.member.nameless:
+            return
         try:
             entry = member_entry(written) if from_member else scheduler_entry(written)
         except UntrustedMember as untrusted:
@@ -342,10 +378,10 @@ class Process:
             bound = self.node.member.bound
             assert bound is not None
             if bound.number < self.highest:
-                self.world.violated(f"{self.name} went back from epoch {self.highest} to {bound.number}")
+                self.world.violated(f"{self.key} went back from epoch {self.highest} to {bound.number}")
             self.highest = max(self.highest, bound.number)
             if any(isinstance(order, Dispatch) for order in orders) and entry.head.epoch != bound:
-                self.world.violated(f"{self.name} follows {bound} and begins what {entry.head.epoch} ordered")
+                self.world.violated(f"{self.key} follows {bound} and begins what {entry.head.epoch} ordered")
             self.obey(orders)
 
     def answered(self, claim: Claim, lease: object) -> None:
@@ -366,7 +402,7 @@ class Process:
         def tell() -> None:
             snapshot = None
             with suppress(Unintelligible):
-                snapshot = decoded_snapshot(written) if written is not None and self._reads(written) else None
+                snapshot = decoded_snapshot(written) if written is not None and self.speech.reads(written) else None
             self.node.snapshot_read(snapshot, self.clock())
             self.awake()
 
@@ -383,9 +419,9 @@ class Process:
             if self.draining:
                 return
             world = self.world
-            world.findings.opened(ticket.request_id, Story(self.name, ticket.tenant, world.now))
+            world.findings.opened(ticket.request_id, Story(self.key, ticket.tenant, world.now))
             self.open[ticket.request_id] = ticket
-            world.trace(self.name, f"takes {ticket.request_id}")
+            world.trace(self.key, f"takes {ticket.request_id}")
             self.decider = self._island_name()
             self.obey(self.node.open(ticket, self.clock()))
             self.awake()
@@ -408,8 +444,8 @@ class Process:
 
         def read() -> None:
             self.read_at = self.clock()
-            self.world.trace(self.name, "has read new rules")
-            self.obey(self.node.stage(self.world.hash_of(self.world.next_policy), self.clock()))
+            self.world.trace(self.key, "has read new rules")
+            self.obey(self.node.stage(self.site.hash_of(self.site.next_policy), self.clock()))
             self.awake()
 
         self.file_changed = True
@@ -420,12 +456,12 @@ class Process:
 
     def _go_by(self, policy_hash: str) -> None:
         self.world.goes_by(self, policy_hash)
-        self.policy, decider = self.world.next_policy, self.decider
+        self.policy, decider = self.site.next_policy, self.decider
         self.tell(PolicyChanged(self.policy, policy_hash))
         self.decider = decider
 
     def _island_name(self) -> str:
-        return f"island {self.name} {self.lives} {self._islands}"
+        return f"island {self.key} {self.lives} {self._islands}"
 
     def obey(self, orders: list[Order]) -> None:
         for order in orders:
@@ -435,11 +471,11 @@ class Process:
                 case Abort():
                     self._abort(order)
                 case End():
-                    self.world.trace(self.name, f"ends {order.request_id}: {order.outcome.value} ({order.reason})")
+                    self.world.trace(self.key, f"ends {order.request_id}: {order.outcome.value} ({order.reason})")
                     self.world.findings.ended(order.request_id, order.outcome.value, self.world.now)
                     self.open.pop(order.request_id, None)
                 case ModeChanged():
-                    self.world.trace(self.name, f"{order.mode.value}: {order.reason}")
+                    self.world.trace(self.key, f"{order.mode.value}: {order.reason}")
                     if order.mode is Mode.ISLAND:
                         self._islands += 1
                         self.decider = self._island_name()
@@ -458,7 +494,7 @@ class Process:
         attempt = self.attempts[key] = Attempt(order)
         ticket = self.open.get(order.request_id)
         tokens = 0 if ticket is None else ticket.prompt_bytes // 4 + OUTPUT_TOKENS
-        running = Running(self.life, order.request_id, order.attempt, self.decider, tokens, world.now)
+        running = Running(self.life, self.name, order.request_id, order.attempt, self.decider, tokens, world.now)
         world.begins(self, order, running)
         first = Duration(random.randrange(20, 200) * MILLISECOND)
         lasts = Duration(first + random.choice((100, 300, 800, 1_500, 3_000)) * MILLISECOND)
@@ -478,7 +514,7 @@ class Process:
             return
         del self.attempts[key]
         self.world.engines[attempt.order.endpoint_id].stop(self.life, *key)
-        self.world.trace(self.name, f"{key[0]} attempt {key[1]} {ending.value}")
+        self.world.trace(self.key, f"{key[0]} attempt {key[1]} {ending.value}")
         usage = None
         if ending is AttemptEnding.COMPLETED:
             prompt_tokens = self.world.tickets[key[0]].prompt_bytes // 4
@@ -502,13 +538,13 @@ class Process:
     # What it sees of the engines
 
     def _probe(self) -> None:
-        for endpoint_id in self.world.engines:
+        for endpoint_id in self.site.engines:
             self._see(EndpointReadied(endpoint_id))
         self.awake()
 
     def _scrape(self, leader: Leader) -> None:
         if self.node.leader is leader:
-            for endpoint_id, engine in self.world.engines.items():
+            for endpoint_id, engine in self.site.engines.items():
                 kv_percent = 100 * engine.kv_held // engine.kv_tokens
                 self._see(EndpointMeasured(endpoint_id, len(engine.running), 0, kv_percent))
             self.awake()
@@ -534,7 +570,7 @@ class Watcher:
             self._process.world.check_beginning(self._leader, Duration(now - self._began_at))
         for command in commands:
             if isinstance(command, Dispatch):
-                self._process.world.check_books(self._leader, command.endpoint_id)
+                self._process.world.places.check_books(self._leader, command.endpoint_id)
 
 
 class Attempt:

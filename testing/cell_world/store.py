@@ -10,9 +10,11 @@ from random import Random
 
 from headgate.hosts.cell.protocol.lease import Claim, claimed, released
 from headgate.hosts.cell.protocol.messages import Epoch, Lease, Snapshots
+from headgate.hosts.cell.protocol.names import NameEntry
 from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, after
 from headgate.simulation.virtual.timeline import Timeline
-from testing.cell_world.faults import EVERYBODY, Fault, Kind
+from testing.cell_world.faults import EVERYBODY, SCHEDULER, Fault, Kind
+from testing.cell_world.names import NameStore
 
 HOUR_NS = Duration(3_600 * SECOND)
 _STALE_NS = Duration(3 * SECOND)
@@ -32,7 +34,8 @@ class Store:
         self._skew_ns = random.randrange(-1_000, 1_000) * SECOND
         self._at: dict[bytes, Snapshots] = {}
         """The numbers of all snapshots, which the store keeps beside their bytes."""
-        self._history: list[tuple[Instant, Lease | None, bytes | None]] = []
+        self.names = NameStore(self._now, clock)
+        self._history: list[tuple[Instant, Lease | None, bytes | None, dict[str, NameEntry]]] = []
         self.granted: dict[tuple[int, str], Instant] = {}
         """Until when each epoch has had the lease, by the true time."""
 
@@ -68,7 +71,7 @@ class Store:
         return True
 
     def _remember(self) -> None:
-        self._history.append((self._clock(), self.lease, self.snapshot))
+        self._history.append((self._clock(), self.lease, self.snapshot, dict(self.names.entries)))
         del self._history[:-200]
 
     # Faults
@@ -80,7 +83,7 @@ class Store:
             case Kind.LEASE_LOST:
                 self.lease = None
             case Kind.CLOCK_STEP:
-                self._skew_ns += fault.degree * HOUR_NS
+                self._step(fault.degree)
             case _:
                 self.up = False
 
@@ -92,15 +95,23 @@ class Store:
                 self.reach(action)
             return
         if fault.kind is Kind.CLOCK_STEP:
-            self._skew_ns -= fault.degree * HOUR_NS
+            self._step(-fault.degree)
             return
         self.up = True
         if fault.kind is Kind.STORE_EMPTY:
             self.lease = self.snapshot = None
+            self.names.lose({})
         elif fault.kind is Kind.STORE_STALE:
             then = self._clock() - fault.lasts_ns - _STALE_NS
             old = [each for each in self._history if each[0] <= then]
-            self.lease, self.snapshot = old[-1][1:] if old else (None, None)
+            self.lease, self.snapshot, names = old[-1][1:] if old else (None, None, {})
+            self.names.lose(names)
+
+    def _step(self, hours: int) -> None:
+        """Puts the clock; what expires within these hours is gone."""
+        self._skew_ns += hours * HOUR_NS
+        if hours > 0:
+            self.names.lose({})
 
 
 class Way:
@@ -147,4 +158,4 @@ def _do(action: Callable[[], None]) -> None:
 
 
 def concerns(fault: Fault, name: str, scheduler: str | None) -> bool:
-    return fault.target in (name, EVERYBODY) or (fault.target == "the scheduler" and scheduler == name)
+    return fault.target in (name, EVERYBODY) or (fault.target == SCHEDULER and scheduler == name)

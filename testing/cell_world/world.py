@@ -6,7 +6,6 @@ what goes wrong is drawn from the seed. The same seed gives the same run to the 
 
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from random import Random
 from typing import Final
@@ -16,49 +15,59 @@ from headgate.core.commands import Dispatch
 from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import Epoch, Granted, SchedulerEntry, Share, Snapshots
-from headgate.hosts.cell.protocol.shares import places_of
 from headgate.hosts.cell.protocol.views import Mode, Standing
 from headgate.hosts.cell.timing import Timing
-from headgate.model.endpoint import Endpoint
-from headgate.model.limits import Limits
-from headgate.model.policy import Model, Policy, Pool, ServiceClass
-from headgate.model.tenant import Tenant
-from headgate.model.ticket import Api, Ticket
+from headgate.model.ticket import Ticket
 from headgate.model.units import (
     MILLISECOND,
     MINUTE,
     SECOND,
-    ClassName,
     Duration,
-    EndpointId,
     Instant,
-    ModelName,
-    PoolName,
     RequestId,
-    TenantId,
     after,
 )
 from headgate.simulation.virtual.timeline import Timeline
 from testing.cell_world.checks import Findings
-from testing.cell_world.engines import Engine, Running
-from testing.cell_world.faults import CALM_AT, STORE, Fault, Kind, drawn, drawn_hostile
-from testing.cell_world.process import OUTPUT_TOKENS, Process
+from testing.cell_world.doubles import Doubles
+from testing.cell_world.engines import Running
+from testing.cell_world.faults import (
+    CALM_AT,
+    DOUBLES,
+    STORE,
+    Fault,
+    Kind,
+    drawn,
+    drawn_doubles,
+    drawn_hostile,
+)
+from testing.cell_world.place_checks import PlaceChecks
+from testing.cell_world.process import Process
+from testing.cell_world.site import LIMIT, LIMITED, QUEUE_WAIT_NS, drawn_patience, drawn_site, drawn_ticket
 from testing.cell_world.store import HOUR_NS, Store, concerns
 
 ARRIVALS_END: Final = Instant(12 * SECOND)
 FOLLOWED_BY: Final = Instant(CALM_AT + 3 * SECOND)
 """From here on all follow one scheduler, and it answers at once."""
 ANSWERED_NS: Final = Duration(400 * MILLISECOND)
-QUEUE_WAIT_NS: Final = {"interactive": Duration(4 * SECOND), "batch": Duration(6 * SECOND)}
 OVER_AT: Final = Instant(60 * SECOND)
-LIMITED: Final = TenantId("bounded")
-LIMIT: Final = 30
-"""Requests per minute of that tenant."""
 
 
 class World:
-    def __init__(self, seed: int, *, hostile: bool = False, told: Callable[[str], None] | None = None) -> None:
-        """With `hostile` faults, also those of processes that are wrong, and of clocks."""
+    def __init__(
+        self,
+        seed: int,
+        *,
+        hostile: bool = False,
+        doubles: bool = False,
+        faults: list[Fault] | None = None,
+        told: Callable[[str], None] | None = None,
+    ) -> None:
+        """With `hostile` faults, also those of processes that are wrong, and of clocks.
+
+        With `doubles`, names are claimed, and processes are started by mistake under names that are taken. `faults`
+        happen instead of those that the seed would draw.
+        """
         self.seed = seed
         self.now = Instant(0)
         self.timeline = Timeline()
@@ -67,31 +76,37 @@ class World:
         random = Random(f"{seed} world")
         lost_ns = Duration(random.choice((2, 4, 10)) * SECOND)
         self.timing = Timing(lost_ns=lost_ns, stage_ns_max=Duration(random.choice((1, 30)) * SECOND))
-        self.gateways = [f"g{number}" for number in range(random.choice((2, 3, 3, 4)))]
-        names = [*self.gateways, *(["s0"] if random.random() < 0.4 else [])]
-        self.candidates = names if random.random() < 0.3 else names[-2:]
-        self.engines = {
-            engine.endpoint.id: engine
-            for engine in (_engine(number, random) for number in range(random.choice((1, 2, 3))))
-        }
-        self.policy = _policy(min(each.kv_tokens for each in self.engines.values()))
-        self.next_policy = replace(self.policy, tenants=(*self.policy.tenants, Tenant(TenantId("new"))))
+        self.site = drawn_site(random)
+        self.gateways = self.site.gateways
+        names = self.site.names
+        self.engines = dict(self.site.engines)
+        self.has_names = doubles
+        self.doubles = Doubles(self)
+        self.places = PlaceChecks(self)
         self.store = Store(self.timeline, lambda: self.now, Random(f"{seed} store"))
         self.tickets: dict[RequestId, Ticket] = {}
         self.leaders: dict[str, tuple[Process, Leader]] = {}
         self.grants: dict[tuple[str, RequestId, int], Instant] = {}
         self.island_shares: dict[str, Share] = {}
-        self.faults = drawn(seed, names)
-        if hostile:
-            self.faults = sorted((*self.faults, *drawn_hostile(seed, names)), key=lambda fault: fault.at)
+        self.faults = self._drawn(names, hostile=hostile, doubles=doubles) if faults is None else faults
         self.liars = {fault.target: None for fault in self.faults if fault.kind is Kind.LIES}
-        """Whoever has had a wrong view: what it has at the engines is known to nobody but itself."""
-        self.processes = {name: Process(name, self, gateway=name in self.gateways) for name in names}
+        """Names of members that have had a wrong view, or were two: what they have at the engines nobody else knows."""
+        self.doubled: dict[str, None] = {}
+        """Those names of which two processes were in the cell at once."""
+        self.processes: dict[str, Process] = {}
+        for name in names:
+            Process(name, self, self.site, gateway=name in self.gateways)
         self._befallen: dict[int, list[str]] = {}
         for fault in self.faults:
             self.timeline.at(fault.at, self._befall, fault)
             self.timeline.at(fault.over, self._recover, fault)
         self._plan_arrivals(Random(f"{seed} arrivals"))
+
+    def _drawn(self, names: list[str], *, hostile: bool, doubles: bool) -> list[Fault]:
+        faults = drawn(self.seed, names)
+        faults += drawn_hostile(self.seed, names) if hostile else []
+        faults += drawn_doubles(self.seed, names) if doubles else []
+        return sorted(faults, key=lambda fault: fault.at)
 
     # Time
 
@@ -137,20 +152,8 @@ class World:
         while moment * SECOND < ARRIVALS_END:
             number += 1
             request_id = RequestId(f"r{number}")
-            tenant = random.choice((LIMITED, TenantId("open"), TenantId("open")))
-            tight = random.random() < 0.1
-            ticket = self.tickets[request_id] = Ticket(
-                request_id,
-                Api.CHAT,
-                ModelName("m"),
-                tenant,
-                stream=True,
-                prompt_bytes=4 * random.randrange(20, 500),
-                class_named=random.choice(("interactive", "batch")),
-                completion_ns_left=Duration(8 * SECOND) if tight else None,
-                output_tokens_max=OUTPUT_TOKENS,
-            )
-            patience = Duration(random.randrange(50, 3_000) * MILLISECOND) if random.random() < 0.07 else None
+            ticket = self.tickets[request_id] = drawn_ticket(request_id, self.site, random)
+            patience = drawn_patience(random)
             at = random.choice(self.gateways)
             self.timeline.at(Instant(int(moment * SECOND)), self._arrive, (at, ticket, patience))
             moment += random.expovariate(rate)
@@ -159,8 +162,9 @@ class World:
         name, ticket, patience = what
         self.processes[name].arrive(ticket, patience)
 
-    def hash_of(self, policy: Policy) -> str:
-        return "second" if policy is self.next_policy else "first"
+    def named(self, name: str) -> list[Process]:
+        """All processes that have this name, be it by mistake."""
+        return [process for process in self.processes.values() if process.name == name]
 
     # The store's streams
 
@@ -170,15 +174,15 @@ class World:
                 if process.up and process.node.leads:
                     process.way.carry(lambda p=process: p.receive(carried, check, from_member=True), outward=False)
 
-        carried, check = sender.carried(written), crc32(written)
+        carried, check = sender.speech.carried(written), crc32(written)
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 
     def to_outbox(self, sender: Process, name: str, written: bytes) -> None:
         def arrived() -> None:
-            process = self.processes[name]
-            process.way.carry(lambda: process.receive(carried, check, from_member=False), outward=False)
+            for process in self.named(name):
+                process.way.carry(lambda p=process: p.receive(carried, check, from_member=False), outward=False)
 
-        carried, check = sender.carried(written), crc32(written)
+        carried, check = sender.speech.carried(written), crc32(written)
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 
     def claim(self, sender: Process, claim: Claim) -> None:
@@ -212,12 +216,15 @@ class World:
     def scheduler(self) -> str | None:
         leading = [each for each in self.processes.values() if each.up and each.node.leader is not None]
         best = max(leading, key=lambda each: each.node.leader.epoch.number if each.node.leader else 0, default=None)
-        return None if best is None else best.name
+        return None if best is None else best.key
 
     def _befall(self, fault: Fault) -> None:
         self.trace("fault", f"{fault.kind.value} at {fault.target} for {fault.lasts_ns / 1e9:.3f} s ({fault.degree})")
         if fault.target == STORE:
             self.store.befall(fault)
+            return
+        if fault.kind in DOUBLES:
+            self.doubles.start(fault)
             return
         scheduler = self.scheduler()
         struck = [name for name in self.processes if concerns(fault, name, scheduler)]
@@ -237,7 +244,7 @@ class World:
                         process.crash()
                 case Kind.RESTART:
                     process.restart()
-                case Kind.POLICY:
+                case Kind.POLICY if process.site is self.site:
                     wait = Duration(process.random.randrange(fault.lasts_ns))
                     self.after(wait, process.read_policy)
                 case _:
@@ -248,8 +255,13 @@ class World:
         if fault.target == STORE:
             self.store.recover(fault)
             return
+        if fault.kind in DOUBLES:
+            self.doubles.end(fault)
+            return
         for name in self._befallen[self.faults.index(fault)]:
-            process = self.processes[name]
+            process = self.processes.get(name)
+            if process is None:
+                continue
             if fault.kind is Kind.PAUSE:
                 process.resume()
             elif fault.kind in (Kind.CRASH, Kind.CLOCK_STEP):
@@ -267,11 +279,28 @@ class World:
 
     # What is looked at
 
+    def began(self, process: Process) -> None:
+        """A process takes part in the cell from here on."""
+        if any(
+            other.up and not other.node.member.nameless for other in self.named(process.name) if other is not process
+        ):
+            self.trace(process.key, f"is the second that is called {process.name}")
+            self.findings.twins += 1
+            self.liars[process.name] = self.doubled[process.name] = None
+        new = self.processes.setdefault(process.key, process)
+        if new.site is not self.site or new.key != new.name:
+            self.doubles.began(process)
+
+    def lost_name(self, process: Process) -> None:
+        self.trace(process.key, f"leaves: another process is called {process.name}")
+        if process.name not in self.liars:
+            self.violated(f"{process.key} leaves for another process of its name, and there is none")
+
     def began_to_lead(self, process: Process, leader: Leader) -> None:
         epoch = leader.epoch
-        self.trace(process.name, f"is the scheduler of epoch {epoch.number} {epoch.id}")
+        self.trace(process.key, f"is the scheduler of epoch {epoch.number} {epoch.id}")
         self.findings.epochs += 1
-        self.findings.blank_epochs += leader.blank and bool(self.leaders)
+        self.findings.blank_epochs += (leader.blank and bool(self.leaders)) or not process.site.has_limit
         self.leaders[f"epoch {epoch.number} {epoch.id}"] = (process, leader)
 
     def began_island(self, process: Process, share: Share | None) -> None:
@@ -284,11 +313,11 @@ class World:
             # Nobody can tell of it any more, should the scheduler die before it has written a snapshot.
             self.findings.stories[request_id].orphaned = True
         if (held := process.node.member.held) or process.open:
-            self.violated(f"{process.name} has left with {held} requests")
+            self.violated(f"{process.key} has left with {held} requests")
 
     def goes_by(self, process: Process, policy_hash: str) -> None:
         """A process is told that it is to go by new rules."""
-        self.trace(process.name, f"goes by the {policy_hash} rules")
+        self.trace(process.key, f"goes by the {policy_hash} rules")
         member, leader = process.node.member, process.node.leader
         assert process.read_at is not None
         if member.island_share is not None:
@@ -300,9 +329,10 @@ class World:
                 self.violated(f"{process.name} goes by the {policy_hash} rules before the scheduler that it follows")
         elif process.clock() - process.read_at < self.timing.stage_ns_max:
             for name, standing in leader.standings().items():
-                other = self.processes[name]
-                follows = other.up and other.gateway and other.node.member.bound == leader.epoch
-                if standing is Standing.PRESENT and follows and other.read_at is None:
+                if standing is not Standing.PRESENT or name in self.liars:
+                    continue
+                others = [each for each in self.named(name) if each.up and each.gateway and each.read_at is None]
+                if any(each.node.member.bound == leader.epoch for each in others):
                     self.violated(f"{process.name} goes by the {policy_hash} rules, and {name} has not read them")
 
     def begins(self, process: Process, order: Dispatch, running: Running) -> None:
@@ -311,13 +341,13 @@ class World:
         self.findings.sent(order.request_id, self.now)
         there = len(engine.running)
         self.trace(
-            process.name,
+            process.key,
             f"{order.request_id} attempt {order.attempt} begins at {order.endpoint_id} by {running.decider}:"
             f" {there} of {engine.endpoint.in_flight_max}",
         )
-        self._check_grant(process, order, running)
-        self._check_decider(engine, running)
-        self._check_sum(engine)
+        self.places.check_grant(process, order, running)
+        self.places.check_decider(engine, running)
+        self.places.check_sum(engine)
 
     def granted(self, entry: SchedulerEntry) -> None:
         """A scheduler sends an entry: what it grants in it must have been granted while the lease was its own."""
@@ -329,35 +359,6 @@ class World:
                 if made > self.store.granted[key] + MILLISECOND:
                     self.violated(f"epoch {key} granted {said.order.request_id} after its lease was over")
 
-    def _check_grant(self, process: Process, order: Dispatch, running: Running) -> None:
-        made = self.grants.get((running.decider, order.request_id, order.attempt))
-        if made is None:
-            return
-        late = self.now - made - self.timing.at_most(self.timing.start_within_ns)
-        if late > 0:
-            self.violated(f"{order.request_id} was begun {late} ns later than its grant allows")
-        leading, leader = self.leaders[running.decider]
-        key = (process.name, order.request_id, order.attempt, order.endpoint_id)
-        if leading.node.leader is leader and key not in leader.booked():
-            self.violated(f"{key} was begun and is not in the book of {running.decider}")
-
-    def _check_decider(self, engine: Engine, running: Running) -> None:
-        """No decider has more at an endpoint than is its own."""
-        own = [each for each in engine.running.values() if each.decider == running.decider]
-        places, kv_tokens = engine.endpoint.in_flight_max, engine.kv_tokens
-        if running.decider.startswith("island"):
-            # What it had before counts too: with that it may have more, but begins nothing beyond its share.
-            own = [each for each in engine.running.values() if each.life == running.life]
-            share = self.island_shares[running.decider]
-            places, kv_tokens = places_of(share, engine.endpoint.id, places), kv_tokens // share.of
-        else:
-            own = [each for each in own if not self._given_up(each) and each.life[0] not in self.liars]
-        if len(own) > places:
-            self.violated(f"{running.decider} has {len(own)} at {engine.endpoint.id}, and {places} are its own")
-        held = sum(each.kv_tokens for each in own)
-        if held > kv_tokens and len(own) > 1:
-            self.violated(f"{running.decider} holds {held} tokens at {engine.endpoint.id}, and {kv_tokens} are its own")
-
     def check_beginning(self, leader: Leader, passed_ns: Duration) -> None:
         """A new scheduler begins when all whom it knows of have reported, or it has waited for long enough."""
         if passed_ns < self.timing.gather_ns_max:
@@ -365,69 +366,6 @@ class World:
                 # The report of one whose view is wrong may have been refused; its share is kept.
                 if standing is Standing.ABSENT and name not in self.liars:
                     self.violated(f"epoch {leader.epoch.number} begins after {passed_ns} ns, without {name}'s report")
-
-    def check_books(self, leader: Leader, endpoint_id: EndpointId) -> None:
-        """A scheduler grants only what is free by all that is true of those that it knows.
-
-        That is what they have there, what was granted and may yet begin, and the shares of those that are islands.
-        """
-        engine, standings = self.engines[endpoint_id], leader.standings()
-        places = engine.endpoint.in_flight_max
-        taken = 0
-        for name, process in self.processes.items():
-            if not process.up or process.node.member.bound != leader.epoch or name not in standings:
-                continue
-            there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
-            if name in self.liars:
-                there = set()
-            booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
-            member = process.node.member
-            share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
-            if standings[name] is Standing.ABSENT and not leader.has_reported(name):
-                # What it holds nobody can know; what it may take is kept.
-                taken += max(len(booked), share)
-            elif standings[name] is Standing.ABSENT or member.island_share is not None:
-                # What was granted to it and has not reached it never will; it has its share instead.
-                taken += max(len(there), len(booked), share)
-            else:
-                taken += len(there | booked)
-        if taken + 1 > places:
-            self.violated(f"epoch {leader.epoch.number} grants a place at {endpoint_id}: {taken} of {places} are taken")
-
-    def _given_up(self, running: Running) -> bool:
-        """Whether its scheduler may take it to be gone: its gateway has died, or was silent for long enough."""
-        process = self.processes[running.life[0]]
-        if running.orphaned or process.life != running.life or not process.up:
-            return True
-        _, leader = self.leaders[running.decider]
-        lost_ns = self.timing.lost_ns - SECOND
-        silent = any(each.over > running.since and each.lasts_ns >= lost_ns for each in process.troubles)
-        key = (running.life[0], running.request_id, running.attempt)
-        return silent and key not in {each[:3]: None for each in leader.booked()}
-
-    def _check_sum(self, engine: Engine) -> None:
-        """What all deciders have together, by the formula of the docs."""
-        places, there = engine.endpoint.in_flight_max, len(engine.running)
-        allowed = places
-        others = {each.decider: None for each in engine.running.values()}
-        newest = max((each for each in others if each.startswith("epoch")), key=_number, default=None)
-        for decider in others:
-            if decider.startswith("island"):
-                allowed += places_of(self.island_shares[decider], engine.endpoint.id, places)
-            elif decider != newest:
-                allowed += places
-        epochs = [each for each in engine.running.values() if each.decider.startswith("epoch")]
-        allowed += len([each for each in epochs if self._given_up(each) or each.life[0] in self.liars])
-        if len(self.faults) == 1:
-            orphans = len([each for each in engine.running.values() if each.orphaned])
-            most = places if self.faults[0].kind is Kind.CRASH else 2 * places - places // len(self.gateways)
-            # One fault that lasts, such as lost messages, can split the cell several times; each may add all places.
-            most += places * max(0, self.findings.epochs - 2)
-            allowed = min(allowed, most + orphans)
-        if there > allowed:
-            self.violated(f"{there} at {engine.endpoint.id}, and {allowed} are allowed")
-        self.findings.worst_percent = max(self.findings.worst_percent, 100 * there // places)
-        self.findings.worst_kv_percent = max(self.findings.worst_kv_percent, 100 * engine.kv_held // engine.kv_tokens)
 
     def _check_limit(self) -> None:
         """What was let in of the limited tenant, by the formula of the docs."""
@@ -453,7 +391,7 @@ class World:
             member = process.node.member
             if member.mode is not Mode.FOLLOWING or member.bound != leader.epoch:
                 self.violated(f"{process.name} is {member.mode.value} and follows {member.bound}, not {leader.epoch}")
-            if any(each.kind is Kind.POLICY for each in self.faults) and process.policy is not self.next_policy:
+            if any(each.kind is Kind.POLICY for each in self.faults) and process.policy is not self.site.next_policy:
                 self.violated(f"{process.name} does not go by the new rules")
             if (waits := member.unacknowledged_ns(process.clock())) > ANSWERED_NS:
                 self.violated(f"{process.name} has had no answer for {waits} ns")
@@ -475,27 +413,6 @@ class World:
                 self.violated(f"{process.name} still holds {member.held} requests, {member.unsettled} unsettled")
             if leader is not None and (leader.booked() or leader.summary().requests):
                 self.violated(f"{process.name} still has in its book {leader.booked()} of {leader.summary().requests}")
-
-
-def _engine(number: int, random: Random) -> Engine:
-    endpoint = Endpoint(EndpointId(f"e{number}"), PoolName("p"), random.choice((2, 3, 4, 6, 8)))
-    return Engine(endpoint, kv_tokens=random.choice((1_500, 3_000, 100_000)))
-
-
-def _policy(kv_tokens: int) -> Policy:
-    return Policy(
-        classes=(
-            ServiceClass(ClassName("interactive"), 0, queue_wait_ns_max=QUEUE_WAIT_NS["interactive"]),
-            ServiceClass(ClassName("batch"), 1, queue_wait_ns_max=QUEUE_WAIT_NS["batch"]),
-        ),
-        tenants=(Tenant(TenantId("open")), Tenant(LIMITED, limits=Limits(requests_per_minute=LIMIT))),
-        pools=(Pool(PoolName("p"), kv_tokens=kv_tokens),),
-        models=(Model(ModelName("m"), (PoolName("p"),)),),
-    )
-
-
-def _number(decider: str) -> int:
-    return int(decider.split()[1])
 
 
 def _do(action: Callable[[], object]) -> None:

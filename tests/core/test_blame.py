@@ -347,11 +347,118 @@ def test_refused_and_reset_connections_are_always_the_endpoints(fault: Fault | N
     assert ejected(fail(scheduler, "r", at(0), fault=fault)) == ["e1"]
 
 
-def test_silence_is_the_endpoints() -> None:
-    scheduler = a_fleet(1, failures_max=1)
-    serve(scheduler, at(0), tenant="bolt", count=1)
+SILENT_S = 20
+"""As long as a stream may be silent in these tests."""
 
-    assert ejected(told(scheduler, at(0), arrived("r"), fell_silent("r"))) == ["e1"]
+
+def streams(scheduler: Scheduler, now: Instant, *, tenant: str, count: int = 4) -> list[str]:
+    """So many streams of a tenant, one at each endpoint."""
+    names = [f"{tenant}-stream-{number}" for number in range(count)]
+    assert len({where(scheduler.handle(arrived(name, tenant), now)) for name in names}) == count
+    told(scheduler, now, *(first_token(name) for name in names))
+    return names
+
+
+def silent_together(scheduler: Scheduler, names: list[str], now: Instant) -> list[Command]:
+    return told(scheduler, now, *(fell_silent(name) for name in names))
+
+
+@pytest.mark.parametrize("begins", [True, False])
+def test_silent_streams_of_one_tenant_eject_no_endpoint_that_serves_others_meanwhile(begins: bool) -> None:
+    once = a_policy(
+        tenants=("acme", "bolt"),
+        retry=RetryRules(attempts_max=1),
+        health=HealthRules(failures_max=3, stall_ns_max=600 * SECOND),
+    )
+    scheduler = a_fleet(policy=once)
+    others = streams(scheduler, at(0), tenant="bolt")
+    silent = [f"silent {number}" for number in range(24)]
+    told(scheduler, at(1), *(arrived(name, "acme") for name in silent))
+    if begins:
+        told(scheduler, at(1), *(first_token(name) for name in silent))
+    for second in range(2, SILENT_S):
+        told(scheduler, at(second), *(progressed(name) for name in others))
+
+    out = silent_together(scheduler, silent, at(1 + SILENT_S))
+    assert endings(out) == [Outcome.ENGINE_SILENT] * 24
+    assert ejected(out) == []
+    assert not any(each.suspected for each in scheduler.summary().endpoints)
+
+
+def test_silent_streams_for_one_model_eject_no_endpoint_that_serves_another_meanwhile() -> None:
+    models = (a_model("m", "p"), a_model("n", "p"))
+    scheduler = a_fleet(1, policy=a_policy(pools=(a_pool("p"),), models=models, retry=GENEROUS))
+    told(scheduler, at(0), *(arrived(name) for name in "abc"))
+    serve(scheduler, at(SILENT_S - 1), tenant="acme", count=1, model="n")
+
+    assert ejected(silent_together(scheduler, ["a", "b", "c"], at(SILENT_S))) == []
+
+
+def test_an_engine_that_hangs_is_ejected_by_its_first_silent_streams() -> None:
+    """It served all tenants until it hung, and none since: not one of the silences is put down to a tenant."""
+    scheduler = a_fleet(1, failures_max=3)
+    names = [*streams(scheduler, at(0), tenant="acme", count=1), *streams(scheduler, at(0), tenant="bolt", count=1)]
+    names += streams(scheduler, at(0), tenant="coil", count=1)
+    for second in range(1, 11):
+        told(scheduler, at(second), *(progressed(name) for name in names))
+
+    assert ejected(told(scheduler, at(10 + SILENT_S), *(fell_silent(name) for name in names[:2]))) == []
+    assert ejected(told(scheduler, at(10 + SILENT_S), fell_silent(names[2]))) == ["e1"]
+
+
+def test_silent_streams_of_one_tenant_alone_are_the_endpoints_if_it_served_others_only_before() -> None:
+    scheduler = a_fleet(1, failures_max=3)
+    serve(scheduler, at(0), tenant="bolt", count=1)
+    told(scheduler, at(0), *(arrived(name, "acme") for name in "abc"))
+
+    out = silent_together(scheduler, ["a", "b", "c"], at(5))
+    assert ejected(out) == ["e1"], "five seconds are less than those within which a failed answer is excused"
+
+
+def test_service_in_the_first_half_of_a_silence_excuses_nothing() -> None:
+    for served_s, expected in ((SILENT_S // 2, ["e1"]), (SILENT_S // 2 + 1, [])):
+        scheduler = a_fleet(1, failures_max=1)
+        told(scheduler, at(0), arrived("r"))
+        serve(scheduler, at(served_s), tenant="bolt", count=1)
+
+        assert ejected(told(scheduler, at(SILENT_S), fell_silent("r"))) == expected
+
+
+def test_a_request_that_is_silent_on_two_endpoints_that_serve_others_meanwhile_is_quarantined() -> None:
+    scheduler = a_fleet(2)
+    first = where(scheduler.handle(arrived("r", fingerprint="f"), at(0)))
+    serve(scheduler, at(29), tenant="acme", count=2)
+    second = where(told(scheduler, at(30), fell_silent("r")))
+    assert first != second
+    told(scheduler, at(59), arrived("busy"))
+    serve(scheduler, at(59), tenant="acme", count=2)
+
+    [over] = told(scheduler, at(60), fell_silent("r", 2))
+    assert isinstance(over, End)
+    assert (over.outcome, over.retry_after_ns) == (Outcome.QUARANTINED, QUARANTINE_NS)
+    assert over.reason == "attempt 2: it failed on two endpoints that serve other requests: no token in time"
+    assert not endpoint_summary(scheduler, first).suspected
+    assert endings(scheduler.handle(arrived("again", fingerprint="f"), at(61))) == [Outcome.QUARANTINED]
+
+
+def test_a_request_that_was_silent_on_a_hung_engine_is_not_convicted_by_a_second_silence() -> None:
+    scheduler = a_fleet(2, failures_max=9)
+    told(scheduler, at(0), arrived("r", fingerprint="f"))
+    told(scheduler, at(30), fell_silent("r"))
+    told(scheduler, at(59), arrived("busy"))
+    serve(scheduler, at(59), tenant="acme", count=2)
+
+    assert Outcome.QUARANTINED not in endings(told(scheduler, at(60), fell_silent("r", 2)))
+    assert scheduler.summary().quarantined == 0
+
+
+def test_the_same_body_in_flight_that_is_silent_after_its_conviction_blames_nobody() -> None:
+    scheduler = a_fleet()
+    told(scheduler, at(0), arrived("early", fingerprint="f"))
+    quarantined(scheduler, at(1))
+
+    assert endings(told(scheduler, at(30), fell_silent("early"))) == [Outcome.QUARANTINED]
+    assert not any(each.suspected for each in scheduler.summary().endpoints)
 
 
 def test_a_request_that_is_answered_elsewhere_blames_the_endpoint_where_it_failed() -> None:

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from headgate.core.commands import Dispatch, End
 from headgate.core.routing.turnover import Turnover
 from headgate.core.scheduler import Scheduler
@@ -159,10 +161,14 @@ def test_a_pool_that_nobody_serves_adds_nothing_to_the_lane_of_long_prompts() ->
 QUEUE_LENGTH = a_class("interactive").queue_length_per_tenant_max
 
 
-def served(places: int, *, taking: float, count: int = 20, endpoints: int = 1) -> Scheduler:
+def served(
+    places: int, *, taking: float, count: int = 20, endpoints: int = 1, tenants: tuple[str, ...] = ("acme",)
+) -> Scheduler:
     """A scheduler whose past requests held their places for `taking` seconds, and whose places are all taken."""
     names = [f"e{number}" for number in range(endpoints)]
-    scheduler = a_scheduler(*(an_endpoint(name, places=places) for name in names), policy=hurried(None))
+    scheduler = a_scheduler(
+        *(an_endpoint(name, places=places) for name in names), policy=hurried(None, tenants=tenants)
+    )
     for number in range(count):
         scheduler.handle(arrived(f"s{number}", prompt_bytes=400), at(number * taking))
         scheduler.handle(completed(f"s{number}"), at((number + 1) * taking))
@@ -216,6 +222,53 @@ def test_requests_whose_callers_left_say_nothing_about_places() -> None:
         told(scheduler, at(40), *(arrived(f"again{number}", prompt_bytes=400) for number in range(4)))
 
     assert let_in(disturbed, 40.0) == let_in(undisturbed, 40.0) < QUEUE_LENGTH
+
+
+@pytest.mark.parametrize("reading", [60, 600])
+def test_slow_readers_of_one_tenant_hardly_change_what_is_known_of_places(reading: int) -> None:
+    """Its callers keep their places for minutes each, which is their own doing and not the engine's."""
+    undisturbed, disturbed = (served(4, taking=2.0, tenants=("acme", "bolt")) for _ in range(2))
+    for scheduler in (undisturbed, disturbed):
+        told(scheduler, at(40), *(completed(f"runs{number}") for number in range(4)))
+    for burst in range(4):
+        names = [f"slow{burst}-{number}" for number in range(4)]
+        told(disturbed, at(40 + reading * burst), *(arrived(name, "bolt", prompt_bytes=400) for name in names))
+        told(disturbed, at(40 + reading * (burst + 1)), *(completed(name) for name in names))
+    later = 40.0 + 4 * reading
+    for scheduler, now in ((undisturbed, 40), (disturbed, later)):
+        told(scheduler, at(now), *(arrived(f"again{number}", prompt_bytes=400) for number in range(4)))
+
+    usual = let_in(undisturbed, 40.0)
+    assert usual / 3 <= let_in(disturbed, later) <= usual < QUEUE_LENGTH
+
+
+def test_an_engine_that_becomes_slow_for_all_tenants_is_noticed() -> None:
+    turnover = Turnover()
+    for number in range(200):
+        turnover.take(number, at(0), cost_ns=Duration(SECOND), tenant=TenantId(f"t{number % 2}"))
+        turnover.give_back(number, at(1 if number < 40 else 50), served=True)
+
+    assert turnover.pace(100, 50) == pytest.approx(1_000, rel=0.35)
+
+
+def test_a_single_tenant_says_itself_how_long_places_are_held() -> None:
+    turnover = Turnover()
+    for number in range(600):
+        turnover.take(number, at(0), cost_ns=Duration(SECOND))
+        turnover.give_back(number, at(50), served=True)
+
+    assert turnover.pace(100, 50) == 1_000
+
+
+def test_what_is_usual_is_known_of_the_tenants_served_last() -> None:
+    """Of many tenants only a few are remembered, so a change is seen although many others were served before."""
+    turnover = Turnover()
+    for number in range(640):
+        taking = 1 if number < 320 else 50
+        turnover.take(number, at(0), cost_ns=Duration(SECOND), tenant=TenantId(f"t{number // 8}"))
+        turnover.give_back(number, at(taking), served=True)
+
+    assert turnover.pace(100, 50) < 1_300
 
 
 def in_bursts(taking: float = 3.0) -> Scheduler:

@@ -13,6 +13,7 @@ from headgate.model.policy import Policy
 from headgate.model.speed import EngineSpeed
 from headgate.model.ticket import Api
 from headgate.model.units import ClassName, EndpointId, PoolName, RequestId
+from headgate.model.usage import Usage, UsageSource
 from testing.builders import (
     a_policy,
     a_pool,
@@ -22,6 +23,7 @@ from testing.builders import (
     arrived,
     at,
     client_left,
+    completed,
     fell_silent,
     first_token,
     grace_over,
@@ -82,6 +84,50 @@ def test_whoever_leaves_the_queue_pays_nothing() -> None:
     told(scheduler, at(0), arrived("r"), arrived("waits"))
 
     assert ended(scheduler, client_left("waits"), 2).bills == ()
+
+
+def teach(scheduler: Scheduler, tokens: int, *, prompt_bytes: int = 64_000, tenant: str = "acme") -> None:
+    """An engine counts so many tokens in each of a tenant's prompts."""
+    usage = Usage(tokens, 1, 0, UsageSource.ENGINE)
+    for number in range(32):
+        name = f"{tenant} teaches {number}"
+        told(scheduler, at(0), arrived(name, tenant, prompt_bytes=prompt_bytes), replace(completed(name), usage=usage))
+
+
+@pytest.mark.parametrize("begins", [True, False])
+@pytest.mark.parametrize("how", ["left", "late"])
+def test_a_tenant_cannot_teach_the_rate_by_which_it_pays_for_prompts_that_it_leaves(how: str, begins: bool) -> None:
+    """Runs of whitespace have 64 bytes in a token. Prompts with a token in each byte are left after that."""
+    scheduler = a_scheduler(policy=by_tokens())
+    teach(scheduler, 1_000)
+    within = 2 if how == "late" else None
+    told(scheduler, at(0), arrived("r", prompt_bytes=64_000, complete_within=within))
+    if begins:
+        told(scheduler, at(1), first_token("r"))
+
+    end = ended(scheduler, client_left("r") if how == "left" else TimerFired(), 2)
+
+    assert 0.95 * 16_000 < spent(end) / 1_000 <= 16_000
+
+
+def test_a_leaver_whose_prompts_have_many_tokens_pays_by_its_own_rate() -> None:
+    scheduler = a_scheduler(policy=by_tokens())
+    teach(scheduler, 48_000)
+    told(scheduler, at(0), arrived("r", prompt_bytes=64_000))
+
+    assert spent(ended(scheduler, client_left("r"), 2)) / 1_000 == pytest.approx(48_000, rel=0.02)
+
+
+def test_the_cached_part_of_a_prompt_that_is_left_grows_with_the_prompt() -> None:
+    scheduler = a_scheduler()
+    teach(scheduler, 1_000)
+    told(scheduler, at(0), arrived("r", prompt_bytes=64_000))
+    attempt = scheduler._state.attempts.by_number[RequestId("r"), 1]
+    attempt.reservation = attempt.reservation._replace(cached_tokens=attempt.reservation.prompt_tokens // 2)
+
+    prompt, cached, _ = used_of(scheduler, client_left("r"), aborted("r"))
+    assert prompt > 15_000
+    assert cached == pytest.approx(prompt / 2, rel=0.01)
 
 
 def used_of(scheduler: Scheduler, *events: Event) -> tuple[int, int, int]:

@@ -6,7 +6,7 @@ import pytest
 
 from headgate.core.admission.limits import Rate, TenantLimits, least_left
 from headgate.core.commands import Command, Dispatch, End
-from headgate.core.events import AttemptEnded, AttemptEnding, RequestArrived
+from headgate.core.events import AttemptEnded, AttemptEnding, RequestArrived, RequestRejected
 from headgate.core.hedging import SEEN_MIN
 from headgate.core.scheduler import Scheduler
 from headgate.model.limits import Limits, LimitsLeft, RateLeft
@@ -481,3 +481,26 @@ def test_asking_whether_a_limit_is_reached_uses_nothing_up() -> None:
     short = scheduler.limit_reached(TenantId("acme"), at(0))
     assert short is not None
     assert "1 of 1 requests open" in short.reason
+
+
+# Rejected by a gateway
+
+
+def test_rejected_requests_count_in_the_request_rate_of_every_level_and_cause_no_debt() -> None:
+    scheduler = limited(a_limited(requests=2, tokens=1_000))
+    tenant = TenantId("acme")
+    for _ in range(5):
+        assert scheduler.handle(RequestRejected(tenant), at(0)) == []
+
+    short = scheduler.limit_reached(tenant, at(0))
+    assert short is not None
+    assert (short.outcome, short.wait_ns) == (Outcome.RATE_LIMITED, lasting(30))
+    assert scheduler.limit_reached(tenant, at(30)) is None
+
+
+def test_rejected_requests_of_a_tenant_without_limits_count_nowhere() -> None:
+    scheduler = limited(a_limited(requests=1))
+    scheduler.handle(RequestRejected(TenantId("bolt")), at(0))
+
+    assert scheduler.limit_reached(TenantId("acme"), at(0)) is None
+    assert scheduler.limit_reached(TenantId("bolt"), at(0)) is None

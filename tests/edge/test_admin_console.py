@@ -11,6 +11,7 @@ import aiohttp
 from headgate.console.assets import load_assets
 from headgate.edge.admin.console import BEHIND_MAX, AdminConsole
 from headgate.edge.client import Client
+from headgate.model.units import TenantId
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
 
@@ -145,7 +146,8 @@ class SlowWire:
         self.blocked = False
         self.sent: list[bytes] = []
 
-    def identified(self) -> None: ...
+    def identified(self, _tenant: TenantId | None = None) -> bool:
+        return True
 
     def ask_for_body(self) -> None: ...
 

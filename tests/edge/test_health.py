@@ -3,7 +3,10 @@
 import asyncio
 import http.client
 import socket
+import threading
+import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,10 +14,14 @@ import pytest
 
 from headgate.edge.admin.health import HANDED_OVER_MAX, HealthThread
 from headgate.edge.server import bind
+from headgate.model.units import SECOND
+from headgate.telemetry.loop_turns import STALLED_NS_MAX
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from tests.security.raw import connected, head_of
 
+PROBES_MAX = 300
+BLOCKED_S_MAX = 30.0
 PROBE = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
@@ -130,3 +137,46 @@ async def test_listener_closes_its_thread_with_the_gateway(tmp_path: Path) -> No
         address = gateway.gateway._listeners[-1].address
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*address)
+
+
+@pytest.mark.timing
+async def test_probe_is_answered_503_while_the_loop_is_blocked_and_200_before_and_after(tmp_path: Path) -> None:
+    async with a_gateway(tmp_path) as gateway:
+        address = gateway.gateway._listeners[-1].address
+        stalled, blocked_s = threading.Event(), 0.0
+
+        def probe_until(status: int) -> list[int]:
+            """Statuses of probes up to the first one with this status."""
+            statuses: list[int] = []
+            while not statuses or (statuses[-1] != status and len(statuses) < PROBES_MAX):
+                statuses.append(probed(address))
+            return statuses
+
+        def block() -> None:
+            nonlocal blocked_s
+            began = time.monotonic()
+            stalled.wait(BLOCKED_S_MAX)
+            blocked_s = time.monotonic() - began
+
+        with ThreadPoolExecutor(1) as prober:
+            assert await asyncio.wrap_future(prober.submit(probe_until, 200)) == [200]
+            probing = prober.submit(probe_until, 503)
+            probing.add_done_callback(lambda _: stalled.set())
+            block()  # Not awaited: the loop stands still until the prober has seen 503.
+            during = probing.result()
+            after = await asyncio.wrap_future(prober.submit(probe_until, 200))
+
+    assert set(during[:-1]) == {200}, "alive until the loop has stood still for five seconds"
+    assert during[-1] == 503
+    assert STALLED_NS_MAX / SECOND - 0.1 <= blocked_s < BLOCKED_S_MAX
+    assert after[-1] == 200
+
+
+def probed(address: tuple[str, int]) -> int:
+    """Status of one probe; the next one follows a tenth of a second later."""
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection.request("GET", "/health")
+    status = connection.getresponse().status
+    connection.close()
+    time.sleep(0.1)
+    return status

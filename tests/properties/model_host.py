@@ -32,6 +32,7 @@ from headgate.core.queues.fair import charge
 from headgate.core.rules import Rules
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import EndpointState
+from headgate.model.fault import FaultOrigin
 from headgate.model.limits import Limits
 from headgate.model.outcome import FACES, Outcome, RetryAfter
 from headgate.model.policy import Policy, ServiceClass
@@ -51,6 +52,7 @@ from headgate.model.units import (
 from headgate.model.usage import Usage, UsageSource
 from testing.inside import moments
 from tests.properties.books import SERVING, Asked, Books, Engine, Open, Prediction
+from tests.properties.recorded_blame import record_blame, recorded
 
 FAILURES = (AttemptEnding.FAILED, AttemptEnding.SILENT)
 GOOD = (AttemptEnding.COMPLETED, AttemptEnding.REFUSED)
@@ -60,13 +62,14 @@ GROWN_BY = 64
 
 class ModelHost:
     def __init__(self, policy: Policy, now: Instant) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = record_blame(Scheduler())
         self.now = now
         self.books = Books(Rules(Policy(), ""))
         self.tell(PolicyChanged(policy, "h0"))
 
     def tell(self, event: Event, later: Duration = Duration(0)) -> list[Command]:
         self.now = after(self.now, later)
+        recorded(self.scheduler).forget_verdicts()
         commands = self.scheduler.handle(event, self.now)
         self._read_what_is_learned()
         self._check(event, commands).run()
@@ -452,6 +455,7 @@ class Check:
         if request is not None and not attempt.let_go and not request.first_token:
             self.speaks(request, attempt)
             request.first_token = True
+            self.count_after_all()
         if not attempt.began:
             attempt.began, attempt.computed, attempt.heard_at = True, True, self.now
         if attempt.stream and not attempt.streaming:
@@ -496,8 +500,9 @@ class Check:
         if not attempt.let_go:
             if event.ending is AttemptEnding.COMPLETED:
                 self.success(engine)
+                self.count_after_all()
             elif event.ending in FAILURES:
-                self.failure(engine)
+                self.count_failure(engine)
         self.settle(attempt, event.ending, event.usage)
         request = self.books.asked.get(event.request_id)
         if request is not None and not attempt.let_go:
@@ -542,7 +547,10 @@ class Check:
             honest = Outcome.ENGINE_FAILED if ending is AttemptEnding.FAILED else Outcome.ENGINE_SILENT
             late = request.is_late(self.now)
             assert late == (answer.outcome is Outcome.TOO_LATE)
-            if not late and (request.first_token or request.attempts >= rules.attempts_max):
+            convicted = recorded(self.scheduler).origin is FaultOrigin.REQUEST
+            if not late and convicted and not request.first_token:
+                assert answer.outcome is Outcome.QUARANTINED
+            elif not late and (request.first_token or request.attempts >= rules.attempts_max):
                 assert answer.outcome is honest
             self.end(request, answer.outcome)
         else:
@@ -684,6 +692,22 @@ class Check:
         """Those that are trusted and take all they can."""
         ready = [each for each in self.books.live((pool,)) if each.state is EndpointState.READY]
         return [each for each in ready if each.grown_percent == 100]
+
+    def count_failure(self, engine: Engine) -> None:
+        """Only failures that are the endpoint's count. One that its request is convicted of later is taken back."""
+        verdict = recorded(self.scheduler)
+        if verdict.origin is FaultOrigin.ENDPOINT:
+            self.failure(engine)
+        elif verdict.taken_back is not None and (other := self.books.engines.get(verdict.taken_back)) is not None:
+            other.failures = max(0, other.failures - 1)
+
+    def count_after_all(self) -> None:
+        """Failures that were put down to a tenant or a model, of a request that is answered elsewhere."""
+        for endpoint in recorded(self.scheduler).counted_after_all:
+            engine = self.books.engines.get(endpoint.id)
+            is_there = self.scheduler._state.fleet.endpoints.get(endpoint.id) is endpoint
+            if is_there and engine is not None and engine.state in SERVING:
+                self.failure(engine)
 
     def failure(self, engine: Engine) -> None:
         engine.failures += 1
@@ -922,13 +946,18 @@ class Check:
         self.books.ended[order.request_id] = order.outcome
 
     def check_left(self, attempt: Open, outcome: Outcome) -> None:
-        """A request whose caller left or was too late stays charged for its prompt and the delivered answer."""
+        """A request whose caller left or was too late stays charged for its prompt and the delivered answer.
+
+        The prompt counts its predicted tokens, or more by the rate that all tenants share; never less.
+        """
         record = self.scheduler._state.attempts.get(attempt.request_id, attempt.number)
         if record is None or record.left_with is None:
             return
         assert outcome in (Outcome.CANCELLED, Outcome.TOO_LATE)
         prompt_tokens, cached_tokens, output_tokens = attempt.left_with = record.left_with
-        assert (prompt_tokens, cached_tokens) == (attempt.prompt_tokens, attempt.cached_tokens)
+        by_rates = self.scheduler._state.predictions.prompt_tokens_of_leaver(record.ticket, record.model)
+        assert prompt_tokens == max(attempt.prompt_tokens, by_rates)
+        assert cached_tokens == attempt.cached_tokens * prompt_tokens // attempt.prompt_tokens
         assert output_tokens == attempt.tokens if attempt.stream else output_tokens >= attempt.tokens
 
     def end_unknown(self, ticket: Ticket, expected: Outcome) -> None:

@@ -37,6 +37,7 @@ from headgate.model.usage import Usage, UsageSource
 from testing.inside import moments
 from tests.properties.books import Asked, Books, Engine, Open
 from tests.properties.model_host import GROWN_BY, Check, ModelHost
+from tests.properties.recorded_blame import record_blame
 
 
 def retold(counters: Counters) -> Counters:
@@ -171,7 +172,7 @@ class Successor(ModelHost):
     def __init__(
         self, before: ModelHost, known: Known, counters: Counters, policy: Policy, ahead: Duration, *, exact: bool
     ) -> None:
-        self.scheduler = Scheduler()
+        self.scheduler = record_blame(Scheduler())
         self.now = after(before.now, ahead)
         self.ordered: list[tuple[Event, list[Command]]] = []
         self.books = Books(Rules(Policy(), ""))

@@ -46,6 +46,10 @@ class Caller:
                 await self._writer.drain()
                 await asyncio.sleep(0)
 
+    def send_now(self, data: bytes) -> None:
+        """Hands it to the socket without a turn of this loop between."""
+        self._writer.write(data)
+
     async def drip(self, data: bytes) -> None:
         """Byte by byte, so that every place where a read may end is met."""
         await self.send(*(data[at : at + 1] for at in range(len(data))))

@@ -17,6 +17,7 @@ from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
 from headgate.edge.admin.tenants import EXPIRES_S_MAX, tenant_routes
 from headgate.edge.client import Client, Headers
+from headgate.model.units import TenantId
 from headgate.ports.directory import Actor, TenantRow, TenantTerms
 from headgate.wire.keys import digest
 from testing.fake_engine import FakeEngine
@@ -104,7 +105,8 @@ class FakeWire:
     def __init__(self) -> None:
         self.status, self.headers, self.body = 0, {}, b""
 
-    def identified(self) -> None: ...
+    def identified(self, _tenant: TenantId | None = None) -> bool:
+        return True
 
     def ask_for_body(self) -> None: ...
 

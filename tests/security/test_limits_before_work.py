@@ -1,12 +1,15 @@
 """Are limits checked before a request's body is read?"""
 
+import re
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from headgate.wire.keys import digest, format_digest
+from headgate.wire.request import LARGE_BYTES
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import Config, a_config, gateway_in_loop
+from testing.gateway import Config, RunningGateway, a_config, gateway_beside, gateway_in_loop
 from tests.security.raw import CHUNKED, body_of, connected, head_of, request_of
 
 SECRET = "of the tests, and long enough"
@@ -72,3 +75,69 @@ async def test_connections_without_a_key_do_not_keep_out_callers_with_one(tmp_pa
                 assert (await latest.answer()).status == 200
                 await known.send(request_of(body_of("hi"), KEY))
                 assert (await known.answer()).status == 200, "a connection whose caller is known stays"
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"[1]" + b" " * 100_000, 400), (b"{}", 400), (body_of("hi", model="other"), 404)],
+    ids=["invalid", "small and invalid", "unknown model"],
+)
+async def test_rejected_requests_count_in_the_request_rate(tmp_path: Path, body: bytes, status: int) -> None:
+    limits = {"requests_per_minute": 3}
+    async with FakeEngine() as engine, gateway_in_loop(limited(engine.url, limits=limits), tmp_path) as gateway:
+        async with connected(gateway.url) as caller:
+            statuses: list[int] = []
+            for _ in range(3):
+                await caller.send(request_of(body, KEY))
+                statuses.append((await caller.answer()).status)
+            await caller.send(request_of(body_of("hi"), KEY))
+            answer = await caller.answer()
+
+    assert statuses == [status] * 3
+    assert (answer.status, answer.error["code"]) == (429, "rate_limit_exceeded")
+    assert engine.requests == []
+
+
+async def test_bodies_of_a_tenant_at_its_limit_are_not_parsed_even_if_they_arrived_whole(tmp_path: Path) -> None:
+    limits = {"requests_per_minute": 1}
+    async with FakeEngine() as engine, gateway_in_loop(limited(engine.url, limits=limits), tmp_path) as gateway:
+        async with connected(gateway.url) as caller:
+            await caller.send(request_of(b"[1]", KEY))
+            assert (await caller.answer()).status == 400
+            await caller.send(request_of(b"[1]" + b" " * 40_000, KEY))
+            answer = await caller.answer()
+
+    assert answer.status == 429, "a parsed body would be invalid"
+
+
+@pytest.mark.process
+@pytest.mark.timing
+async def test_bodies_that_end_at_once_keep_no_turn_of_the_loop_for_long(tmp_path: Path) -> None:
+    body = body_of("\n" * 130_000, n=1_000_000)
+    assert 255 * 1000 < len(body) < LARGE_BYTES
+    async with (
+        FakeEngine() as engine,
+        gateway_beside(limited(engine.url), tmp_path) as (gateway, _),
+        AsyncExitStack() as stack,
+    ):
+        callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(60)]
+        for caller in callers:
+            await caller.send(request_of(body, KEY)[:-1])
+        await gateway.until(lambda status: status["requests_open"] == 60)
+        before = await longest_turn_s(gateway)
+        for caller in callers:
+            caller.send_now(body[-1:])
+        answers = [await caller.answer() for caller in callers]
+        longest = await longest_turn_s(gateway)
+
+    assert [answer.status for answer in answers] == [400] * 60
+    print(f"longest turn: {before * 1000:.1f} ms before, {longest * 1000:.1f} ms after")
+    assert longest <= 0.05
+
+
+async def longest_turn_s(gateway: RunningGateway) -> float:
+    """Longest turn of the gateway's event loop since its start, in CPU time of the loop's thread."""
+    async with gateway.http.get(gateway.admin_url + "/metrics") as page:
+        found = re.search(r'headgate_loop_turn_longest_seconds\{clock="cpu",since="start"\} (\S+)', await page.text())
+    assert found is not None
+    return float(found[1])

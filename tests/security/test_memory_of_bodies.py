@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 import gc
 import tracemalloc
+from contextlib import AsyncExitStack
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +14,17 @@ from headgate.edge.client import Client, ClientLeft
 from headgate.edge.connection import Connection
 from headgate.edge.connections import Connections
 from headgate.edge.options import MIB, EdgeLimits
+from headgate.model.ticket import Api
+from headgate.wire.request import RequestBody
 from headgate.wire.turn_budget import TurnBudget
+from testing.fake_engine import FakeEngine
+from testing.gateway import RunningGateway, a_config, gateway_beside
+from testing.simulated import resident_mib
 from testing.work import cut_into
-from tests.security.raw import CHUNKED, chunk, head_of
+from tests.security.raw import CHUNKED, body_of, chunk, connected, head_of
 
 GROWTH_MAX = 1.5
+BODIES = 60
 CONNECTION_BYTES_MAX = 16 * 1024
 """Memory of a connection and its exchange, without the body."""
 
@@ -63,3 +71,42 @@ async def test_memory_of_a_body_is_at_most_half_more_than_counted(size: int, bod
     connection.connection_lost(None)
 
     assert held <= GROWTH_MAX * body_bytes + CONNECTION_BYTES_MAX
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000, 255_000])
+def test_body_that_is_sent_to_an_engine_is_not_copied(size: int) -> None:
+    body = RequestBody.parse(body_of("a" * size), Api.CHAT)
+    tracemalloc.start()
+    try:
+        pieces = body.encode_in_pieces(served_model="served")
+        held, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert sum(map(len, pieces)) > size
+    assert held <= 16 * 1024
+
+
+@pytest.mark.process
+async def test_resident_memory_of_many_large_bodies_is_at_most_half_more_than_their_bytes(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
+        before = resident_mib(process.pid)
+        # Memory that earlier bodies have left behind is used again by later ones, or it adds up.
+        ratios = [await resident_ratio(gateway, process.pid, before, 2 * MIB + 50_000 * turn) for turn in range(3)]
+
+    print([f"{ratio:.2f}" for ratio in ratios])
+    assert max(ratios) <= GROWTH_MAX
+
+
+async def resident_ratio(gateway: RunningGateway, pid: int, before_mib: float, size: int) -> float:
+    """Memory that the process has taken since, for each byte of sixty bodies that it holds at once."""
+    async with AsyncExitStack() as stack:
+        callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(BODIES)]
+        for at in range(0, size, 32 * 1024):
+            piece = b" " * min(32 * 1024, size - at)
+            for caller in callers:
+                await caller.send(piece if at else head_of(b"content-length: %d" % (size + 1)) + piece)
+        await gateway.until(lambda status: status["held"]["body_bytes"] == BODIES * size)
+        ratio = (resident_mib(pid) - before_mib) * MIB / (BODIES * size)
+    await gateway.until(lambda status: status["requests_open"] == 0)
+    return ratio

@@ -274,6 +274,27 @@ def test_each_prompt_of_an_array_is_a_sequence(api: Api, name: str, prompt: obje
     assert parsed(api, model="m", **{name: prompt}).length.prompts == prompts
 
 
+@pytest.mark.parametrize(
+    ("prompt", "embeds", "tokens", "prompts"),
+    [
+        ("", "x" * 10_238, 10, 1),
+        ("", ["x" * 10_238] * 3, 30, 3),
+        ("hello", "x" * 1_022, 1, 2),
+        (["one", "two"], ["x" * 1_023], 2, 3),
+        ("", None, 0, 1),
+        ("", [], 0, 1),
+    ],
+)
+def test_each_tensor_of_embeddings_is_a_sequence_with_a_token_for_each_1024_characters(
+    prompt: object, embeds: object, tokens: int, prompts: int
+) -> None:
+    bare = parsed(Api.COMPLETIONS, model="m", prompt=prompt)
+    body = parsed(Api.COMPLETIONS, model="m", prompt=prompt, prompt_embeds=embeds)
+
+    assert body.prompt_bytes - bare.prompt_bytes == 4 * tokens
+    assert body.length.prompts == prompts
+
+
 def test_tools_leave_less_room_for_turns() -> None:
     caps = Caps(prompt_tokens=1_000, trims_prompt=True)
     turns = [{"role": "user", "content": "x" * 900} for _ in range(4)]

@@ -89,11 +89,14 @@ def run_gateway(
     """Until it has left. `refuse` says what is wrong with a configuration for this verb, if anything is."""
     import uvloop
 
+    from headgate.compose.allocator import map_large_blocks
+
     def read() -> "Settings":
         return adapt(read_settings(args.file))
 
     log_to_stderr(args.log_level, args.log_format, worker)
     _allow_open_files()
+    map_large_blocks()
     settings = first_settings(args.file, read)
     if settings is None:
         return 1

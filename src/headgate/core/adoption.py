@@ -121,7 +121,8 @@ class Arrears:
         """It was sent, and maybe its request has ended."""
         ticket, pool = told.ticket, attempt.endpoint.pool
         if told.over:
-            usage = Usage(request.prompt_tokens, told.tokens, 0, UsageSource.ESTIMATED)
+            prompt_tokens = self._predictions.prompt_tokens_of_leaver(ticket, attempt.model)
+            usage = Usage(prompt_tokens, told.tokens, 0, UsageSource.ESTIMATED)
             self._budgets.settled_before(told, usage, now)
         if told.counted is Counted.SENT:
             return

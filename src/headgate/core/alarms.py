@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from headgate.model.units import Instant
 
-_Key = TypeVar("_Key", bound=str)
+_Key = TypeVar("_Key", bound=str | tuple[str, str])
 _HUSKS_TOLERATED = 64
 
 
@@ -32,7 +32,7 @@ class Agenda:
     def __len__(self) -> int:
         return len(self._heap)
 
-    def add(self, moment: Instant, kind: "Alarms[Any]", key: str) -> int:
+    def add(self, moment: Instant, kind: "Alarms[Any]", key: str | tuple[str, str]) -> int:
         """The number by which it is told from husks."""
         if len(self._heap) > 2 * self.living + _HUSKS_TOLERATED:
             self._heap = [each for each in self._heap if each[2].counts(each[3], each[1])]

@@ -71,7 +71,8 @@ class Attempts:
         self.by_number[ticket.request_id, request.attempt] = attempt
         self._begin_stay(attempt, now)
         self._occupancy.occupy(endpoint, promised, request.hashes)
-        self._fleet.pools[endpoint.pool].turnover.take(attempt, now, cost_ns=request.cost_ns, places=promised.places)
+        turnover = self._fleet.pools[endpoint.pool].turnover
+        turnover.take(attempt, now, cost_ns=request.cost_ns, places=promised.places, tenant=ticket.tenant)
         if not ticket.stream:
             self._watch_prefill(attempt, now)
         return attempt
@@ -199,12 +200,17 @@ class Attempts:
     def leave(self, attempt: Attempt, now: Instant) -> None:
         """Its caller wants it no longer: what was computed for it until now is its tenant's.
 
-        A prompt whose computation was begun counts as a whole, since an engine does not stop in the middle of it.
+        A prompt whose computation was begun counts as a whole, since an engine does not stop in the middle of it. How
+        many tokens it has goes by the larger of two rates, because the tenant has taught one of them.
         """
         promised, tokens = attempt.reservation, attempt.tokens
         if attempt.computed and not attempt.stream:
             tokens = max(tokens, _tokens_unheard(attempt, now))
-        attempt.left_with = (promised.prompt_tokens, promised.cached_tokens, tokens)
+        predicted = self._predictions.prompt_tokens_of_leaver(attempt.ticket, attempt.model)
+        prompt_tokens = max(promised.prompt_tokens, predicted)
+        # The cached share of the prompt stays the same.
+        cached_tokens = promised.cached_tokens * prompt_tokens // promised.prompt_tokens
+        attempt.left_with = (prompt_tokens, cached_tokens, tokens)
 
     def ended(self, attempt: Attempt, request: Request | None, event: AttemptEnded, now: Instant) -> int:
         """Frees its place and settles its account; how many tokens it was. Its request may have ended before."""

@@ -70,6 +70,8 @@ class Dispatcher:
         # The reason counts the request among those in flight; the costs are those that it was chosen by.
         costs = state.router.shares(request, endpoint, cached_tokens)
         attempt = state.attempts.open(request, endpoint, promised, now)
+        if ticket.gateway:
+            state.fleet.health.sent(endpoint, ticket.gateway, now)
         out.append(
             Dispatch(
                 ticket.request_id,
@@ -138,6 +140,7 @@ class Dispatcher:
             return
         if (readmitted := state.fleet.health.succeeded(attempt.endpoint, now)) is not None:
             out.append(readmitted)
+        state.fleet.health.reach.served(attempt.ticket.gateway, attempt.endpoint)
         request = state.requests.by_id.get(request_id)
         if request is not None and not attempt.let_go and not request.first_token:
             state.hedging.learn(request, attempt.endpoint.pool, Duration(now - attempt.heard_at))
@@ -151,10 +154,20 @@ class Dispatcher:
         blame, fleet = self._state.blame, self._state.fleet
         for failed in request.spent:
             excuse, failed.excuse = failed.excuse, None
-            if excuse is not None and blame.is_endpoints_after_all(
+            if excuse is None:
+                continue
+            if blame.is_endpoints_after_all(
                 failed.endpoint, failed.ticket, excuse, now, among=fleet.endpoints.values()
             ):
                 out += fleet.health.failed_after_all(failed.endpoint, now)
+            elif failed.endpoint.service.members.is_unserved(failed.ticket.gateway):
+                self.member_failed(failed, now)
+
+    def member_failed(self, attempt: Attempt, now: Instant) -> None:
+        """The member that holds the request cannot reach the endpoint, which serves most others."""
+        state, member = self._state, attempt.ticket.gateway
+        if state.fleet.health.member_failed(attempt.endpoint, member, now):
+            state.queue.set_apart(member, state.requests.by_id.values())
 
     def responded_first(self, request: Request, attempt: Attempt, now: Instant, out: list[Command]) -> None:
         """This attempt answers the request; the other one, if there are two, is aborted."""

@@ -181,11 +181,14 @@ class Endings:
         blame, ticket = self._state.blame, attempt.ticket
         match event.ending:
             case AttemptEnding.FAILED | AttemptEnding.SILENT:
-                origin = blame.judge(attempt.endpoint, ticket, attempt.model, event, now)
+                origin = blame.judge(attempt, event, now)
                 attempt.excuse = origin if origin in _EXCUSES else None
+                if origin is FaultOrigin.MEMBER:
+                    self._dispatcher.member_failed(attempt, now)
                 return origin
             case AttemptEnding.COMPLETED:
                 blame.answered(ticket)
+                self._state.fleet.health.reach.served(ticket.gateway, attempt.endpoint)
             case AttemptEnding.REFUSED | AttemptEnding.ABORTED:
                 pass
             case _:
@@ -196,11 +199,8 @@ class Endings:
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, origin: FaultOrigin
     ) -> None:
         """Ends it if no other endpoint could do better, because the request is to blame."""
-        wait = self._state.blame.quarantined(attempt.ticket, now)
-        too_late = request.deadline is not None and request.deadline.passed(now)
-        if origin is FaultOrigin.REQUEST and not too_late and not request.first_token:
-            reason = f"attempt {request.attempt}: it failed on two endpoints that serve other requests: {detail}"
-            self.end(request, Outcome.QUARANTINED, reason, now, out, retry_after=wait)
+        if self._ends_here(request, origin, now):
+            self._quarantined(request, attempt, detail, now, out)
         else:
             outcome = Outcome.GATEWAY_FAILED if origin is FaultOrigin.GATEWAY else Outcome.ENGINE_FAILED
             self._retry(request, attempt, detail, now, out, otherwise=outcome)
@@ -208,12 +208,26 @@ class Endings:
     def _fell_silent(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, origin: FaultOrigin
     ) -> None:
-        """Ends it if its answer is too long for the limit: another endpoint would compute as much, in vain again."""
-        too_late = request.deadline is not None and request.deadline.passed(now)
-        if origin is FaultOrigin.REQUEST and not too_late and not request.first_token:
-            self.end(request, Outcome.ENGINE_SILENT, detail, now, out, retry_after=SECOND)
-        else:
+        """Ends it if it is silent wherever it is sent, or if its answer is too long for the limit.
+
+        Another endpoint would compute as much, in vain again.
+        """
+        if not self._ends_here(request, origin, now):
             self._retry(request, attempt, detail, now, out, otherwise=Outcome.ENGINE_SILENT)
+        elif self._state.blame.quarantined(attempt.ticket, now) is not None:
+            self._quarantined(request, attempt, detail, now, out)
+        else:
+            self.end(request, Outcome.ENGINE_SILENT, detail, now, out, retry_after=SECOND)
+
+    def _ends_here(self, request: Request, origin: FaultOrigin, now: Instant) -> bool:
+        """Whether the request is to blame, and nothing that counts for more has happened to it."""
+        too_late = request.deadline is not None and request.deadline.passed(now)
+        return origin is FaultOrigin.REQUEST and not too_late and not request.first_token
+
+    def _quarantined(self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command]) -> None:
+        wait = self._state.blame.quarantined(attempt.ticket, now)
+        reason = f"attempt {request.attempt}: it failed on two endpoints that serve other requests: {detail}"
+        self.end(request, Outcome.QUARANTINED, reason, now, out, retry_after=wait)
 
     def _goes_on(
         self, request: Request, attempt: Attempt, event: AttemptEnded, now: Instant, out: list[Command]

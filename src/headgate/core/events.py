@@ -13,7 +13,7 @@ from headgate.model.message import message
 from headgate.model.money import NanoUsd, Period
 from headgate.model.policy import Policy
 from headgate.model.ticket import Ticket
-from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId
+from headgate.model.units import ClassName, Duration, EndpointId, Instant, ModelName, PoolName, RequestId, TenantId
 from headgate.model.usage import Usage
 
 
@@ -40,6 +40,13 @@ class WithdrawalCause(StrEnum):
 @message
 class RequestArrived:
     ticket: Ticket
+
+
+@message
+class RequestRejected:
+    """A gateway rejected a request of the tenant after it had read the body; the request was not admitted."""
+
+    tenant: TenantId
 
 
 @message
@@ -267,6 +274,7 @@ FleetEvent = EndpointJoined | EndpointReadied | EndpointUnreadied | EndpointMeas
 Report = RequestReported | AttemptReported | RequestSettled
 Event = (
     RequestArrived
+    | RequestRejected
     | FirstToken
     | Progressed
     | AttemptEnded

@@ -50,12 +50,17 @@ def failed(endpoint: EndpointRecord, rules: HealthRules) -> bool:
     return endpoint.state is EndpointState.READY and endpoint.failures >= rules.failures_max
 
 
+def ejection_ns(before: int, rules: HealthRules) -> Duration:
+    """How long an ejection lasts after so many in a row before it."""
+    return Duration(min(rules.eject_ns << min(before, _DOUBLINGS_MAX), rules.eject_ns_max))
+
+
 def eject(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> None:
-    length = rules.eject_ns << min(endpoint.ejections, _DOUBLINGS_MAX)
+    length = ejection_ns(endpoint.ejections, rules)
     endpoint.ejections += 1
     endpoint.failures = 0
     endpoint.state = EndpointState.EJECTED
-    endpoint.returns_at = after(now, Duration(min(length, rules.eject_ns_max)))
+    endpoint.returns_at = after(now, length)
 
 
 def shorten(endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> bool:

@@ -256,12 +256,20 @@ class Predictions:
         return MEAN_GUESS, NINETIETH_GUESS
 
     def prompt_tokens(self, ticket: Ticket, model: ModelName) -> int:
-        if (habits := self._habits.get((ticket.tenant, model))) is not None:
-            rate = habits.rate
-        else:
-            priors = self._priors.get(model)
-            rate = RATE_GUESS if priors is None else priors.rate.value
-        return max(1, ticket.prompt_bytes * rate // MILLION)
+        habits = self._habits.get((ticket.tenant, model))
+        return _prompt_tokens(ticket, self._shared_rate(model) if habits is None else habits.rate)
+
+    def prompt_tokens_of_leaver(self, ticket: Ticket, model: ModelName) -> int:
+        """Tokens charged for a prompt if its caller leaves before the engine has counted them.
+
+        The rate is the larger of the tenant's own and the shared one. A tenant can teach its own rate with prompts that
+        have few tokens per byte, and then leave prompts that have many; no single tenant moves the shared rate by much.
+        """
+        return max(self.prompt_tokens(ticket, model), _prompt_tokens(ticket, self._shared_rate(model)))
+
+    def _shared_rate(self, model: ModelName) -> int:
+        priors = self._priors.get(model)
+        return RATE_GUESS if priors is None else priors.rate.value
 
     def learn(self, ticket: Ticket, model: ModelName, usage: Usage, *, answers: int, output_most: int | None) -> None:
         """What an engine says that a request has come to. `output_most` is what each answer was allowed."""
@@ -308,3 +316,7 @@ class Predictions:
         for each in prompts:
             if (habits := self._habits.get((each.tenant, each.model))) is not None:
                 habits.restore_prompts(each.prompt_bytes, each.tokens)
+
+
+def _prompt_tokens(ticket: Ticket, rate: int) -> int:
+    return max(1, ticket.prompt_bytes * rate // MILLION)

@@ -47,6 +47,7 @@ from headgate.core.events import (
     Progressed,
     Report,
     RequestArrived,
+    RequestRejected,
     RequestReported,
     RequestSettled,
     RequestWithdrawn,
@@ -111,9 +112,16 @@ class Scheduler:
             out += state.budgets.take_news(now)
         return out
 
-    def _told(self, event: FleetEvent | PolicyChanged | BudgetsTold | Report, now: Instant, out: list[Command]) -> None:
+    def _told(
+        self,
+        event: RequestRejected | FleetEvent | PolicyChanged | BudgetsTold | Report,
+        now: Instant,
+        out: list[Command],
+    ) -> None:
         """What is not about one request of ours."""
         match event:
+            case RequestRejected(tenant):
+                self._state.limits.take_rejected(tenant, now)
             case PolicyChanged(policy, policy_hash):
                 self._policy_update.change(policy, policy_hash, now, out)
             case AttemptReported():

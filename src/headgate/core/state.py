@@ -139,7 +139,9 @@ class Request:
         "kind",
         "level",
         "long",
+        "member_line",
         "model",
+        "out_of_reach",
         "output_tokens",
         "output_tokens_most",
         "pools",
@@ -191,6 +193,10 @@ class Request:
         """Where its last attempt failed."""
         self.excluded: EndpointRecord | None = None
         """The same as routing last took it: None if no other endpoint takes work."""
+        self.out_of_reach: tuple[EndpointRecord, ...] = ()
+        """The endpoints that its member stayed away from when routing last looked; none if no other takes work."""
+        self.member_line = ""
+        """Its member while that stays away from an endpoint, so that it waits in a line of its own; else empty."""
         self.deadline: Deadline | None
         """The caller's deadline that counts at the moment."""
         self.deadline_of_whole: Deadline | None

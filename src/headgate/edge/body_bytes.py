@@ -1,37 +1,20 @@
 """How much memory may the request bodies of each tenant take?
 
-All bodies together are bounded by `bodies_bytes_max`. A tenant's further requests may take at most `_SHARE` times as
-much as is still free, so that one tenant alone fills four fifths of the room and always leaves the rest to others.
+All bodies together are bounded by `bodies_bytes_max`, and those of one tenant by its share of it (`tenant_shares`). The
+only body of a tenant may take all the room that is free.
 """
 
-from typing import Final
-
+from headgate.edge.tenant_shares import TenantShares, is_within_share
 from headgate.model.units import TenantId
 
-_SHARE: Final = 4
 
-
-class BodyBytes:
+class BodyBytes(TenantShares):
     """Bytes of the bodies of all open requests, by tenant."""
 
-    __slots__ = ("_by_tenant", "total")
-
-    def __init__(self) -> None:
-        self.total = 0
-        self._by_tenant: dict[TenantId, int] = {}
+    __slots__ = ()
 
     def open(self, tenant: TenantId) -> "BodyClaim":
         return BodyClaim(self, tenant)
-
-    def of(self, tenant: TenantId) -> int:
-        return self._by_tenant.get(tenant, 0)
-
-    def add(self, tenant: TenantId, size: int) -> None:
-        self.total += size
-        if held := self.of(tenant) + size:
-            self._by_tenant[tenant] = held
-        else:
-            self._by_tenant.pop(tenant, None)
 
 
 class BodyClaim:
@@ -48,8 +31,8 @@ class BodyClaim:
         """Whether so many further bytes fit."""
         everything = self._all
         free = bytes_max - everything.total - size
-        others = everything.of(self._tenant) - self._size
-        return free >= 0 and (not others or others + self._size + size <= _SHARE * free)
+        held = everything.of(self._tenant)
+        return free >= 0 and (held == self._size or is_within_share(held + size, free=free))
 
     def grow(self, size: int, bytes_max: int) -> bool:
         """Counts so many further bytes if they fit."""

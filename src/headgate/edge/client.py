@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
+from headgate.model.units import TenantId
 from headgate.wire.request import LARGE_BYTES
 
 Headers = list[tuple[bytes, bytes]]
@@ -40,8 +41,11 @@ class Wire(Protocol):
         """The address that the caller connects from."""
         ...
 
-    def identified(self) -> None:
-        """The caller is known: it counts no longer among the unauthenticated connections."""
+    def identified(self, tenant: TenantId | None = None, /) -> bool:
+        """The caller is known: its connection counts as the tenant's, no longer as an unauthenticated one.
+
+        False if the tenant holds its share of connections already; this one is closed after the response.
+        """
         ...
 
     def ask_for_body(self) -> None:
@@ -150,9 +154,14 @@ class Client:
         """Whether the body has come whole, or will not be waited for any more."""
         return self._complete or self._too_large or self._no_room
 
-    def identified(self) -> None:
-        """The application knows who calls."""
-        self._wire.identified()
+    @property
+    def received_bytes(self) -> int:
+        """Size of the body so far."""
+        return self._size
+
+    def identified(self, tenant: TenantId | None = None, /) -> bool:
+        """The application knows who calls. False if the tenant may not have another connection."""
+        return self._wire.identified(tenant)
 
     async def body(self, size_max: int) -> bytes | bytearray:
         while not self.received and not self.left:
@@ -174,6 +183,15 @@ class Client:
         self._grow = grow
         if not grow(self._size):
             self._give_up_body()
+
+    def release(self) -> None:
+        """The request is over: drops its body, and what refers to the exchange.
+
+        Connection, client and exchange refer to each other. Without this the body would stay until the garbage
+        collector finds them, while its bytes are counted as free.
+        """
+        self._held = b""
+        self._grow = self._on_left = self.on_blocked = self.on_unblocked = None
 
     def notify_when_left(self, on_left: Callable[[], None]) -> None:
         """Has it called once, when the caller leaves before its answer is complete; at once if it has left already."""

@@ -19,7 +19,7 @@ from headgate.edge.client import Client, Headers
 from headgate.edge.options import EdgeLimits
 from headgate.edge.request_head import Refused
 from headgate.edge.request_reader import RequestReader
-from headgate.model.units import SECOND
+from headgate.model.units import SECOND, TenantId
 from headgate.wire.turn_budget import REQUEST_NS, TurnBudget
 
 _CHUNK_HEADS: Final = tuple(b"%x\r\n" % length for length in range(2048))
@@ -40,8 +40,8 @@ class Shared(Protocol):
 
     def remove(self, connection: "Connection") -> None: ...
 
-    def identified(self, connection: "Connection") -> None:
-        """Its caller is known."""
+    def identified(self, connection: "Connection", tenant: TenantId | None) -> bool:
+        """Its caller is known. False if the tenant holds its share of connections already."""
         ...
 
     def serve(self, client: Client, connection: "Connection") -> None: ...
@@ -162,8 +162,11 @@ class Connection(RequestReader):
         name: object = self._transport.get_extra_info("peername")
         return str(name[0]) if isinstance(name, tuple) and name else ""  # pyright: ignore[reportUnknownArgumentType]
 
-    def identified(self) -> None:
-        self._others.identified(self)
+    def identified(self, tenant: TenantId | None = None, /) -> bool:
+        admitted = self._others.identified(self, tenant)
+        if not admitted:
+            self._keep_alive = False
+        return admitted
 
     def ask_for_body(self) -> None:
         if self._head.expects_continue and self._one_one:

@@ -17,6 +17,8 @@ from headgate.edge.client import Client, Headers
 from headgate.edge.connection import Connection
 from headgate.edge.options import EdgeLimits
 from headgate.edge.request_head import Refused
+from headgate.edge.tenant_shares import TenantShares
+from headgate.model.units import TenantId
 from headgate.wire.replies import error_body
 from headgate.wire.turn_budget import TurnBudget
 
@@ -40,7 +42,10 @@ class Connections:
         """Told of what was refused before it became a request."""
         self.tasks: set[asyncio.Task[None]] = set()
         """The exchanges under way."""
-        self._open: dict[Connection, None] = {}
+        self._open: dict[Connection, TenantId | None] = {}
+        """Each connection and the tenant that used it last; None before any did."""
+        self._held = TenantShares()
+        """Connections that belong to a tenant."""
         self._unidentified: dict[Connection, None] = {}
         """Connections whose caller is not known yet, the oldest first."""
         self._dated = (0, b"")
@@ -53,22 +58,40 @@ class Connections:
         return Connection(self)
 
     def add(self, connection: Connection) -> bool:
-        if len(self._open) >= self.limits.connections_open_max:
+        is_full = len(self._open) >= self.limits.connections_open_max
+        if is_full and not self._unidentified:
             return False
-        self._open[connection] = self._unidentified[connection] = None
-        if len(self._unidentified) > self.limits.unauthenticated_connections_max:
+        if is_full or len(self._unidentified) >= self.limits.unauthenticated_connections_max:
             # The oldest goes: a caller with a key sends it at once, connections that only take up room do not.
             oldest = next(iter(self._unidentified))
-            del self._unidentified[oldest]
+            self.remove(oldest)
             oldest.abort()
+        self._open[connection] = self._unidentified[connection] = None
         return True
 
     def remove(self, connection: Connection) -> None:
+        self._disown(connection)
         self._open.pop(connection, None)
         self._unidentified.pop(connection, None)
 
-    def identified(self, connection: Connection) -> None:
+    def identified(self, connection: Connection, tenant: TenantId | None) -> bool:
+        if connection not in self._open:
+            return True  # It has been closed meanwhile.
+        if tenant is not None and tenant != self._open[connection]:
+            self._disown(connection)
+            free = self.limits.connections_open_max - self._held.total - 1
+            if not self._held.has_room(tenant, 1, free=free):
+                self._unidentified[connection] = None
+                return False
+            self._held.add(tenant, 1)
+            self._open[connection] = tenant
         self._unidentified.pop(connection, None)
+        return True
+
+    def _disown(self, connection: Connection) -> None:
+        if (tenant := self._open.get(connection)) is not None:
+            self._held.add(tenant, -1)
+            self._open[connection] = None
 
     def sweep(self, now: float) -> None:
         """Ends what has taken too long."""

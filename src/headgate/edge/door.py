@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from headgate.core.events import RequestWithdrawn, WithdrawalCause
+from headgate.core.events import RequestRejected, RequestWithdrawn, WithdrawalCause
 from headgate.edge import request_record
 from headgate.edge.auth import KeyRing
 from headgate.edge.body_bytes import BodyBytes, BodyClaim
@@ -23,7 +23,9 @@ from headgate.edge.kserve import SERVER_ROUTES, KserveReplies, ServerAsked, find
 from headgate.edge.large_bodies.client import CapLarge, ReadLarge, cap_in_thread, read_in_thread
 from headgate.edge.open_attempts import OpenAttempts
 from headgate.edge.options import EdgeLimits
+from headgate.edge.parse_turns import ParseTurns
 from headgate.edge.replies import JSON, Replies, rates_left
+from headgate.edge.tenant_shares import TenantShares
 from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api
@@ -33,6 +35,7 @@ from headgate.ports.host import Host
 from headgate.ports.ledger import AttemptJournal
 from headgate.ports.records import NoRecords, Records, RequestRecord
 from headgate.wire.replies import json_body, models_body
+from headgate.wire.turn_budget import SLICE_BYTES
 
 ROUTES: Mapping[bytes, Api] = {
     b"/v1/chat/completions": Api.CHAT,
@@ -43,6 +46,8 @@ ROUTES: Mapping[bytes, Api] = {
 MODELS_ROUTE = b"/v1/models"
 USAGE_ROUTE = b"/v1/usage"
 READ_ROUTES = (MODELS_ROUTE, USAGE_ROUTE)
+_COUNTED = (Outcome.INVALID, Outcome.TOO_LARGE, Outcome.MODEL_NOT_FOUND, Outcome.FORBIDDEN, Outcome.DUPLICATE)
+"""Mistakes of the caller that the gateway rejects before admission; they count in the tenant's request rate."""
 
 
 @dataclass(slots=True)
@@ -84,6 +89,9 @@ class Door:
     """Notes each attempt before it is sent; None without a ledger."""
     draining: bool = False
     _bodies: BodyBytes = field(default_factory=BodyBytes)
+    _parse_turns: ParseTurns = field(default_factory=ParseTurns)
+    _reading: TenantShares = field(default_factory=TenantShares)
+    """Open requests whose bodies have not arrived yet."""
     _open: set[RequestId] = field(default_factory=set[RequestId])
     _coming_in: set[asyncio.Timeout] = field(default_factory=set[asyncio.Timeout])
     """The limits of requests that are still being read."""
@@ -114,6 +122,8 @@ class Door:
             record.status = 0 if client.started or client.left else 500
             raise
         finally:
+            if record.tenant is not None and record.outcome in _COUNTED:
+                self.host.tell(RequestRejected(record.tenant))
             if not _is_of_gateway(client):
                 request_record.close(record, client)
                 self.records.take(record)
@@ -195,21 +205,33 @@ class Door:
             ).run()
         finally:
             self._open.discard(request_id)
+            client.release()
             body.close()
             if not self._open:
                 self._emptied.set()
 
     def _check_head(self, client: Client, tenant: TenantId, body: BodyClaim) -> None:
-        """Rejects what the head alone decides, before a body that has not arrived yet is read."""
-        if client.received:
+        """Rejects what the head alone decides, before a body is read that has not arrived yet or is not small."""
+        if client.received and client.received_bytes <= SLICE_BYTES:
             return  # The scheduler decides with the whole request in hand.
         if (short := self.host.limit_reached(tenant)) is not None:
             if (left := self.host.limits_left(tenant)) is not None:
                 client.always += rates_left(left)
             raise Turned(short.outcome, short.reason, retry_after_ns=short.wait_ns)
+        if client.received:
+            return
+        free = self.limits.requests_open_max - len(self._open) - 1
+        if not self._reading.has_room(tenant, 1, free=free):
+            raise self._too_many_reading(tenant)
         announced = announced_bytes(client)
         if announced <= self.limits.body_bytes_max and not body.has_room(announced, self.limits.bodies_bytes_max):
             raise self._no_room()
+
+    def _too_many_reading(self, tenant: TenantId) -> Turned:
+        message = f'tenant "{tenant}" has {self._reading.of(tenant)} requests whose bodies have not arrived yet'
+        return Turned(
+            Outcome.QUEUE_FULL, f"{message}, its share of limits.requests_open_max; send the bodies and retry"
+        )
 
     @property
     def bodies_bytes(self) -> int:
@@ -231,6 +253,7 @@ class Door:
             body_bytes_max=self.limits.body_bytes_max,
             field_bytes_max=self.limits.field_bytes_max,
             read_large=self.read_large,
+            parse_turns=self._parse_turns,
             zone=self.zone,
             asked=asked,
             metadata_names=self.metadata_names,
@@ -239,6 +262,7 @@ class Door:
             return await self._held(taken)
         limit = asyncio.timeout(self.limits.receive_ns_max / SECOND)
         self._coming_in.add(limit)
+        self._reading.add(tenant, 1)
         try:
             async with limit:
                 return await self._held(taken)
@@ -246,6 +270,7 @@ class Door:
             raise (_leaving() if self.draining else self._too_slow(client)) from None
         finally:
             self._coming_in.discard(limit)
+            self._reading.add(tenant, -1)
 
     async def _held(self, taken: Awaitable[Intake]) -> Intake:
         try:

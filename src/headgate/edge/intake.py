@@ -4,21 +4,24 @@ From an HTTP request to a ticket: who asks, for what, how large it is, and by wh
 body stays here; only the ticket goes on.
 """
 
+import asyncio
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from headgate.edge.auth import KeyRing, Unverified
 from headgate.edge.client import BodyTooLarge, Client
 from headgate.edge.large_bodies.client import ReadLarge, read_in_thread
 from headgate.edge.options import FIELD_BYTES_MAX
+from headgate.edge.parse_turns import ParseTurns
 from headgate.model.outcome import Outcome
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import MILLISECOND, SECOND, Duration, ModelName, RequestId, TenantId
-from headgate.wire.fingerprint import body_digest, fingerprint
+from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest, fingerprint
 from headgate.wire.kserve.infer import HEADER_LENGTH, Asked, InferBody, json_length
 from headgate.wire.prefix import salted
-from headgate.wire.request import BadRequest, RequestBody, is_large
+from headgate.wire.request import LARGE_BYTES, BadRequest, RequestBody, is_large
 
 _RETRIES_TOLD_MAX = 1_000
 _UNVERIFIED_AGAIN = Duration(5 * SECOND)
@@ -88,7 +91,9 @@ def identify(client: Client, keys: KeyRing) -> TenantId:
     if tenant is None:
         message = "no known API key was given; send it as `Authorization: Bearer KEY`"
         raise Turned(Outcome.UNAUTHORIZED, message)
-    client.identified()
+    if not client.identified(tenant):
+        message = f'tenant "{tenant}" holds its share of limits.connections_open_max; close idle connections and retry'
+        raise Turned(Outcome.QUEUE_FULL, message)
     return tenant
 
 
@@ -101,6 +106,7 @@ async def take_in(
     body_bytes_max: int,
     field_bytes_max: int = FIELD_BYTES_MAX,
     read_large: ReadLarge = read_in_thread,
+    parse_turns: ParseTurns | None = None,
     zone: str = "",
     asked: ModelAsked | None = None,
     metadata_names: tuple[str, ...] = (),
@@ -110,12 +116,13 @@ async def take_in(
     Of the caller's metadata the `metadata_names` are kept.
     """
     headers = client.headers
+    reading = _Reading(tenant, read_large, ParseTurns() if parse_turns is None else parse_turns)
     deadline_ns = _deadline(headers.get(DEADLINE))
     idempotency_key = _idempotency_key(headers.get(IDEMPOTENCY_KEY))
     if asked is None:
-        digest, body = await _read(client, api, body_bytes_max, tenant, read_large)
+        digest, body = await _read(client, api, body_bytes_max, reading)
     else:
-        digest, body = await _read_tensors(client, asked, body_bytes_max, tenant, read_large)
+        digest, body = await _read_tensors(client, asked, body_bytes_max, reading)
     _check_names(body, field_bytes_max)
     first_token_ns, completion_ns = _time_left(headers, deadline_ns, stream=body.stream)
     ticket = Ticket(
@@ -147,26 +154,53 @@ async def take_in(
     return Intake(ticket, body, passed_on, digest)
 
 
-async def _read(client: Client, api: Api, size_max: int, tenant: TenantId, read_large: ReadLarge) -> _DigestAndBody:
-    raw = await _receive(client, size_max)
-    # A large body may be handed over to another process by what reads it.
-    return body_digest(raw), await _parse(raw, api, tenant, read_large)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Who reads a body, and for whom."""
+
+    tenant: TenantId
+    read_large: ReadLarge
+    parse_turns: ParseTurns
+
+    async def parse(self, raw: bytes | bytearray, api: Api) -> _DigestAndBody:
+        try:
+            if isinstance(raw, bytes) and len(raw) <= LARGE_BYTES:
+                parse = partial(_parse_inline, raw, api)
+                digest, body = await self.parse_turns.run(parse, size=len(raw), tenant=self.tenant)
+            else:
+                digest, body = await digest_of(raw), None
+            # A large body may be handed over to another process by what reads it.
+            return digest, await self.read_large(raw, api, self.tenant) if body is None else body
+        except BadRequest as bad:
+            raise _not_understood(bad) from None
 
 
-async def _read_tensors(
-    client: Client, asked: ModelAsked, size_max: int, tenant: TenantId, read_large: ReadLarge
-) -> _DigestAndBody:
+def _parse_inline(raw: bytes, api: Api) -> tuple[bytes, RequestBody | None]:
+    """Digest of the body and the body; None if it is better parsed elsewhere."""
+    return body_digest(raw), None if is_large(raw) else RequestBody.parse(raw, api)
+
+
+async def _read(client: Client, api: Api, size_max: int, reading: _Reading) -> _DigestAndBody:
+    return await reading.parse(await _receive(client, size_max), api)
+
+
+async def _read_tensors(client: Client, asked: ModelAsked, size_max: int, reading: _Reading) -> _DigestAndBody:
     """Of tensors the JSON is read, to refuse what no engine should see; they travel on as they came."""
     raw = await _receive(client, size_max)
-    digest = body_digest(raw)
+    digest = await digest_of(raw)
     if asked.asked is not Asked.INFERENCE:
         return digest, InferBody.of(b"", model=asked.model, asked=asked.asked)
     try:
         json_bytes = json_length(client.headers.get(HEADER_LENGTH.encode()), len(raw))
     except BadRequest as bad:
         raise _not_understood(bad) from None
-    await _parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER, tenant, read_large)
+    await reading.parse(raw if json_bytes is None else raw[:json_bytes], Api.INFER)
     return digest, InferBody.of(raw, model=asked.model, asked=asked.asked, json_bytes=json_bytes)
+
+
+async def digest_of(raw: bytes | bytearray) -> bytes:
+    """Hashes the body without keeping the event loop for longer than a small body takes."""
+    return body_digest(raw) if len(raw) <= HASHED_AT_ONCE_BYTES else await asyncio.to_thread(body_digest, raw)
 
 
 def announced_bytes(client: Client) -> int:
@@ -185,15 +219,6 @@ async def _receive(client: Client, size_max: int) -> bytes | bytearray:
         return await client.body(size_max)
     except BodyTooLarge:
         raise _too_large(size_max) from None
-
-
-async def _parse(raw: bytes | bytearray, api: Api, tenant: TenantId, read_large: ReadLarge) -> RequestBody:
-    try:
-        if isinstance(raw, bytes) and not is_large(raw):
-            return RequestBody.parse(raw, api)
-        return await read_large(raw, api, tenant)
-    except BadRequest as bad:
-        raise _not_understood(bad) from None
 
 
 def _check_names(body: RequestBody, chars_max: int) -> None:

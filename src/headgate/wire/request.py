@@ -265,9 +265,10 @@ class RequestBody:
     def encode_in_pieces(
         self, *, served_model: str, passes_priority: bool = False, cache_salt: str | None = None
     ) -> list[bytes | memoryview]:
-        """As `encode`. Of a large body the large values are not copied."""
+        """As `encode`. Large values are not copied: the body stays in memory as long as the engine is asked."""
         fields = self._sent(served_model, passes_priority=passes_priority, cache_salt=cache_salt)
-        return _pieces(fields) if self.is_large else [_ENCODER.encode(fields)]
+        in_pieces = self.is_large or any(len(memoryview(value)) >= _PIECE_BYTES_MIN for value in fields.values())
+        return _pieces(fields) if in_pieces else [_ENCODER.encode(fields)]
 
     def _sent(self, served_model: str, *, passes_priority: bool, cache_salt: str | None) -> Fields:
         fields = self._fields | {"model": msgspec.Raw(_ENCODER.encode(served_model))}

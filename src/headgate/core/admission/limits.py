@@ -5,7 +5,8 @@ names them. A request comes in only where it fits all of them at once, so that a
 
 Theory of operation. A rate remembers how much is used, and what is used drains evenly: a minute's limit in a minute.
 What does not make it more than the limit fits, so a full minute may come at once, and nothing is refilled by a clock.
-A request counts as one when it comes in, whatever becomes of it. Its tokens are reserved then, as predicted; when its
+A request counts as one when it comes in, whatever becomes of it; one that a gateway
+rejects after reading its body counts too. Its tokens are reserved then, as predicted; when its
 last attempt has ended the reservation becomes what was truly used. More than predicted is a debt, for which later
 requests wait. Less is given back, but only what has not drained meanwhile: a minute that was kept for somebody is over
 and is not handed out a second time. So in any span of time no more comes in than the limit allows for that span and one
@@ -344,6 +345,13 @@ class TenantLimits:
         for rate in path.tokens:
             amount = min(tokens, rate.limit)
             claim.reserved.append((rate, amount, rate.take(amount, now)))
+
+    def take_rejected(self, tenant: TenantId, now: Instant) -> None:
+        """Counts a request that a gateway rejected, wherever one still fits: rejected requests cause no debt."""
+        path = self._paths.get(tenant)
+        for rate in () if path is None else path.requests:
+            if rate.holds(1, now):
+                rate.take(1, now)
 
     def attempt_ended(self, request_id: RequestId, tokens: int, now: Instant) -> None:
         """An attempt took so many tokens. If its request is over they are what the request has used."""

@@ -7,7 +7,8 @@ room first.
 
 The requests of a tenant that may go to the same places, and are of the same size, stand in one line. So if there is no
 room for the head of a line there is hardly any for those behind it; a request that waits for another endpoint than the
-one that failed it, and a long one that waits for its lane, hold up nobody else.
+one that failed it, a long one that waits for its lane, and those of a member that cannot reach an endpoint, hold up
+nobody else.
 """
 
 from collections.abc import Callable, Iterator
@@ -34,6 +35,8 @@ class Places(NamedTuple):
     long: bool
     reserved_for: ClassName
     """The class that has places kept for it, or is held by an operator; empty for all others."""
+    member: str = ""
+    """The member of a cell that stays away from an endpoint; empty for all others."""
 
 
 class Backlog:
@@ -84,6 +87,10 @@ class Backlog:
         self._bands[request.service_class.band].remove(request)
         self._tally(request, -1)
         self.work.take(request)
+
+    def realign(self, request: Request) -> None:
+        """Moves it into another line, if it waits, after the places that it may go to have changed."""
+        self._bands[request.service_class.band].realign(request, self.apart)
 
     def offer(self, pool: PoolName, ask: Callable[[Request], int | None], closed: tuple[int, ...] = ()) -> bool:
         """Offers a place at `pool` to the waiting heads in order; who takes it answers with its tenant's charge.
@@ -167,19 +174,27 @@ class _Band:
 
     def push(self, request: Request, apart: tuple[ClassName, ...]) -> None:
         account = request.account
-        lines = self._waiting.setdefault(account, {})
-        places = _places(request, apart)
-        if (line := lines.get(places)) is None:
-            line = lines[places] = _Line(places)
-        line.push(request)
-        self._line_of[request.sequence] = line
+        self._stand(request, apart)
         for pool in request.pools:
             self._waiting_for[pool] = self._waiting_for.get(pool, 0) + 1
             if pool not in self._turns:
                 self._turns[pool] = Turns()
             self._turns[pool].list(account)
 
-    def remove(self, request: Request) -> None:
+    def realign(self, request: Request, apart: tuple[ClassName, ...]) -> None:
+        if request.sequence in self._line_of:
+            self._stand_back(request)
+            self._stand(request, apart)
+
+    def _stand(self, request: Request, apart: tuple[ClassName, ...]) -> None:
+        lines = self._waiting.setdefault(request.account, {})
+        places = _places(request, apart)
+        if (line := lines.get(places)) is None:
+            line = lines[places] = _Line(places)
+        line.push(request)
+        self._line_of[request.sequence] = line
+
+    def _stand_back(self, request: Request) -> None:
         lines = self._waiting[request.account]
         line = self._line_of.pop(request.sequence)
         line.remove(request)
@@ -187,6 +202,9 @@ class _Band:
             del lines[line.places]
             if not lines:
                 del self._waiting[request.account]
+
+    def remove(self, request: Request) -> None:
+        self._stand_back(request)
         for pool in request.pools:
             self._waiting_for[pool] -= 1
             if not self._waiting_for[pool]:
@@ -258,7 +276,7 @@ def _places(request: Request, apart: tuple[ClassName, ...]) -> Places:
     service_class = request.service_class
     own = service_class.reserve_percent or service_class.name in apart
     reserved_for = service_class.name if own else _NO_CLASS
-    return Places(request.pools, request.avoid, request.long, reserved_for)
+    return Places(request.pools, request.avoid, request.long, reserved_for, request.member_line)
 
 
 def _precedence(request: Request) -> tuple[bool, Instant, int]:

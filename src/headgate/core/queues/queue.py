@@ -6,6 +6,8 @@ time. One that is held for the first endpoint of a pool (`holds`) waits by anoth
 of any of its pools takes work; from then on it waits as everybody does.
 """
 
+from collections.abc import Iterable
+
 from headgate.core.admission.gate import no_hold, startable
 from headgate.core.alarms import Agenda, Alarms
 from headgate.core.commands import Command, Hold
@@ -49,9 +51,18 @@ class Queue:
             self.expiries.set(request.ticket.request_id, expires)
 
     def push(self, request: Request) -> None:
+        gateway = request.ticket.gateway
+        request.member_line = gateway if gateway in self._fleet.health.reach.away else ""
         self.backlog.push(request)
         self._overload.queued(request)
         self._fleet.waited_for(request.pools)
+
+    def set_apart(self, member: str, requests: Iterable[Request]) -> None:
+        """Lets those of this member that wait stand in lines of their own, since it may use fewer endpoints."""
+        for request in requests:
+            if request.ticket.gateway == member and request.member_line != member:
+                request.member_line = member
+                self.backlog.realign(request)
 
     def remove(self, request: Request, now: Instant) -> None:
         """It is over, or wanted no more, before its turn has come."""

@@ -12,6 +12,10 @@ request is judged by what the endpoint does for others:
   seconds, it is the tenant's. The same holds for models.
 - Otherwise it is the endpoint's.
 
+A stream without a token for too long is judged by the same rules, with one stricter condition: the endpoint must have
+served the others in the later half of the silence. An engine that hangs serves no request from then on, so its silent
+streams are the endpoint's, and eject it as quickly as any other failure.
+
 An answer that is too long for the limit of its class (`total_max`) is the request's, without a quarantine; unless the
 engine, which used to tell of itself, has fallen silent: then it may hang.
 
@@ -33,10 +37,11 @@ from typing import Final, NamedTuple, TypeVar
 from headgate.core.counters import QuarantineCounter
 from headgate.core.events import AttemptEnded, AttemptEnding
 from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.state import Attempt
 from headgate.model.endpoint import EndpointState
 from headgate.model.fault import Fault, FaultOrigin
 from headgate.model.ticket import Ticket
-from headgate.model.units import MINUTE, SECOND, Duration, EndpointId, Instant, ModelName, after
+from headgate.model.units import MINUTE, SECOND, Duration, EndpointId, Instant, after
 
 SERVED_NS_MAX: Final = Duration(10 * SECOND)
 """An endpoint serves others if it has done so within this time."""
@@ -88,17 +93,16 @@ class Blame:
         if self._quarantined:
             self._quarantined.pop(ticket.identity, None)
 
-    def judge(
-        self, endpoint: EndpointRecord, ticket: Ticket, model: ModelName, event: AttemptEnded, now: Instant
-    ) -> FaultOrigin:
-        """Who is to blame for an attempt that failed or fell silent at this endpoint.
+    def judge(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
+        """Who is to blame for an attempt that failed or fell silent at its endpoint.
 
         In a cell the endpoint is to blame only if most members that have tried it within the last seconds failed.
         """
-        origin = self._judge(endpoint, ticket, model, event, now)
+        endpoint, ticket = attempt.endpoint, attempt.ticket
+        origin = self._judge(attempt, event, now)
         if origin is FaultOrigin.ENDPOINT and not _members_agree(endpoint, ticket, now):
             origin = FaultOrigin.MEMBER
-        if event.fault is Fault.ANSWER and event.ending is AttemptEnding.FAILED and origin is not FaultOrigin.REQUEST:
+        if origin is not FaultOrigin.REQUEST and _may_be_the_requests(attempt, event, now):
             self._suspect(endpoint, ticket, now, counted=origin is FaultOrigin.ENDPOINT)
         return origin
 
@@ -122,32 +126,34 @@ class Blame:
         could_be_asked = sum(each.state is not EndpointState.WARMING and not each.leaving for each in among)
         return 2 * unreached <= could_be_asked and _members_agree(endpoint, ticket, now)
 
-    def _judge(
-        self, endpoint: EndpointRecord, ticket: Ticket, model: ModelName, event: AttemptEnded, now: Instant
-    ) -> FaultOrigin:
+    def _judge(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
+        endpoint, ticket = attempt.endpoint, attempt.ticket
         if event.fault is Fault.GATEWAY:
             self._note_unreached(endpoint, ticket, now)
             return FaultOrigin.GATEWAY
         if event.fault is Fault.LIMIT:
             return FaultOrigin.ENDPOINT if endpoint.silent else FaultOrigin.REQUEST
-        accepted = event.fault is Fault.ANSWER
         if self.quarantined(ticket, now) is None:
             endpoint.service.let_down(ticket)
-        if event.ending is AttemptEnding.SILENT or not (accepted or event.fault is Fault.UNAVAILABLE):
+        accepted = _was_accepted(event)
+        if not (accepted or event.fault is Fault.UNAVAILABLE):
             return FaultOrigin.ENDPOINT
         if self.quarantined(ticket, now) is not None:
             return FaultOrigin.REQUEST
-        endpoint.service.failed(ticket, model)
-        if accepted and self._is_poison(endpoint, ticket, now):
+        endpoint.service.failed(ticket, attempt.model)
+        if accepted and self._is_poison(attempt, event, now):
             return FaultOrigin.REQUEST
-        return _among_others(endpoint, ticket, model, now)
+        return _among_others(attempt, _meanwhile(attempt, event, now))
 
-    def _is_poison(self, endpoint: EndpointRecord, ticket: Ticket, now: Instant) -> bool:
+    def _is_poison(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> bool:
         """Whether the request has failed at another endpoint as well, while both serve other requests and fail none."""
+        endpoint, ticket, since = attempt.endpoint, attempt.ticket, _meanwhile(attempt, event, now)
         suspect = self._suspects.get(ticket.identity)
-        if suspect is None or suspect.endpoint is endpoint or now - suspect.at > SUSPECT_NS_MAX:
+        # A silence is compared by its beginning: otherwise limits of a minute and more would never be compared.
+        began = attempt.heard_at if event.ending is AttemptEnding.SILENT else now
+        if suspect is None or suspect.endpoint is endpoint or began - suspect.at > SUSPECT_NS_MAX:
             return False
-        if not all(_serves_other_requests(each, ticket, now) for each in (suspect.endpoint, endpoint)):
+        if not all(_serves_other_requests(each, ticket, since) for each in (suspect.endpoint, endpoint)):
             return False
         if suspect.counted and suspect.endpoint.failures:
             suspect.endpoint.failures -= 1
@@ -189,20 +195,44 @@ class Blame:
             self._quarantine(each.identity, after(now, min(each.left_ns, QUARANTINE_NS)))
 
 
-def _among_others(endpoint: EndpointRecord, ticket: Ticket, model: ModelName, now: Instant) -> FaultOrigin:
+def _was_accepted(event: AttemptEnded) -> bool:
+    """Whether the engine had accepted the request that failed."""
+    return event.ending is AttemptEnding.SILENT or event.fault is Fault.ANSWER
+
+
+def _meanwhile(attempt: Attempt, event: AttemptEnded, now: Instant) -> Instant:
+    """The moment since which an endpoint must have served others, so that a failure may be put down to one of them.
+
+    Of a silence it is the middle. An engine that hangs stops serving all its streams at the same moment, which is the
+    beginning of their silence; at one that still serves in the later half, something else is wrong.
+    """
+    if event.ending is AttemptEnding.SILENT:
+        return Instant((attempt.heard_at + now) // 2 + 1)
+    return Instant(now - SERVED_NS_MAX)
+
+
+def _may_be_the_requests(attempt: Attempt, event: AttemptEnded, now: Instant) -> bool:
+    """Whether the failure is remembered, to be compared with one of the same request at another endpoint."""
+    if event.ending is not AttemptEnding.SILENT:
+        return event.fault is Fault.ANSWER
+    served_others = attempt.endpoint.service.requests.other_than(attempt.ticket.identity)
+    return event.fault is not Fault.LIMIT and served_others >= _meanwhile(attempt, event, now)
+
+
+def _among_others(attempt: Attempt, since: Instant) -> FaultOrigin:
     """Whether failures are confined to one tenant or one model of several that the endpoint serves."""
-    service, since = endpoint.service, now - SERVED_NS_MAX
-    if service.alone_tenant and service.tenants.other_than(ticket.tenant) >= since:
+    service = attempt.endpoint.service
+    if service.alone_tenant and service.tenants.other_than(attempt.ticket.tenant) >= since:
         return FaultOrigin.TENANT
-    if service.alone_model and service.models.other_than(model) >= since:
+    if service.alone_model and service.models.other_than(attempt.model) >= since:
         return FaultOrigin.MODEL
     return FaultOrigin.ENDPOINT
 
 
-def _serves_other_requests(endpoint: EndpointRecord, ticket: Ticket, now: Instant) -> bool:
-    """Whether it has served others of late, and has failed none of them since its last success."""
+def _serves_other_requests(endpoint: EndpointRecord, ticket: Ticket, since: Instant) -> bool:
+    """Whether it has served others since then, and has failed none of them since its last success."""
     service = endpoint.service
-    return service.fails_only(ticket) and service.requests.other_than(ticket.identity) >= now - SERVED_NS_MAX
+    return service.fails_only(ticket) and service.requests.other_than(ticket.identity) >= since
 
 
 def _members_agree(endpoint: EndpointRecord, ticket: Ticket, now: Instant) -> bool:

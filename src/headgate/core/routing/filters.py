@@ -20,9 +20,14 @@ def is_not_excluded(endpoint: EndpointRecord, request: Request, _promised: Reser
     return endpoint is not request.excluded
 
 
+def is_within_reach(endpoint: EndpointRecord, request: Request, _promised: Reservation) -> bool:
+    """The member of a cell that holds the request can reach the endpoint, unless it could reach no other."""
+    return endpoint not in request.out_of_reach
+
+
 def has_capacity(endpoint: EndpointRecord, _request: Request, promised: Reservation) -> bool:
     """The request fits: into its class's places, the KV cache and the time per token that is promised there."""
     return endpoint.fits(promised)
 
 
-FILTERS: Final[tuple[RoutingFilter, ...]] = (is_not_excluded, has_capacity)
+FILTERS: Final[tuple[RoutingFilter, ...]] = (is_not_excluded, is_within_reach, has_capacity)

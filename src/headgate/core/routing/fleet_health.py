@@ -13,6 +13,7 @@ from headgate.core.events import AttemptEnded, AttemptEnding, EndpointMeasured
 from headgate.core.routing import talk
 from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
 from headgate.core.routing.placement import Placement
+from headgate.core.routing.reach import Reach
 from headgate.core.rules import Rules
 from headgate.model.endpoint import EndpointState
 from headgate.model.fault import FaultOrigin
@@ -21,7 +22,7 @@ from headgate.model.units import Duration, EndpointId, Instant, after, seconds
 
 
 class FleetHealth:
-    __slots__ = ("_growths", "_placement", "_returns", "_rules", "_silences", "_stalls", "agenda")
+    __slots__ = ("_growths", "_placement", "_returns", "_rules", "_silences", "_stalls", "agenda", "reach")
 
     def __init__(self, rules: Rules, placement: Placement) -> None:
         self._rules = rules
@@ -32,6 +33,7 @@ class FleetHealth:
         self._growths: Alarms[EndpointId] = Alarms(agenda)
         self._stalls: Alarms[EndpointId] = Alarms(agenda)
         self._silences: Alarms[EndpointId] = Alarms(agenda)
+        self.reach = Reach(placement, agenda)
 
     @property
     def rules(self) -> HealthRules:
@@ -80,8 +82,17 @@ class FleetHealth:
         """It is gone: nothing of it is looked at again."""
         for alarms in (self._returns, self._growths, self._stalls, self._silences):
             alarms.clear(endpoint.id)
+        self.reach.forget(endpoint)
 
     # What its attempts say of it
+
+    def member_failed(self, endpoint: EndpointRecord, member: str, now: Instant) -> bool:
+        """A failure is the member's own; whether its requests go elsewhere from here on."""
+        return self.reach.failed(member, endpoint, now, self.rules)
+
+    def sent(self, endpoint: EndpointRecord, member: str, now: Instant) -> None:
+        """A request goes there, by this member."""
+        self.reach.sent(member, endpoint, now, self.rules)
 
     def watch_streams(self, endpoint: EndpointRecord, now: Instant) -> None:
         """It has begun to stream: silence now means something."""
@@ -138,6 +149,7 @@ class FleetHealth:
             endpoint.state = EndpointState.TRIAL
             endpoint.time.turn_ready(now)
             self._placement.place(endpoint)
+        self.reach.return_due(now, self.rules)
 
     def _starts_slowly(self, endpoint: EndpointRecord, now: Instant) -> bool:
         return health.starts_slowly(endpoint, self._placement.siblings(endpoint), now, self.rules)
@@ -191,6 +203,7 @@ class FleetHealth:
 
     def _eject_one(self, endpoint: EndpointRecord, reason: str, now: Instant) -> Eject:
         health.eject(endpoint, now, self.rules)
+        self.reach.forget(endpoint)
         endpoint.time.turn_unready(now)
         self._placement.forget_prefixes(endpoint)
         self._returns.set(endpoint.id, endpoint.returns_at)

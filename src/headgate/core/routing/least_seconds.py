@@ -10,7 +10,8 @@ whichever endpoint has just become free, and under load hardly anything would ev
 long prompt does not wait for its lane where what is left of it is short.
 
 The endpoint where its last attempt failed is passed over as long as any other that it may use takes work at all, be
-that one full at the moment.
+that one full at the moment. The same holds for endpoints that the member of a cell which holds the request cannot reach
+(`reach`).
 """
 
 from collections.abc import Iterator
@@ -44,6 +45,7 @@ class LeastSeconds:
         """The endpoint among these pools to send it to, or None if there is no room for it."""
         avoid = request.avoid
         request.excluded = None if avoid is not None and fleet.live(request.pools) <= avoid.live else avoid
+        request.out_of_reach = _out_of_reach(request, fleet) if fleet.health.reach.away else ()
         promised = reservation(request)
         best: Candidate | None = None
         for name in among:
@@ -87,10 +89,13 @@ class LeastSeconds:
         first = pool.least_loaded(zone)
         if first is None or self._passes(first, request, promised):
             return first
-        for number, endpoint in enumerate(pool.by_load(zone)):
+        looked_at = 0
+        for endpoint in pool.by_load(zone):
             if self._passes(endpoint, request, promised):
                 return endpoint
-            if number >= _LOOKED_AT_MAX:
+            # A member that cannot reach a whole zone must still find the others behind it.
+            looked_at += endpoint not in request.out_of_reach
+            if looked_at > _LOOKED_AT_MAX:
                 break
         return None
 
@@ -106,6 +111,19 @@ class LeastSeconds:
         for term in self.terms:
             score_ns += term(endpoint, request, cached_tokens)
         return score_ns
+
+
+def _out_of_reach(request: Request, fleet: Fleet) -> tuple[EndpointRecord, ...]:
+    """The endpoints that its member stays away from; none if no other is left that takes work."""
+    away = fleet.health.reach.away.get(request.ticket.gateway)
+    if away is None:
+        return ()
+    pools, excluded = request.pools, request.excluded
+    kept = tuple(each for each in away.values() if each.live and each.pool in pools)
+    left = fleet.live(pools) - len(kept)
+    if excluded is not None and excluded.live and excluded.pool in pools and excluded not in kept:
+        left -= 1
+    return kept if left > 0 else ()
 
 
 def _holders(request: Request, pool: PoolRecord, known: int, *, lane_full: bool) -> Iterator[Candidate]:

@@ -68,7 +68,11 @@ class Placement:
         if was_live and not endpoint.live:
             self.lost[endpoint.pool] = None
             # Whoever avoids what may now be its last endpoint, in whichever pool, no longer does so.
-            self.changed.update(dict.fromkeys(self.pools))
+            self.look_everywhere()
+
+    def look_everywhere(self) -> None:
+        """Has every pool looked at again for those who wait."""
+        self.changed.update(dict.fromkeys(self.pools))
 
     def remove(self, endpoint: EndpointRecord) -> None:
         """Forgets an endpoint that has left, and its pool with the last one in it."""

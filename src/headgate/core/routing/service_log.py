@@ -54,6 +54,9 @@ class MembersServed:
             self.unserved.pop(member, None)
         self._note(member, now, served=True)
 
+    def is_unserved(self, member: str) -> bool:
+        return member in self.unserved
+
     def failed(self, member: str, now: Instant, within_ns: Duration) -> bool:
         """Notes a failure; whether most who tried within this time agree that the endpoint fails."""
         self._note(member, now, served=False)

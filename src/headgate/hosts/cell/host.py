@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from headgate.core.admission.limits import Shortage
 from headgate.core.commands import BudgetCrossed, Command, Eject, Hold, Readmit
-from headgate.core.events import Event, RequestArrived, TimerFired
+from headgate.core.events import Event, PolicyChanged, RequestArrived, RequestRejected, TimerFired
 from headgate.core.summary import Summary
 from headgate.hosts.cell.billed_ends import BilledEnds
 from headgate.hosts.cell.decisions import Decisions
@@ -29,6 +29,7 @@ from headgate.hosts.cell.protocol.messages import MemberEntry, SchedulerEntry
 from headgate.hosts.cell.protocol.store import Parcel, Store
 from headgate.hosts.cell.protocol.views import Mode
 from headgate.hosts.cell.receiver import StoreReceiver
+from headgate.hosts.cell.rejected_requests import RejectedRequests
 from headgate.hosts.decide_time import DecideTime
 from headgate.hosts.line import Line, Lines
 from headgate.model.limits import LimitsLeft
@@ -70,6 +71,7 @@ class CellHost:
         self._on_fault = on_fault
         self._on_duty = on_duty
         self._lines = Lines()
+        self._rejected = RejectedRequests()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at: Instant | None = None
         self._sending: asyncio.Handle | None = None
@@ -93,6 +95,11 @@ class CellHost:
         return line
 
     def tell(self, event: Event) -> None:
+        if isinstance(event, RequestRejected):
+            self._rejected.count(event.tenant, self._clock.now())
+            return
+        if isinstance(event, PolicyChanged):
+            self._rejected.change_rules(event.policy, self._clock.now())
         assert isinstance(event, MemberEvent), f"a {type(event).__name__} is told by the protocol alone"
         self._decide(event, lambda now: self._node.tell(event, now))
 
@@ -135,8 +142,8 @@ class CellHost:
         return self._node.summary()
 
     def limit_reached(self, tenant: TenantId) -> Shortage | None:
-        """Always None: only the scheduler of the cell knows the limits; it checks them when the request is complete."""
-        return None
+        """The limit that requests rejected here have reached. The scheduler alone knows about admitted requests."""
+        return self._rejected.limit_reached(tenant, self._clock.now())
 
     def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
         return None

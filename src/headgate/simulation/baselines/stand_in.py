@@ -28,6 +28,7 @@ from headgate.core.events import (
     PolicyChanged,
     Progressed,
     RequestArrived,
+    RequestRejected,
     RequestReported,
     RequestSettled,
     RequestWithdrawn,
@@ -111,7 +112,7 @@ class StandIn(ABC):
             case EndpointLeaving(endpoint_id):
                 self._targets[endpoint_id].leaving = True
                 self._forget_if_empty(self._targets[endpoint_id])
-            case EndpointMeasured() | FirstToken() | Progressed() | TimerFired() | BudgetsTold():
+            case RequestRejected() | EndpointMeasured() | FirstToken() | Progressed() | TimerFired() | BudgetsTold():
                 pass
             case RequestReported() | AttemptReported() | RequestSettled():
                 raise AssertionError("a stand-in has no predecessor")

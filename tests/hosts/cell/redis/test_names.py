@@ -62,6 +62,11 @@ def holder(server: Server) -> bytes | None:
         return client.get(KEY)
 
 
+def expires_ms(server: Server) -> int:
+    with server.client() as client:
+        return client.pttl(KEY)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
@@ -133,6 +138,30 @@ async def test_an_entry_without_an_expiry_is_replaced(server: Server) -> None:
     lease.close()
 
     assert holder(server) == b"1"
+
+
+async def test_a_live_process_keeps_its_name_when_the_clock_of_the_store_was_put_back(server: Server) -> None:
+    first = a_lease(server, "1")
+    await first.claim()
+    with server.client() as client:
+        client.pexpire(KEY, 3_600_000)
+    second = asyncio.create_task(a_lease(server, "2").claim())
+    await until(lambda: expires_ms(server) <= LEASE_S * 1_000)
+    async with kept(first):
+        with pytest.raises(NameTaken):
+            await second
+
+        assert holder(server) == b"1"
+
+
+async def test_after_a_kill_the_next_process_has_the_name_though_the_clock_was_put_back(server: Server) -> None:
+    with server.client() as client:
+        client.set(KEY, b"killed", px=3_600_000)
+    second = a_lease(server, "2", lease_s=0.5)
+    await second.claim()
+    second.close()
+
+    assert holder(server) == b"2"
 
 
 async def test_a_name_is_not_checked_while_the_store_is_away() -> None:

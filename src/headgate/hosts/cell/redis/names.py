@@ -1,13 +1,10 @@
 """Ensures one live process per member name.
 
 A process writes its incarnation under its name, with an expiry of `LEASE_S`, and renews it every `RENEW_S` over a
-separate connection. Another process that wants the name waits for the entry to expire: a killed process no longer
-renews it, so its successor gets the name within one lease. If the entry is renewed in the meantime, it belongs to a
-live process, and the later process does not start (`claim`). If the store loses the entry of a running process, another
-process may take the name; then `keep` calls `on_lost`, and the process leaves the cell.
-
-An entry of another incarnation proves nothing by itself: after a failover the store may return the entry of a process
-that is gone. Only a renewed entry counts.
+separate connection. Another process that wants the name waits for the entry to expire. If the entry is renewed in the
+meantime, it belongs to a live process, and the later process does not start (`claim`). If the store loses the entry of
+a running process, another process may take the name; then `keep` calls `on_lost`, and the process leaves the cell. The
+rules are in `protocol/names.py`.
 
 While the store is unavailable, names are not checked, because a cell must work without it.
 """
@@ -18,28 +15,40 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
+from headgate.hosts.cell.protocol.names import (
+    NAME_ANSWER_NS_MAX,
+    NAME_LEASE_NS,
+    NAME_LOOK_NS,
+    NAME_RENEW_NS,
+    NameAnswer,
+    NameView,
+)
 from headgate.hosts.cell.redis.connect import Connector
 from headgate.hosts.cell.redis.keys import CellKeys
 from headgate.hosts.cell.redis.place import place_of
 from headgate.hosts.cell.redis.problem import CAUSES, Unusable
 from headgate.hosts.cell.redis.wire import Command, Wire
+from headgate.model.units import MILLISECOND, SECOND
 
 log = logging.getLogger("headgate")
 
-LEASE_S: Final = 2.0
-RENEW_S: Final = 0.5
-LOOK_S: Final = 0.1
-"""Time between two reads of another process's entry."""
+LEASE_S: Final = NAME_LEASE_NS / SECOND
+RENEW_S: Final = NAME_RENEW_NS / SECOND
+LOOK_S: Final = NAME_LOOK_NS / SECOND
 _CONNECT_S_MAX: Final = 1.0
 """A store that does not answer within this time counts as unavailable."""
-_ANSWER_S_MAX: Final = 0.5
+_ANSWER_S_MAX: Final = NAME_ANSWER_NS_MAX / SECOND
 
 _CLAIM: Final = """
 local held = redis.call('GET', KEYS[1])
 local left = redis.call('PTTL', KEYS[1])
-if not held or held == ARGV[1] or left < 0 or left > 2 * ARGV[2] then
+if not held or held == ARGV[1] or left < 0 then
     redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
     return {'', 0}
+end
+if left > 2 * ARGV[2] then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+    return {held, -1}
 end
 return {held, left}
 """
@@ -75,12 +84,7 @@ class NameLease:
         self._on_lost = on_lost
         self._lease_s, self._renew_s, self._look_s = lease_s, renew_s, look_s
         self._wire: Wire | None = None
-        self._rival: tuple[bytes, int] | None = None
-        """Last seen entry of another incarnation: its id, and the time until it expires."""
-        self._taken = False
-        """Whether that entry was renewed."""
-        self._has = False
-        """Whether this process had the name at the last check."""
+        self._view = NameView()
 
     async def claim(self) -> None:
         """Take the name, at the latest when the entry of a dead process has expired.
@@ -96,7 +100,7 @@ class NameLease:
                 log.debug("the name of this member is not checked yet: %s", type(cause).__name__)
                 self.close()
                 return
-            if self._taken:
+            if self._view.taken:
                 self.close()
                 raise NameTaken(0, self._problem())
             await asyncio.sleep(self._look_s)
@@ -104,7 +108,7 @@ class NameLease:
     async def keep(self) -> None:
         """Renew the name until cancelled, then release it. Ends by itself once another process has the name."""
         try:
-            while not self._taken:
+            while not self._view.taken:
                 has_it = await self._look_safely()
                 await asyncio.sleep(self._renew_s if has_it else self._look_s)
             self._on_lost(self._problem())
@@ -126,14 +130,7 @@ class NameLease:
 
     async def _look(self) -> bool:
         """Take or renew the name. Returns whether this process has it."""
-        held, left_ms = _read(await self._ask(_CLAIM, int(self._lease_s * 1_000)))
-        self._has = not held
-        if self._has:
-            self._rival = None
-            return True
-        before, self._rival = self._rival, (held, left_ms)
-        self._taken = before is not None and before[0] == held and left_ms > before[1]
-        return False
+        return self._view.answered(_read(await self._ask(_CLAIM, int(self._lease_s * 1_000))))
 
     def _problem(self) -> str:
         return (
@@ -151,7 +148,7 @@ class NameLease:
         return answer
 
     async def _release(self) -> None:
-        if self._has:
+        if self._view.has:
             with suppress(*CAUSES):
                 await self._ask(_RELEASE)
         self.close()
@@ -167,10 +164,9 @@ class NameLease:
                 wire.close()
 
 
-def _read(answer: Any) -> tuple[bytes, int]:
-    """The other incarnation that has the name, and for how long; an empty incarnation if this process has it."""
+def _read(answer: Any) -> NameAnswer:
     try:
         held, left_ms = answer
-        return bytes(held), int(left_ms)
+        return NameAnswer(bytes(held).decode("latin-1"), int(left_ms) * MILLISECOND)
     except (TypeError, ValueError) as foreign:
         raise Unusable("gives no sensible answer about names; see to it") from foreign

@@ -1,0 +1,174 @@
+"""Member names in the simulated cell, by the rules of a live one (`protocol/names.py`).
+
+A process claims its name before it starts, renews it while it runs, and leaves the cell when another process has it.
+The simulated store also records when each entry expires by true time, whatever the store's clock shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from headgate.hosts.cell.protocol.names import (
+    NAME_ANSWER_NS_MAX,
+    NAME_LEASE_NS,
+    NAME_LOOK_NS,
+    NAME_RENEW_NS,
+    NameAnswer,
+    NameEntry,
+    NameView,
+    claimed_name,
+)
+from headgate.model.units import MILLISECOND, Duration, Instant, after
+
+if TYPE_CHECKING:
+    from testing.cell_world.process import Process
+
+_SLACK_NS = Duration(200 * MILLISECOND)
+"""Allowance for the round trip to the store."""
+
+
+class NameStore:
+    """The store's part."""
+
+    def __init__(self, now: Callable[[], Instant], true_time: Callable[[], Instant]) -> None:
+        self._now, self._true_time = now, true_time
+        self.entries: dict[str, NameEntry] = {}
+        self._lasts: dict[str, tuple[str, Instant]] = {}
+        """The incarnation that has renewed each name last, and until when its entry lasts by the true time."""
+
+    def claim(self, name: str, incarnation: str) -> tuple[NameAnswer, bool]:
+        """The answer, and whether the name was taken from an incarnation whose entry has not expired."""
+        self.entries[name], answer = claimed_name(self.entries.get(name), incarnation, NAME_LEASE_NS, self._now())
+        if answer.held:
+            return answer, False
+        holder, until = self._lasts.get(name, (incarnation, Instant(0)))
+        self._lasts[name] = (incarnation, after(self._true_time(), NAME_LEASE_NS))
+        return answer, holder != incarnation and self._true_time() < until
+
+    def release(self, name: str, incarnation: str) -> None:
+        entry = self.entries.get(name)
+        if entry is not None and entry.incarnation == incarnation:
+            del self.entries[name]
+            self._lasts.pop(name, None)
+
+    def renewed_lately(self, name: str) -> bool:
+        _, until = self._lasts.get(name, ("", Instant(0)))
+        return self._true_time() < until + NAME_ANSWER_NS_MAX
+
+    def lose(self, entries: dict[str, NameEntry]) -> None:
+        """Replace the entries. Names whose entries are lost may be given to other processes."""
+        self.entries = dict(entries)
+        self._lasts.clear()
+
+
+class NameHolder:
+    """One process's part."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._view = NameView()
+        self._incarnation = ""
+        self._question = 0
+        """The number of the question that is open, or of the last one."""
+        self._claiming_since: Instant | None = None
+        """When it began to wait for its name, if it has not started yet."""
+        self._was_paused = False
+
+    @property
+    def claiming(self) -> bool:
+        return self._claiming_since is not None
+
+    def claim(self) -> None:
+        """Claim the name for the next life of the process."""
+        self._claiming_since, self._was_paused = self._process.world.now, False
+        self._view = NameView()
+        self._incarnation = f"{self._process.key} {self._process.lives + 1}"
+        self._look()
+
+    def keep_from_the_start(self) -> None:
+        """The process has had its name since before the simulation began."""
+        self._incarnation = f"{self._process.key} {self._process.lives}"
+        self._process.world.store.names.claim(self._process.name, self._incarnation)
+        self._look_after(NAME_RENEW_NS)
+
+    def stop(self) -> None:
+        """The process is gone."""
+        self._question += 1
+        self._claiming_since = None
+
+    def give_back(self) -> None:
+        """The process leaves in peace."""
+        process, incarnation = self._process, self._incarnation
+        store = process.world.store
+        if self._view.has:
+            process.way.carry(lambda: store.reach(lambda: store.names.release(process.name, incarnation)), outward=True)
+        self.stop()
+
+    def _look_after(self, wait: Duration) -> None:
+        self._question += 1
+        self._process.world.after(wait, self._if_open(self._question, self._look))
+
+    def _look(self) -> None:
+        self._question += 1
+        number, process, incarnation = self._question, self._process, self._incarnation
+        world = process.world
+
+        def arrived() -> None:
+            answer, stolen = world.store.names.claim(process.name, incarnation)
+            if stolen:
+                world.violated(f"{process.key} got the name {process.name}, which another process renews")
+            process.way.carry(self._if_open(number, lambda: self._answered(answer)), outward=False)
+
+        process.way.carry(lambda: world.store.reach(arrived), outward=True)
+        world.after(NAME_ANSWER_NS_MAX, self._if_open(number, self._unanswered))
+
+    def _if_open(self, number: int, action: Callable[[], None]) -> Callable[[], None]:
+        """The action, if the question is still open then; later, if the process is paused."""
+
+        def act() -> None:
+            if number != self._question:
+                return
+            if self._process.paused:
+                self._was_paused = True
+                self._process.when_resumed(act)
+            else:
+                action()
+
+        return act
+
+    def _answered(self, answer: NameAnswer) -> None:
+        has_it = self._view.answered(answer)
+        if self._view.taken:
+            self._lose()
+        elif self.claiming and not has_it:
+            self._look_after(NAME_LOOK_NS)
+        else:
+            self._begin_if_waiting()
+            self._look_after(NAME_RENEW_NS if has_it else NAME_LOOK_NS)
+
+    def _unanswered(self) -> None:
+        """The store is away: names are not checked meanwhile."""
+        self._begin_if_waiting()
+        self._look_after(NAME_RENEW_NS)
+
+    def _begin_if_waiting(self) -> None:
+        since, self._claiming_since = self._claiming_since, None
+        if since is None:
+            return
+        world, process = self._process.world, self._process
+        waited = world.now - since
+        if waited > NAME_LEASE_NS + NAME_LOOK_NS + NAME_ANSWER_NS_MAX + _SLACK_NS and not self._was_paused:
+            world.violated(f"{process.key} has waited for its name for {waited} ns")
+        process.begin()
+
+    def _lose(self) -> None:
+        claiming = self.claiming
+        self.stop()
+        process = self._process
+        if not process.world.store.names.renewed_lately(process.name):
+            process.world.violated(f"{process.key} is refused the name {process.name}, which nobody renews")
+        if claiming:
+            process.world.trace(process.key, f"does not start: another process is called {process.name}")
+        else:
+            process.lose_name()

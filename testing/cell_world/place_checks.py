@@ -1,0 +1,131 @@
+"""Does each decider keep to its own places at an endpoint, and do all together keep to the formula of the docs?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headgate.core.commands import Dispatch
+from headgate.hosts.cell.leader.leader import Leader
+from headgate.hosts.cell.protocol.shares import places_of
+from headgate.hosts.cell.protocol.views import Standing
+from headgate.model.units import SECOND, EndpointId
+from testing.cell_world.engines import Engine, Running
+from testing.cell_world.faults import Kind
+from testing.cell_world.process import Process
+
+if TYPE_CHECKING:
+    from testing.cell_world.world import World
+
+
+class PlaceChecks:
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def check_grant(self, process: Process, order: Dispatch, running: Running) -> None:
+        made = self._world.grants.get((running.decider, order.request_id, order.attempt))
+        if made is None:
+            return
+        late = self._world.now - made - self._world.timing.at_most(self._world.timing.start_within_ns)
+        if late > 0:
+            self._world.violated(f"{order.request_id} was begun {late} ns later than its grant allows")
+        leading, leader = self._world.leaders[running.decider]
+        key = (process.name, order.request_id, order.attempt, order.endpoint_id)
+        if leading.node.leader is leader and key not in leader.booked():
+            self._world.violated(f"{key} was begun and is not in the book of {running.decider}")
+
+    def check_decider(self, engine: Engine, running: Running) -> None:
+        """No decider has more at an endpoint than is its own."""
+        own = [each for each in engine.running.values() if each.decider == running.decider]
+        places, kv_tokens = engine.endpoint.in_flight_max, engine.kv_tokens
+        if running.decider.startswith("island"):
+            # What it had before counts too: with that it may have more, but begins nothing beyond its share.
+            own = [each for each in engine.running.values() if each.life == running.life]
+            share = self._world.island_shares[running.decider]
+            places, kv_tokens = places_of(share, engine.endpoint.id, places), kv_tokens // share.of
+        else:
+            own = [each for each in own if not self._given_up(each) and each.member not in self._world.liars]
+        if len(own) > places:
+            self._world.violated(f"{running.decider} has {len(own)} at {engine.endpoint.id}, and {places} are its own")
+        held = sum(each.kv_tokens for each in own)
+        if held > kv_tokens and len(own) > 1:
+            self._world.violated(
+                f"{running.decider} holds {held} tokens at {engine.endpoint.id}, and {kv_tokens} are its own"
+            )
+
+    def check_books(self, leader: Leader, endpoint_id: EndpointId) -> None:
+        """A scheduler grants only what is free by all that is true of those that it knows.
+
+        That is what they have there, what was granted and may yet begin, and the shares of those that are islands.
+        """
+        engine, standings = self._world.engines[endpoint_id], leader.standings()
+        places = engine.endpoint.in_flight_max
+        taken = 0
+        for process in self._world.processes.values():
+            name = process.name
+            if not process.up or process.node.member.bound != leader.epoch or name not in standings:
+                continue
+            booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
+            if name in self._world.doubled:
+                # Which of the two a scheduler hears it cannot know: its own book, once, is all that it can keep to.
+                taken += len(booked) if self._world.named(name)[0] is process else 0
+                continue
+            there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
+            if name in self._world.liars:
+                there = set()
+            member = process.node.member
+            share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
+            if standings[name] is Standing.ABSENT and not leader.has_reported(name):
+                # What it holds nobody can know; what it may take is kept.
+                taken += max(len(booked), share)
+            elif standings[name] is Standing.ABSENT or member.island_share is not None:
+                # What was granted to it and has not reached it never will; it has its share instead.
+                taken += max(len(there), len(booked), share)
+            else:
+                taken += len(there | booked)
+        if taken + 1 > places:
+            self._world.violated(
+                f"epoch {leader.epoch.number} grants a place at {endpoint_id}: {taken} of {places} are taken"
+            )
+
+    def _given_up(self, running: Running) -> bool:
+        """Whether its scheduler may take it to be gone: its gateway has died, or was silent for long enough."""
+        process = self._world.processes.get(running.life[0])
+        if process is None or running.orphaned or process.life != running.life or not process.up:
+            return True
+        _, leader = self._world.leaders[running.decider]
+        lost_ns = self._world.timing.lost_ns - SECOND
+        silent = any(each.over > running.since and each.lasts_ns >= lost_ns for each in process.troubles)
+        key = (running.member, running.request_id, running.attempt)
+        return silent and key not in {each[:3]: None for each in leader.booked()}
+
+    def check_sum(self, engine: Engine) -> None:
+        """What all deciders have together, by the formula of the docs."""
+        places, there = engine.endpoint.in_flight_max, len(engine.running)
+        allowed = places
+        others = {each.decider: None for each in engine.running.values()}
+        newest = max((each for each in others if each.startswith("epoch")), key=_number, default=None)
+        for decider in others:
+            if decider.startswith("island"):
+                allowed += places_of(self._world.island_shares[decider], engine.endpoint.id, places)
+            elif decider != newest:
+                allowed += places
+        epochs = [each for each in engine.running.values() if each.decider.startswith("epoch")]
+        allowed += len([each for each in epochs if self._given_up(each) or each.member in self._world.liars])
+        if len(self._world.faults) == 1:
+            orphans = len([each for each in engine.running.values() if each.orphaned])
+            most = (
+                places if self._world.faults[0].kind is Kind.CRASH else 2 * places - places // len(self._world.gateways)
+            )
+            # One fault that lasts, such as lost messages, can split the cell several times; each may add all places.
+            most += places * max(0, self._world.findings.epochs - 2)
+            allowed = min(allowed, most + orphans)
+        if there > allowed:
+            self._world.violated(f"{there} at {engine.endpoint.id}, and {allowed} are allowed")
+        self._world.findings.worst_percent = max(self._world.findings.worst_percent, 100 * there // places)
+        self._world.findings.worst_kv_percent = max(
+            self._world.findings.worst_kv_percent, 100 * engine.kv_held // engine.kv_tokens
+        )
+
+
+def _number(decider: str) -> int:
+    return int(decider.split()[1])

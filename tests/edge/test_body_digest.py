@@ -1,0 +1,20 @@
+"""Is a large body hashed whole, without holding up the event loop?"""
+
+import asyncio
+
+import pytest
+
+from headgate.edge.intake import digest_of
+from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest
+
+
+@pytest.mark.parametrize(("size", "gives_way"), [(HASHED_AT_ONCE_BYTES, False), (HASHED_AT_ONCE_BYTES + 1, True)])
+async def test_large_bodies_are_hashed_beside_the_event_loop(size: int, gives_way: bool) -> None:
+    body = bytearray(size)
+    turns: list[bool] = []
+    asyncio.get_running_loop().call_soon(turns.append, True)
+
+    digest = await digest_of(body)
+
+    assert digest == body_digest(body)
+    assert bool(turns) is gives_way

@@ -1,0 +1,114 @@
+"""How many bodies are parsed in one turn of the event loop, and whose?"""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from headgate.edge.parse_turns import ParseTurns
+from headgate.model.units import TenantId
+from headgate.wire.request import BadRequest
+from headgate.wire.turn_budget import REQUEST_NS, TurnBudget
+
+MS = 1_000_000
+A, B = TenantId("a"), TenantId("b")
+
+
+class Parser:
+    """Parses bodies under a clock that only parsing moves, and notes in which turn of the loop each was parsed."""
+
+    def __init__(self, *, parse_ns: int = 3 * MS, turn_ns_max: int = 10 * MS) -> None:
+        self._parse_ns = parse_ns
+        self.now = self.looks = self.turn = 0
+        self.parsed: list[tuple[int, str]] = []
+        budget = TurnBudget(
+            lambda resume: asyncio.get_running_loop().call_soon(resume), self._clock, ns_max=turn_ns_max
+        )
+        self.turns = ParseTurns(budget)
+
+    def _clock(self) -> int:
+        self.looks += 1
+        return self.now
+
+    def _parse(self, name: str) -> Callable[[], str]:
+        def parse() -> str:
+            self.now += self._parse_ns
+            self.parsed.append((self.turn, name))
+            if name.startswith("bad"):
+                raise BadRequest("bad", "model")
+            return name
+
+        return parse
+
+    def send(self, name: str, tenant: TenantId = A, *, size: int = 255 * 1024) -> asyncio.Task[str]:
+        return asyncio.create_task(self.turns.run(self._parse(name), size=size, tenant=tenant))
+
+    async def run(self, turns: int) -> None:
+        for _ in range(turns):
+            self.turn += 1
+            await asyncio.sleep(0)
+
+    def most_in_a_turn(self) -> int:
+        turns = [turn for turn, _ in self.parsed]
+        return max(turns.count(turn) for turn in turns)
+
+
+async def test_bodies_that_end_at_once_are_parsed_in_many_turns() -> None:
+    parser = Parser()
+    tasks = [parser.send(str(number)) for number in range(60)]
+    await parser.run(40)
+
+    assert [await task for task in tasks] == [str(number) for number in range(60)]
+    assert parser.most_in_a_turn() == 4  # 10 ms are over after the fourth of 3 ms each and what follows it.
+    assert len(parser.turns) == 0
+
+
+async def test_work_that_follows_each_body_is_charged_to_the_turn() -> None:
+    parser = Parser(parse_ns=0, turn_ns_max=5 * REQUEST_NS)
+    for number in range(60):
+        parser.send(str(number), size=16 * 1024)
+    await parser.run(30)
+
+    assert len(parser.parsed) == 60
+    assert parser.most_in_a_turn() <= 6
+
+
+async def test_body_of_another_tenant_does_not_wait_behind_all_of_the_first() -> None:
+    parser = Parser()
+    for number in range(60):
+        parser.send(str(number))
+    await parser.run(1)
+    victim = parser.send("victim", B, size=100)
+    await parser.run(3)
+
+    assert victim.done()
+    assert len(parser.parsed) <= 16, "four in each turn, of sixty"
+
+
+async def test_error_of_a_body_that_waited_reaches_its_request() -> None:
+    parser = Parser()
+    tasks = [parser.send(f"bad {number}") for number in range(8)]
+    answers = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert [type(answer) for answer in answers] == [BadRequest] * 8
+
+
+async def test_body_of_a_request_that_was_given_up_is_not_parsed() -> None:
+    parser = Parser()
+    tasks = [parser.send(str(number)) for number in range(8)]
+    await parser.run(1)
+    assert tasks[7].cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert "7" not in [name for _, name in parser.parsed]
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[7]
+
+
+async def test_few_small_bodies_are_parsed_without_a_look_at_the_clock() -> None:
+    parser = Parser()
+    tasks = [parser.send(str(number), size=500) for number in range(20)]
+    await parser.run(1)
+
+    assert all(task.done() for task in tasks)
+    assert parser.looks == 0

@@ -1,0 +1,60 @@
+"""Does one process at a time have a name, whatever the store's clock does?"""
+
+from headgate.hosts.cell.protocol.names import NAME_LEASE_NS, NameAnswer, NameEntry, NameView, claimed_name
+from headgate.model.units import SECOND, Instant, after
+from testing.builders import at
+
+HOUR_NS = 3_600 * SECOND
+
+
+def claimed(entry: NameEntry | None, incarnation: str, now: Instant) -> tuple[NameEntry, NameAnswer]:
+    return claimed_name(entry, incarnation, NAME_LEASE_NS, now)
+
+
+def test_store_grants_a_free_name_and_renews_it_for_the_same_incarnation() -> None:
+    first, granted = claimed(None, "1", at(10))
+    renewed, again = claimed(first, "1", at(11))
+
+    assert (granted, again) == (NameAnswer(), NameAnswer())
+    assert renewed == NameEntry("1", after(at(11), NAME_LEASE_NS))
+
+
+def test_store_keeps_a_name_for_its_incarnation_until_the_entry_expires() -> None:
+    entry, _ = claimed(None, "1", at(10))
+    kept, refused = claimed(entry, "2", at(11.5))
+    taken, granted = claimed(entry, "2", at(12))
+
+    assert (kept, refused) == (entry, NameAnswer("1", SECOND // 2))
+    assert (taken.incarnation, granted) == ("2", NameAnswer())
+
+
+def test_store_whose_clock_was_put_back_keeps_a_name_for_one_lease_more() -> None:
+    entry = NameEntry("1", Instant(at(10) + HOUR_NS))
+    kept, refused = claimed(entry, "2", at(10))
+    taken, granted = claimed(kept, "2", after(at(10), NAME_LEASE_NS))
+
+    assert (kept, refused) == (NameEntry("1", after(at(10), NAME_LEASE_NS)), NameAnswer("1", -1))
+    assert (taken.incarnation, granted) == ("2", NameAnswer())
+
+
+def test_name_is_taken_only_if_the_same_other_incarnation_renews_it() -> None:
+    view = NameView()
+
+    assert not view.answered(NameAnswer("1", SECOND))
+    assert not view.answered(NameAnswer("2", 2 * SECOND))
+    assert not view.taken
+    assert not view.answered(NameAnswer("2", SECOND))
+    assert not view.taken
+    assert not view.answered(NameAnswer("2", 2 * SECOND))
+    assert view.taken
+
+
+def test_entry_that_lasts_longer_because_the_clock_was_put_back_is_not_taken_for_renewed() -> None:
+    view = NameView()
+    view.answered(NameAnswer("1", SECOND))
+    view.answered(NameAnswer("1", -1))
+    view.answered(NameAnswer("1", 2 * SECOND))
+
+    assert not view.taken
+    assert view.answered(NameAnswer())
+    assert view.has

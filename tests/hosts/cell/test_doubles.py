@@ -1,0 +1,168 @@
+"""Does a cell keep its promises if a process, or a second cell, is started under a name that is in use?"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from headgate.hosts.cell.protocol.names import NAME_LEASE_NS, NAME_LOOK_NS, NameAnswer, NameEntry, NameView
+from headgate.model.units import SECOND, Duration, Instant
+from testing.cell_world import names
+from testing.cell_world.checks import Findings
+from testing.cell_world.faults import DOUBLES, EVERYBODY, SCHEDULER, STORE, Fault, Kind
+from testing.cell_world.world import World
+
+SEEDS = 12
+COPY, COPY_WITH_A_NAME_OF_OURS, FOREIGN, FOREIGN_WITH_A_NAME_OF_OURS = range(4)
+TWIN = "g0 (twin)"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    findings: Findings
+    lines: list[str]
+
+    def said(self, who: str, what: str) -> list[float]:
+        """When this process did that, in seconds."""
+        return [float(line.split()[0]) for line in self.lines if line[12:].startswith(who) and what in line]
+
+    def requests_of(self, who: str) -> list[str | None]:
+        return [story.ended for story in self.findings.stories.values() if story.member == who]
+
+
+def a_fault(kind: Kind, target: str, start_s: float, end_s: float, degree: int = 0) -> Fault:
+    return Fault(kind, target, Instant(int(start_s * SECOND)), Duration(int((end_s - start_s) * SECOND)), degree)
+
+
+def run(*faults: Fault, seed: int = 1) -> Run:
+    lines: list[str] = []
+    return Run(World(seed, doubles=True, faults=list(faults), told=lines.append).run(), lines)
+
+
+def test_second_process_of_a_name_does_not_start_and_the_first_serves_on() -> None:
+    seen = run(a_fault(Kind.TWIN, "g0", 2, 7))
+
+    assert seen.findings.violations == []
+    assert [2 < moment < 3 for moment in seen.said(TWIN, "does not start")] == [True]
+    assert seen.requests_of(TWIN) == []
+    assert "completed" in seen.requests_of("g0")
+    assert seen.said("g0", "leaves") == []
+
+
+def test_killed_process_that_starts_again_joins_within_one_lease() -> None:
+    seen = run(a_fault(Kind.CRASH, "g0", 3, 3.1))
+    [_, again] = seen.said("g0 ", "starts, life")
+
+    assert seen.findings.violations == []
+    assert 3.1 < again <= 3.1 + (NAME_LEASE_NS + NAME_LOOK_NS) / SECOND
+
+
+def test_process_that_leaves_in_peace_starts_again_at_once() -> None:
+    seen = run(a_fault(Kind.RESTART, "g0", 3, 5))
+    [_, again] = seen.said("g0 ", "starts, life")
+    [left] = seen.said("g0 ", "has left")
+
+    assert seen.findings.violations == []
+    assert again - left < 2 * NAME_LOOK_NS / SECOND
+
+
+def test_store_whose_clock_is_put_back_gives_the_name_of_a_live_process_to_no_other() -> None:
+    seen = run(a_fault(Kind.CLOCK_STEP, STORE, 3.01, 7, -1), a_fault(Kind.TWIN, "g0", 3.02, 6.5))
+
+    assert seen.findings.violations == []
+    assert seen.requests_of(TWIN) == []
+    assert len(seen.said(TWIN, "does not start")) == 1
+
+
+def test_killed_process_gets_its_name_back_though_the_clock_of_the_store_is_put_back() -> None:
+    seen = run(a_fault(Kind.CRASH, "g0", 3, 3.3), a_fault(Kind.CLOCK_STEP, STORE, 3.5, 7, -1))
+
+    assert seen.findings.violations == []
+    assert seen.said("g0 ", "does not start") == []
+    assert len(seen.said("g0 ", "starts, life")) == 2
+
+
+def test_of_two_processes_that_started_while_the_store_was_away_one_leaves() -> None:
+    seen = run(a_fault(Kind.STORE_EMPTY, STORE, 2, 3), a_fault(Kind.TWIN, "g0", 2.2, 5.2))
+
+    assert seen.findings.violations == []
+    assert seen.findings.twins == 1
+    assert len(seen.said("g0", "leaves: another process is called g0")) == 1
+
+
+@pytest.mark.parametrize("degree", [COPY, COPY_WITH_A_NAME_OF_OURS, FOREIGN, FOREIGN_WITH_A_NAME_OF_OURS])
+def test_second_cell_of_the_same_name_breaks_no_promise_and_what_it_did_ends_with_it(degree: int) -> None:
+    second = a_fault(Kind.SECOND_CELL, EVERYBODY, 2, 7, degree)
+    runs = [run(second, a_fault(Kind.CRASH, SCHEDULER, 4, 5), seed=seed) for seed in (1, 2, 3, 4)]
+
+    assert [seen.findings.violations for seen in runs] == [[]] * 4
+    assert any(seen.said("h", "is the scheduler") for seen in runs)
+    refused = [len(seen.said("g0 (of the second cell)", "does not start")) for seen in runs]
+    assert refused == ([1] * 4 if degree % 2 else [0] * 4)
+
+
+def test_seeds_with_hostile_faults_and_double_names_break_no_promise() -> None:
+    worlds = {seed: World(seed, hostile=True, doubles=True) for seed in range(1, SEEDS + 1)}
+    findings = {seed: world.run() for seed, world in worlds.items()}
+
+    assert [f"just sim-cell --seed {seed} --trace" for seed, each in findings.items() if each.violations] == []
+    assert {fault.kind for world in worlds.values() for fault in world.faults} >= set(DOUBLES)
+
+
+@pytest.mark.parametrize("seed", [210])
+def test_seeds_with_double_names_that_once_showed_a_violation_show_none(seed: int) -> None:
+    assert World(seed, hostile=True, doubles=True).run().violations == []
+
+
+# Rules of names are replaced on purpose, to show that the simulation would find it if they were broken.
+
+
+def give_names_to_anybody(patch: pytest.MonkeyPatch) -> None:
+    real = names.claimed_name
+    patch.setattr(names, "claimed_name", lambda _, *claim: real(None, *claim))
+
+
+def give_names_away_when_the_clock_is_put_back(patch: pytest.MonkeyPatch) -> None:
+    real = names.claimed_name
+
+    def claimed_name(entry: NameEntry | None, incarnation: str, lasts_ns: Duration, now: Instant) -> object:
+        outlasts = entry is not None and entry.expires > now + 2 * lasts_ns
+        return real(None if outlasts else entry, incarnation, lasts_ns, now)
+
+    patch.setattr(names, "claimed_name", claimed_name)
+
+
+def refuse_whoever_finds_an_entry(patch: pytest.MonkeyPatch) -> None:
+    def answered(self: NameView, answer: NameAnswer) -> bool:
+        self.has, self.taken = not answer.held, bool(answer.held)
+        return self.has
+
+    patch.setattr(NameView, "answered", answered)
+
+
+def refuse_nobody(patch: pytest.MonkeyPatch) -> None:
+    def answered(self: NameView, answer: NameAnswer) -> bool:
+        self.has = not answer.held
+        return self.has
+
+    patch.setattr(NameView, "answered", answered)
+
+
+@pytest.mark.parametrize(
+    ("broken", "faults"),
+    [
+        (give_names_to_anybody, [a_fault(Kind.TWIN, "g0", 2, 7)]),
+        (
+            give_names_away_when_the_clock_is_put_back,
+            [a_fault(Kind.CLOCK_STEP, STORE, 3.01, 7, -1), a_fault(Kind.TWIN, "g0", 3.02, 6.5)],
+        ),
+        (refuse_whoever_finds_an_entry, [a_fault(Kind.CRASH, "g0", 3, 3.1)]),
+        (refuse_nobody, [a_fault(Kind.STORE_EMPTY, STORE, 2, 3), a_fault(Kind.TWIN, "g0", 2.2, 5.2)]),
+    ],
+)
+def test_simulation_finds_a_broken_rule_of_names(
+    broken: Callable[[pytest.MonkeyPatch], None], faults: list[Fault], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch)
+
+    assert run(*faults).findings.violations

@@ -1,0 +1,59 @@
+"""Blame that records its verdicts, for models of what follows from them; the verdicts are tested in `tests/core`."""
+
+from collections.abc import Iterable
+
+from headgate.core.events import AttemptEnded
+from headgate.core.routing.blame import Blame
+from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.scheduler import Scheduler
+from headgate.core.state import Attempt
+from headgate.model.fault import FaultOrigin
+from headgate.model.ticket import Ticket
+from headgate.model.units import EndpointId, Instant
+
+
+class RecordedBlame(Blame):
+    __slots__ = ("counted_after_all", "origin", "taken_back")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forget_verdicts()
+
+    def forget_verdicts(self) -> None:
+        self.origin: FaultOrigin | None = None
+        """Who was to blame for the last failure."""
+        self.taken_back: EndpointId | None = None
+        """The endpoint whose earlier failure the request was convicted of."""
+        self.counted_after_all: list[EndpointRecord] = []
+        """Endpoints of earlier failures that count, since the request was answered elsewhere."""
+
+    def judge(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
+        suspect = self._suspects.get(attempt.ticket.identity)
+        self.origin = super().judge(attempt, event, now)
+        if self.origin is FaultOrigin.REQUEST and suspect is not None and suspect.counted:
+            self.taken_back = suspect.endpoint.id
+        return self.origin
+
+    def is_endpoints_after_all(
+        self,
+        endpoint: EndpointRecord,
+        ticket: Ticket,
+        excuse: FaultOrigin,
+        now: Instant,
+        *,
+        among: Iterable[EndpointRecord],
+    ) -> bool:
+        if counts := super().is_endpoints_after_all(endpoint, ticket, excuse, now, among=among):
+            self.counted_after_all.append(endpoint)
+        return counts
+
+
+def record_blame(scheduler: Scheduler) -> Scheduler:
+    scheduler._state.blame = RecordedBlame()
+    return scheduler
+
+
+def recorded(scheduler: Scheduler) -> RecordedBlame:
+    blame = scheduler._state.blame
+    assert isinstance(blame, RecordedBlame)
+    return blame
