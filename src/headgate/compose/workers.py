@@ -3,27 +3,14 @@
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from headgate.config.problems import ConfigErrors
-from headgate.config.settings import Address, Settings
+from headgate.config.settings import Settings
 from headgate.config.workers import unfit
 from headgate.control.workers.supervisor import reserve_alone, supervise
 from headgate.model.units import Duration
 from headgate.telemetry.log import tell
-
-
-def as_worker(settings: Settings, *, worker: int, workers: int, port: int) -> Settings:
-    """What one of them makes of the file: an admin port of its own, and at least as many members as there are here."""
-    admin = settings.admin_listen
-    return replace(
-        settings,
-        listen=Address(settings.listen.host, settings.listen.port or port),
-        admin_listen=Address(admin.host, admin.port and admin.port + worker),
-        scaler_listen=settings.scaler_listen if worker == 0 else None,
-        cell=settings.cell and replace(settings.cell, members=max(settings.cell.members, workers)),
-    )
 
 
 def run_workers(

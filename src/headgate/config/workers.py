@@ -1,8 +1,22 @@
-"""Whether a configuration can be run by several workers on one port (`headgate serve --workers N`)."""
+"""The configuration of several workers on one port (`headgate serve --workers N`): whether a file allows it, and what
+each worker makes of it."""
 
+from dataclasses import replace
 from pathlib import Path
 
-from headgate.config.settings import Settings
+from headgate.config.settings import Address, Settings
+
+
+def as_worker(settings: Settings, *, worker: int, workers: int, port: int) -> Settings:
+    """What one of them makes of the file: an admin port of its own, and at least as many members as there are here."""
+    admin = settings.admin_listen
+    return replace(
+        settings,
+        listen=Address(settings.listen.host, settings.listen.port or port),
+        admin_listen=Address(admin.host, admin.port and admin.port + worker),
+        scaler_listen=settings.scaler_listen if worker == 0 else None,
+        cell=settings.cell and replace(settings.cell, members=max(settings.cell.members, workers)),
+    )
 
 
 def unfit(settings: Settings, file: Path, workers: int) -> str | None:
