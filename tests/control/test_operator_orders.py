@@ -2,7 +2,7 @@
 
 import pytest
 
-from headgate.control.operator_orders import ORDERS_MAX, MemoryOrders
+from headgate.control.operator_orders import ORDERS_MAX, MemoryOrders, orders_shown
 from headgate.model.limits import Limits
 from headgate.model.orders import DrainEndpoint, HoldClass, PinLadder, Throttle
 from headgate.model.policy import Policy
@@ -43,6 +43,14 @@ async def test_orders_become_part_of_the_policy() -> None:
         PinLadder(PoolName("small"), 2, until),
     )
     assert kept.changes == 4
+    shown = orders_shown(kept.book.take(Policy()).orders, kept.now)
+    assert [(each["verb"], each["target"], each["left_s"]) for each in shown] == [
+        ("throttle", "acme", 60),
+        ("hold", "batch", 60),
+        ("drain", "small/1", 60),
+        ("pin", "small", 60),
+    ]
+    assert orders_shown(kept.book.take(Policy()).orders, until) == []
 
 
 async def test_an_order_ends_by_itself_or_when_it_is_ended() -> None:

@@ -49,6 +49,7 @@ async def test_a_drained_endpoint_gets_nothing_until_the_order_ends(tmp_path: Pa
         status, order = await admin(gateway, "orders/place", verb="drain", target=first, lasts_s=60, reason="driver")
         assert (status, order["ordered_by"]) == (200, "alice")
         assert await served(gateway, engines) == (0, 4)
+        assert [each["target"] for each in (await gateway.status())["orders"]] == [first]
 
         await gateway.rewrite(config | {"drain_grace": "4s"})
         assert await served(gateway, engines) == (0, 4), "a reload keeps the order"

@@ -174,7 +174,7 @@ def _new(tenant: str, config: Path | None, *, write: bool) -> int:
     if write:
         if not _write(file, secret, lambda text: add_item(text, ("tenants", tenant, "keys"), known)):
             return 1
-        _tell(f'the hash of a new key of tenant "{tenant}" is in {file}; a running gateway takes it up on SIGHUP')
+        _tell(f'the hash of a new key of tenant "{tenant}" is in {file}; {_taken_up(secret)}')
     else:
         snippet = ["tenants:", f"  {tenant}:", "    keys:", f'      - "{known}"']
         _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(snippet, secret)}")
@@ -210,14 +210,20 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
     if write:
         if not _write(file, secret, edited):
             return 1
-        _tell(f'the hash of a new key of operator "{name}" is in {file}; a running gateway takes it up on SIGHUP.')
-        _tell("Export the key as HEADGATE_ADMIN_KEY; `headgate operate list` shows whether it works.")
+        _tell(f'the hash of a new key of operator "{name}" is in {file}; {_taken_up(secret)}')
+        _tell("export the key as HEADGATE_ADMIN_KEY; `headgate operate list` shows whether it works")
     else:
         listed = ", ".join(permissions)
         snippet = ["admin_keys:", f"  {name}:", f'    key: "{known}"', f"    permissions: [{listed}]"]
         _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(snippet, secret)}")
     print(key)
     return 0
+
+
+def _taken_up(secret: _Secret) -> str:
+    if secret.in_file:
+        return "a running gateway takes it up on SIGHUP"
+    return f"so is the setting key_secret, which is new: restart the gateway with {VARIABLE} in its environment"
 
 
 def _permissions(text: str) -> tuple[str, ...]:

@@ -89,6 +89,8 @@ def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
         yield f"held: {count} that came while pool {pool} had no endpoint"
     if status.draining:
         yield "draining: it takes nothing new and leaves when what is open has ended"
+    for order in status.orders:
+        yield f"order in force: {order.verb} {order.target}, for another {_lasting(order.left_s)}"
     if status.cell is not None:
         yield from cell_lines(status.cell)
     if status.database is not None:
@@ -129,14 +131,16 @@ def _ledger(ledger: "LedgerState") -> Iterator[str]:
 def _endpoints(status: "GatewayStatus") -> Iterator[str]:
     engines = {engine.endpoint_id: engine for engine in status.engines}
     head = ("ENDPOINT", "STATE", "IN FLIGHT", "ENGINE", "RUNS", "QUEUES", "KV", "TOLD")
-    yield from _table([head, *(_row(each, engines.get(each.id)) for each in status.endpoints)])
+    drained = {order.target for order in status.orders if order.verb == "drain"}
+    rows = (_row(each, engines.get(each.id), drained=each.id in drained) for each in status.endpoints)
+    yield from _table([head, *rows])
     for engine in status.engines:
         for problem in engine.problems:
             yield f"{engine.endpoint_id}: {problem}"
 
 
-def _row(endpoint: "EndpointState", engine: "EngineFound | None") -> tuple[str, ...]:
-    state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving
+def _row(endpoint: "EndpointState", engine: "EngineFound | None", *, drained: bool) -> tuple[str, ...]:
+    state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving + ", drained" * drained
     row = (endpoint.id, state, f"{endpoint.in_flight} of {endpoint.in_flight_max}")
     if engine is None:
         return (*row, *[_UNKNOWN] * 5)

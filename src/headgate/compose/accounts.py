@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from headgate.config.settings import Settings
 from headgate.control.budget_sync import BudgetNews
 from headgate.control.notifications import Notices
-from headgate.control.operator_orders import NO_DATABASE, MemoryOrders
+from headgate.control.operator_orders import NO_DATABASE, MemoryOrders, orders_shown
 from headgate.core.events import BudgetsTold
 from headgate.edge.admin.api import AdminApi, Operator
 from headgate.edge.admin.budgets import budget_routes
@@ -280,6 +280,7 @@ class Accounts:
 
     def status(self) -> Mapping[str, object]:
         return {
+            "orders": orders_shown(self._in_force.orders, self._now()),
             **({} if self._directory is None else {"database": self._directory.status()}),
             **({} if self._ledger is None else {"ledger": self._ledger.status()}),
         }

@@ -7,7 +7,7 @@ none. A cell needs a database: its members must agree on the orders in force, an
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -23,8 +23,8 @@ ORDERS_MAX: Final = 200
 AUDIT_MAX: Final = 1_000
 """Changes that are remembered; the log has all of them."""
 NO_DATABASE: Final = (
-    "tenants, keys, budgets and cost reports need a database: add database.url to the configuration. "
-    "Tenants and keys of the file are changed there (`headgate keys new --write`), then SIGHUP; "
+    "tenants, keys, budgets and cost reports need a database: add database.url to the configuration, or change the "
+    "tenants and keys of the file (`headgate keys new --write`) and send SIGHUP; without a database "
 )
 """What the admin API of a gateway without a database adds to the answer about an unknown path."""
 _OF_A_CELL: Final = (
@@ -48,6 +48,28 @@ def operator_order(row: OrderRow) -> OperatorOrder | None:
             return PinLadder(PoolName(row.target), terms.get("level", 0), until)
         case _:
             return None
+
+
+def orders_shown(orders: Iterable[OperatorOrder], now: Instant) -> list[dict[str, object]]:
+    """The orders in force, for /status."""
+    return [
+        {"verb": verb, "target": target, "left_s": (order.until - now) // SECOND}
+        for order in orders
+        if order.until > now
+        for verb, target in [_verb_and_target(order)]
+    ]
+
+
+def _verb_and_target(order: OperatorOrder) -> tuple[str, str]:
+    match order:
+        case Throttle():
+            return "throttle", order.tenant
+        case HoldClass():
+            return "hold", order.service_class
+        case DrainEndpoint():
+            return "drain", order.endpoint_id
+        case PinLadder():
+            return "pin", order.pool
 
 
 class MemoryOrders:

@@ -149,7 +149,8 @@ class AdminApi:
         route = self.routes.get(client.path)
         if route is None:
             known = ", ".join(path.decode() for path in self.routes)
-            raise _Refused(404, "unknown_url", f"{self._hint}there is nothing at this path; POST to one of: {known}")
+            message = f"there is nothing at this path; {self._hint}POST to one of: {known}"
+            raise _Refused(404, "unknown_url", message)
         if client.method != "POST":
             raise _Refused(405, "unknown_url", "this is asked by POST, with a JSON body", [(b"allow", b"POST")])
         if route.permission not in operator.permissions:
