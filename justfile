@@ -108,6 +108,11 @@ test-soak *args:
 bench-relay *args:
     {{ bin }}/python -m bench.relay "$@"
 
+# The CPU of whole answers of 100 tokens that are watched token by token, against those that are asked for whole.
+[positional-arguments]
+bench-whole-answers *args:
+    {{ bin }}/python -m bench.whole_answers "$@"
+
 # Tokens/s of real vLLM through the gateway against the same vLLM driven directly.
 [positional-arguments]
 bench-engine *args:

@@ -44,6 +44,8 @@ class Plan:
     chunks: int = 0
     """Token chunks of each answer, which is streamed; 0 for an answer that is not."""
     pace_ms: int = 0
+    tokens: int | None = None
+    """Of each answer, exactly; None leaves its length to the engine."""
     metadata: dict[str, str] | None = None
     """What each request brings along for the accounts."""
     warm_up_s: float = 1.0
@@ -181,6 +183,8 @@ class Generator:
             "max_tokens": 256,
             "temperature": 0.7,
         }
+        if self._plan.tokens is not None:
+            body |= {"max_tokens": self._plan.tokens, "min_tokens": self._plan.tokens, "ignore_eos": True}
         if self._plan.metadata is not None:
             body["metadata"] = self._plan.metadata
         if chunks:

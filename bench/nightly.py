@@ -93,6 +93,7 @@ PARTS: Final = (
         _most(not_held=0, health_failures=0, longest_turn_ms=LONGEST_TURN_MS_MAX, health_p99_ms=HEALTH_P99_MS_MAX),
         _bench("attack", "endless_trailer_without_a_key dns_rebinding engine_usage_bomb"),
     ),
+    Part("whole-answers", _bench("whole_answers"), (), _bench("whole_answers", "--quick")),
     Part("engine", _bench("engine"), _least(ratio=engine.RATIO_MIN)),
     Part(
         "batching",

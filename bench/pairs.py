@@ -25,6 +25,8 @@ class Load:
     chunks: int = 0
     """Of each answer; 0 where it is not streamed."""
     pace_ms: int = 0
+    tokens: int | None = None
+    """Of each answer, exactly; None leaves its length to the engine."""
     metadata: dict[str, str] | None = None
     by_chunks: bool = False
     """Whether requests are reckoned by the chunks that came, since a window cuts many long streams."""
@@ -56,6 +58,7 @@ def cpu_us(target: Target, name: str, load: Load, seconds: float, cores: Cores) 
         warm_up_s=load.warm_up_s,
         chunks=load.chunks,
         pace_ms=load.pace_ms,
+        tokens=load.tokens,
         metadata=load.metadata,
     )
     done = loaded(target, plan, cores, load=name)

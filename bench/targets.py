@@ -127,11 +127,13 @@ def gateway(
     command: Sequence[str] = GATEWAY,
     served_model: str = MODEL,
     in_flight_max: int = IN_FLIGHT_MAX,
+    watches_whole_answers: bool = False,
     settings: Mapping[str, Any] | None = None,
 ) -> Generator[Target]:
     """As an operator runs it: a tenant with a key, classes, scheduling, metrics, an engine that is watched.
 
-    `settings` go on top of its configuration.
+    Unless it `watches_whole_answers`, they are asked for whole and passed on, as nginx does. `settings` go on top of
+    its configuration.
     """
     port, admin_port = free_port(), free_port()
     key, variables = secrets.token_urlsafe(24), {KEY_SECRET: secrets.token_urlsafe(24)}
@@ -145,6 +147,7 @@ def gateway(
                 "engine": "vllm",
                 "served_model": served_model,
                 "in_flight_max": in_flight_max,
+                "watches_whole_answers": watches_whole_answers,
                 "endpoints": [upstream_url],
             }
         },

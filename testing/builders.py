@@ -202,8 +202,8 @@ def arrived(
     )
 
 
-def first_token(request: str, attempt: int = 1) -> FirstToken:
-    return FirstToken(RequestId(request), attempt)
+def first_token(request: str, attempt: int = 1, *, delivered: bool = True) -> FirstToken:
+    return FirstToken(RequestId(request), attempt, delivered)
 
 
 def progressed(*requests: str, attempt: int = 1) -> Progressed:

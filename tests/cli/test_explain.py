@@ -71,6 +71,25 @@ SECONDS  WHAT                         WHY
   3.410  ended: completed
 
 It arrived at 2026-01-01T00:00:00.000+00:00; times count from there.""",
+    "streamed inside, tried again and delivered whole": """\
+req_0123456789abcdef01234567 of tenant acme, class interactive, went at once to
+main/1 (least load, 3 of 8 in flight with it); attempt 1 failed (the stream
+broke off); went to main/2 (least load, 3 of 8 in flight with it); completed
+after 2.1 s.
+
+SECONDS  WHAT                       WHY
+  0.000  arrived                    chat for model m, not streamed, a prompt of
+                                    1234 bytes
+  0.000  sent to main/1             least load, 3 of 8 in flight with it
+  0.200  first token
+  0.400  attempt 1 failed           the stream broke off
+  0.400  sent to main/2, attempt 2  least load, 3 of 8 in flight with it
+  0.900  first token                of attempt 2
+  2.100  the answer begins          of attempt 2
+  2.100  attempt 2 completed        311 prompt and 87 output tokens
+  2.100  ended: completed
+
+It arrived at 2026-01-01T00:00:00.000+00:00; times count from there.""",
     "tried again after a failure": """\
 req_0123456789abcdef01234567 of tenant acme, class interactive, went at once to
 main/1 (least load, 3 of 8 in flight with it); attempt 1 failed (connection

@@ -36,7 +36,8 @@ async def test_an_error_under_a_good_status_is_an_error(tmp_path: Path, body: by
 async def test_an_answer_of_another_kind_than_was_asked_for_is_a_failure(
     tmp_path: Path, stream: bool, content_type: str
 ) -> None:
-    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+    kind = "openai_compatible"  # Others are asked for streams always.
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, engine=kind), tmp_path) as gateway:
         engine.behaviour = Behaviour(body=b'{"choices":[]}', content_type=content_type)
         async with gateway.post(chat(stream=stream)) as answer:
             error = (await answer.json())["error"]
@@ -55,7 +56,8 @@ async def test_an_answer_that_is_no_whole_object_is_never_delivered(tmp_path: Pa
 
 async def test_an_answer_that_speaks_of_errors_is_an_answer(tmp_path: Path) -> None:
     body = b'{"choices": [{"message": {"content": "an \\"error\\""}, "error": null}], "error": null}\n'
-    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+    kind = "openai_compatible"
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, engine=kind), tmp_path) as gateway:
         engine.behaviour = Behaviour(body=body)
         async with gateway.post(chat()) as answer:
             assert (answer.status, await answer.read()) == (200, body)

@@ -12,6 +12,9 @@ from testing.gateway import a_config, chat, gateway_in_loop
 from tests.security.hostile_engine import HostileEngine, Script
 from tests.security.raw import body_of, request_of
 
+UNWATCHED = {"engine": "openai_compatible"}
+"""An engine that is asked for whole answers as such."""
+
 
 async def test_a_chat_comes_whole_with_its_usage(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
@@ -53,7 +56,7 @@ async def test_tools_schemas_images_and_unknown_fields_reach_the_engine_untouche
 
 async def test_a_body_larger_than_what_is_held_passes_through(tmp_path: Path) -> None:
     large = json.dumps({"text": "x" * 3_000_000}).encode()
-    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, **UNWATCHED), tmp_path) as gateway:
         engine.behaviour = Behaviour(body=large)
         async with gateway.post(chat()) as answer:
             assert await answer.read() == large

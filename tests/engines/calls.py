@@ -40,11 +40,24 @@ class Engines:
         self._made: dict[object, HttpEngine] = {}
 
     def __call__(
-        self, url: str, *, dialect: str = "vllm", served_model: str = "fake", api_key: str | None = None
+        self,
+        url: str,
+        *,
+        dialect: str = "vllm",
+        served_model: str = "fake",
+        api_key: str | None = None,
+        watches: bool = False,
     ) -> HttpEngine:
-        asked = (url, dialect, served_model, api_key)
+        """Unless it `watches` whole answers, an engine is asked for what the call wants."""
+        asked = (url, dialect, served_model, api_key, watches)
         if asked not in self._made:
-            self._made[asked] = HttpEngine(url, served_model=served_model, api_key=api_key, dialect=DIALECTS[dialect])
+            self._made[asked] = HttpEngine(
+                url,
+                served_model=served_model,
+                api_key=api_key,
+                dialect=DIALECTS[dialect],
+                watches_whole_answers=watches,
+            )
         return self._made[asked]
 
     @property

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from headgate.engines.joined import JoinedAnswer
 from headgate.model.ticket import Api
 from headgate.ports.engine import Answer, Call, EngineFault
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import CHAT, a_config, chat, gateway_in_loop
+from testing.gateway import a_config, chat, gateway_in_loop
+from testing.simulated import engine_in_loop
 from tests.engines.calls import Engines, a_call, read_all
 
 BOTH = pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
@@ -27,8 +29,9 @@ async def engines() -> AsyncIterator[Engines]:
     assert engines.in_use == 0
 
 
-def test_llamacpp_is_the_only_engine_that_needs_it() -> None:
+def test_only_engines_whose_streams_were_compared_are_asked_for_them() -> None:
     assert [name for name, each in DIALECTS.items() if each.hears_leaving_only_in_streams] == ["llamacpp"]
+    assert [name for name, each in DIALECTS.items() if each.watches_whole_answers] == ["vllm"]
 
 
 @BOTH
@@ -224,6 +227,107 @@ async def test_who_has_enough_gets_no_more(engine: FakeEngine, engines: Engines)
     assert len(taken) == 1
 
 
+# vLLM
+
+
+class Watched:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str | int] = []
+
+    def begin(self) -> None:
+        self.told.append("begin")
+
+    def heard(self, events: int) -> None:
+        self.told.append(events)
+
+    def end(self) -> None:
+        self.told.append("end")
+
+
+@pytest.mark.parametrize("fields", [{"max_tokens": 7}, {"max_tokens": 3, "n": 2}], ids=["one", "two choices"])
+@BOTH
+async def test_the_simulated_engine_gives_whole_what_its_stream_adds_up_to(
+    engines: Engines, api: Api, fields: dict[str, object]
+) -> None:
+    bodies: list[dict[str, object]] = []
+    async with engine_in_loop(speed_up=100) as url:
+        for watches in (True, False):
+            answer = await engines(url, served_model="sim", watches=watches).ask(a_call(api, seed=1, **fields))
+            assert isinstance(answer, JoinedAnswer) is watches
+            bodies.append(json.loads(await read_all(answer)) | {"id": "", "created": 0})
+            answer.close()
+
+    assert bodies[0] == bodies[1]
+
+
+async def test_the_watch_is_told_of_every_event_that_adds_to_the_answer(engine: FakeEngine, engines: Engines) -> None:
+    watch = Watched()
+    engine.behaviour = Behaviour(tokens=3)
+    call = replace(a_call(), watch=watch)
+
+    (await engines(engine.url, watches=True).ask(call)).close()
+
+    assert (watch.told[0], watch.told[-1]) == ("begin", 3)
+    assert "end" not in watch.told
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "function"}]},
+        {"prompt_logprobs": 1},
+        {"echo": True},
+        {"return_token_ids": True},
+        {"return_prompt_text": True},
+        {"stream_options": {"include_usage": True}},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+async def test_vllm_is_asked_whole_where_a_stream_says_less(
+    engine: FakeEngine, engines: Engines, fields: dict[str, object]
+) -> None:
+    watch = Watched()
+    (await engines(engine.url, watches=True).ask(replace(a_call(**fields), watch=watch))).close()
+
+    assert "stream" not in engine.requests[0].json
+    assert watch.told == []
+
+
+async def test_a_pool_can_have_its_engines_asked_as_its_callers_ask(tmp_path: Path) -> None:
+    for watches in (True, False):
+        async with FakeEngine() as engine:
+            config = a_config(engine.url)
+            config["pools"]["small"]["watches_whole_answers"] = watches
+            async with gateway_in_loop(config, tmp_path) as gateway, gateway.post(chat()) as answer:
+                assert answer.status == 200
+        assert engine.requests[0].json.get("stream", False) is watches
+
+
+REASONING = (
+    b'{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}',
+    b"""{"choices":[{"index":0,"delta":{
+"reasoning":"Hm."}}]}""".replace(b"\n", b""),
+)
+
+
+async def test_a_server_that_parses_reasoning_is_asked_again_for_the_whole(
+    engine: FakeEngine, engines: Engines
+) -> None:
+    stream = b"".join(b"data: %b\n\n" % each for each in (*REASONING, b"[DONE]"))
+    engine.script.append(Behaviour(body=stream))
+    asked, watch = engines(engine.url, watches=True), Watched()
+
+    for api in (Api.CHAT, Api.CHAT, Api.COMPLETIONS):
+        answer = await asked.ask(replace(a_call(api, max_tokens=2), watch=watch))
+        assert json.loads(await read_all(answer))["usage"]["completion_tokens"] == 2
+        answer.close()
+
+    assert [each.json.get("stream", False) for each in engine.requests] == [True, False, False, True]
+    assert watch.told[:2] == ["begin", "end"]
+
+
 async def test_through_the_gateway_half_an_answer_is_made_whole_elsewhere(engine: FakeEngine, tmp_path: Path) -> None:
     """Nothing has been told to the caller before the end, so the attempt may be made again at any point up to it."""
     async with FakeEngine() as other:
@@ -237,25 +341,3 @@ async def test_through_the_gateway_half_an_answer_is_made_whole_elsewhere(engine
     assert answer.headers["x-headgate-attempts"] == "3"
     assert body["choices"][0]["message"]["content"] == "word0 word1 word2 word3 "
     assert body["usage"]["completion_tokens"] == 4
-
-
-async def test_through_the_gateway_the_silence_of_an_engine_is_bounded_by_the_whole_time_only(
-    engine: FakeEngine, tmp_path: Path
-) -> None:
-    """A caller who does not stream has no first token to wait for, whatever the engine is asked."""
-    engine.behaviour = Behaviour(tokens=2, hang_after=1)
-    limits = {"first_token_max": "100ms", "idle_max": "100ms", "total_max": "30s"}
-    config = a_config(engine.url, engine="llamacpp", classes={"interactive": {"band": 0} | limits})
-    async with gateway_in_loop(config, tmp_path) as gateway:
-        asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
-        received = await engine.next_request()
-        await gateway.until(lambda status: status["attempts_open"] == 1, seconds_max=30)
-        attempts = gateway.gateway._attempts
-        attempts.sweep(list(attempts._open.values()), asyncio.get_running_loop().time() + 10)
-        received.resume.set()
-        async with await asking as answer:
-            body = await answer.json()
-
-    assert answer.status == 200
-    assert answer.headers["x-headgate-attempts"] == "1"
-    assert body["choices"][0]["message"]["content"] == "word0 word1 "

@@ -56,7 +56,7 @@ async def test_no_prompt_answer_key_or_secret_is_in_rows_spool_or_log(
     caplog.set_level(logging.DEBUG)
     said = b'{"choices":[{"index":0,"message":{"content":"canary-answer"}}],"usage":{"prompt_tokens":3}}'
     async with FakeEngine(api_key="canary-engine-key") as engine:
-        engine.behaviour = Behaviour(body=said)
+        engine.behaviour = Behaviour(body=said, content_type="application/json")
         config = with_ledger(url, tmp_path, engine.url)
         config["pools"]["small"]["api_key"] = "canary-engine-key"
         config["tenants"]["acme"] = {"keys": [format_digest(digest(SECRET, "hg-canary-key"))]}

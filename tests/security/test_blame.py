@@ -99,7 +99,7 @@ async def test_an_answer_too_long_for_its_limit_is_computed_once_and_ejects_nobo
     classes = {"interactive": {"band": 0, "total_max": "600ms" if stream else "200ms"}}
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=8, hang_after=2) if stream else Behaviour(hang_before_head=True)
-        config = a_config(engine.url, classes=classes, health={"failures_max": 1})
+        config = a_config(engine.url, engine="openai_compatible", classes=classes, health={"failures_max": 1})
         async with gateway_in_loop(config, tmp_path) as gateway:
             async with gateway.post(chat(stream=stream)) as answer:
                 text = await answer.text()

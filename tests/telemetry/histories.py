@@ -121,6 +121,14 @@ HISTORIES: dict[str, list[Moment]] = {
         (1.52, FirstToken(ID, 1), []),
         (3.41, attempt_over(usage=USED), [over(waited=1.2)]),
     ],
+    "streamed inside, tried again and delivered whole": [
+        (0, arrived(stream=False), [sent(endpoint="main/1")]),
+        (0.2, FirstToken(ID, 1, delivered=False), []),
+        (0.4, attempt_over(AttemptEnding.FAILED, "the stream broke off"), [sent(attempt=2)]),
+        (0.9, FirstToken(ID, 2, delivered=False), []),
+        (2.1, FirstToken(ID, 2), []),
+        (2.1, attempt_over(attempt=2, usage=USED), [over(attempts=2)]),
+    ],
     "tried again after a failure": [
         (0, arrived(), [sent(endpoint="main/1")]),
         (

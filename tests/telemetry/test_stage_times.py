@@ -56,6 +56,21 @@ def test_what_is_tried_again_goes_through_its_last_stages_again() -> None:
     ]
 
 
+def test_an_answer_that_was_held_back_and_broke_off_is_followed_by_its_retry() -> None:
+    broken = an_attempt(1, held_back=True, last_byte_ms=None, ended_ms=30, ending=AttemptEnding.FAILED)
+    again = an_attempt(2, ordered_ms=40, waited_ms=7, connected_ms=41, first_byte_ms=50)
+
+    assert told(a_record(broken, again))[5:12] == [
+        ("connect", 1, 1),
+        ("prefill", 1, 14),
+        ("decode", 1, 10),
+        ("queue", 2, 5),
+        ("route", 2, 5),
+        ("connect", 2, 1),
+        ("prefill", 2, 9),
+    ]
+
+
 def test_what_could_not_connect_spent_it_on_that() -> None:
     failed = an_attempt(connected_ms=None, first_byte_ms=None, last_byte_ms=None, ending=AttemptEnding.FAILED)
 
@@ -118,6 +133,7 @@ def records(draw: st.DrawFn) -> RequestRecord:
         attempt.ordered_at = draw(st.integers(BEGAN, BEGAN + 1_000))
         attempt.connected_at, attempt.first_byte_at = draw(MOMENTS), draw(MOMENTS)
         attempt.last_byte_at, attempt.ended_at = draw(MOMENTS), draw(MOMENTS)
+        attempt.held_back = draw(st.booleans())
     record = a_record(*attempts, waited_ns=draw(st.integers(0, 2_000)))
     record.ended_at = draw(st.integers(BEGAN, BEGAN + 1_000))
     record.headed_at, record.authorised_at, record.received_at = draw(MOMENTS), draw(MOMENTS), draw(MOMENTS)

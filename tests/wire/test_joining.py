@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.model.ticket import Api
-from headgate.wire.joining import BrokenStream, Joined, Joiner
+from headgate.wire.joining import BrokenStream, Joined, Joiner, UnequalStream
 from headgate.wire.replies import read_error, reported_error
+from headgate.wire.whole_shape import WholeShape
 from tests.wire.recorded import (
     DONE,
     LLAMACPP_CHAT,
@@ -159,6 +160,85 @@ def test_log_probabilities_follow_each_other() -> None:
     assert whole(chunk(None))["choices"][0]["logprobs"] is None
 
 
+SHAPE = WholeShape(
+    top=("metrics", "usage"),
+    choice=("stop_reason", "logprobs"),
+    message=("refusal",),
+    usage=("prompt_tokens_details",),
+    prompt_details=("cached_tokens", "created"),
+    unequal=frozenset({"reasoning"}),
+)
+
+
+def shaped(*chunks: Chunk, api: Api = Api.CHAT) -> Any:
+    joiner = Joiner(api, SHAPE)
+    joiner.take(b"".join(map(event, chunks)) + DONE)
+    return json.loads(joiner.conclude().body)
+
+
+def test_fields_that_only_whole_answers_have_are_null() -> None:
+    assert shaped({"choices": [{"index": 0, "delta": {"content": "x"}, "stop_reason": 7}]}) == {
+        "object": "chat.completion",
+        "metrics": None,
+        "usage": None,
+        "choices": [
+            {
+                "index": 0,
+                "finish_reason": None,
+                "stop_reason": 7,
+                "logprobs": None,
+                "message": {"role": "assistant", "content": "x", "refusal": None},
+            }
+        ],
+    }
+    [choice] = shaped({"choices": [{"index": 0, "text": "x"}]}, api=Api.COMPLETIONS)["choices"]
+    assert choice == {"index": 0, "text": "x", "finish_reason": None, "stop_reason": None, "logprobs": None}
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"a": 1}, {"a": 1, "prompt_tokens_details": None}),
+        (
+            {"prompt_tokens_details": {"cached_tokens": 3}},
+            {"prompt_tokens_details": {"cached_tokens": 3, "created": None}},
+        ),
+    ],
+)
+def test_the_usage_of_a_whole_answer_has_its_nulls_too(usage: Chunk, expected: Chunk) -> None:
+    assert shaped({"choices": [{"index": 0, "delta": {}}]}, {"choices": [], "usage": usage})["usage"] == expected
+
+
+def test_a_stream_that_need_not_add_up_is_given_up_at_once() -> None:
+    joiner = Joiner(Api.CHAT, SHAPE)
+
+    assert not joiner.take(event({"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning": None}}]}))
+    assert joiner.take(event({"choices": [{"index": 0, "delta": {"reasoning": "Hm"}}]}))
+    assert joiner.events == 0
+    with pytest.raises(UnequalStream):
+        joiner.conclude()
+
+
+def test_events_are_counted_that_add_to_the_answer() -> None:
+    def events(chunk: Chunk) -> int:
+        joiner = Joiner(Api.CHAT)
+        joiner.take(event(chunk))
+        return joiner.events
+
+    def of(**choice: object) -> int:
+        return events({"choices": [{"index": 0} | choice]})
+
+    assert (of(delta={"content": "x"}), of(text="x"), of(delta={"tool_calls": [{"index": 0}]})) == (1, 1, 1)
+    assert of(delta={}, logprobs={"content": [{"token": "a"}]}) == 1
+    assert (of(delta={"role": "assistant", "content": ""}), of(delta={}, finish_reason="stop"), of(text="")) == (
+        0,
+        0,
+        0,
+    )
+    assert events({"choices": [], "usage": {"a": 1}}) == 0
+    assert events({"choices": [{"index": 0, "delta": {"role": None}}], "prompt_progress": {"total": 9}}) == 0
+
+
 def test_fields_that_nobody_has_heard_of_are_kept() -> None:
     choice = {"index": 0, "delta": {"content": "x"}, "stop_reason": 7}
     answer = whole(
@@ -235,6 +315,68 @@ def test_no_more_is_held_than_the_bound() -> None:
     joiner = Joiner(Api.CHAT, bytes_max=1_000)
     assert [joiner.take(b"x" * 400) for _ in range(4)] == [False, False, True, True]
     with pytest.raises(BrokenStream, match="longer answer than can be joined"):
+        joiner.conclude()
+
+
+# Events that differ by their text alone
+
+
+def compact(value: object) -> bytes:
+    return b"data: " + json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode() + b"\n\n"
+
+
+def text_event(api: Api, text: str, index: int = 0, **fields: object) -> bytes:
+    said = {"text": text} if api is Api.COMPLETIONS else {"delta": {"content": text}}
+    return compact(
+        {"id": "a", "choices": [{"index": index} | said | {"logprobs": None, "finish_reason": None}]} | fields
+    )
+
+
+def answer_of(api: Api, reads: list[bytes]) -> Any:
+    joiner = Joiner(api)
+    assert not any(joiner.take(read) for read in reads)
+    assert joiner.take(DONE)
+    return json.loads(joiner.conclude().body), joiner.events
+
+
+TEXTS = ["One", " two", "", "\n", 'said "', "\\", "ü", "😀", "\u2028", '","text":"', '"content":"', "\x07", "/", "end"]
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
+@given(st.lists(st.tuples(st.sampled_from(TEXTS), st.integers(0, 1), st.sampled_from([1, 2])), max_size=12))
+def test_events_alike_add_up_to_what_they_do_in_small_pieces(api: Api, said: list[tuple[str, int, int]]) -> None:
+    events = [text_event(api, text, index, created=created) for text, index, created in [("a", 0, 1), *said]]
+    stream = b"".join(events)
+    pieces = [stream[at : at + 5] for at in range(0, len(stream), 5)]
+
+    by_piece = answer_of(api, pieces)
+
+    assert answer_of(api, events) == answer_of(api, [stream]) == by_piece
+    texts = "".join(text for text, index, _ in [("a", 0, 1), *said] if index == 0)
+    choice = by_piece[0]["choices"][0]
+    assert (choice["text"] if api is Api.COMPLETIONS else choice["message"]["content"]) == texts
+
+
+@pytest.mark.parametrize("text", [b"\t", b"\\x", b"\\u12", b'a"b'])
+def test_a_text_that_is_no_json_is_not_taken_for_one_that_is_alike(text: bytes) -> None:
+    joiner = Joiner(Api.CHAT)
+    first = text_event(Api.CHAT, "TEXT")
+    joiner.take(first)
+    joiner.take(first)
+    joiner.take(first.replace(b"TEXT", text))
+    joiner.take(DONE)
+
+    with pytest.raises(BrokenStream, match="no part of an answer"):
+        joiner.conclude()
+
+
+def test_no_more_is_kept_of_events_alike_than_the_bound() -> None:
+    joiner = Joiner(Api.CHAT, assembled_bytes_max=1_000)
+
+    taken = [joiner.take(text_event(Api.CHAT, "x" * 300)) for _ in range(4)]
+
+    assert taken == [False, False, False, True]
+    with pytest.raises(BrokenStream, match="longer answer than can be put together"):
         joiner.conclude()
 
 

@@ -103,6 +103,7 @@ class Engines:
             api_key=key,
             dialect=dialect,
             passes_priority=address.passes_priority,
+            watches_whole_answers=address.watches_whole_answers,
             on_connected=partial(self.connect_times.took, address.pool),
             budget=self._budget,
         )
@@ -121,11 +122,20 @@ class _Address:
     engine: str
     served_model: str
     passes_priority: bool
+    watches_whole_answers: bool
     api_key: str | None = field(repr=False)
 
 
 def _address(pool: PoolSettings, endpoint: FleetEndpoint) -> _Address:
-    return _Address(pool.name, endpoint.url, pool.engine, pool.served_model, pool.passes_priority, pool.api_key)
+    return _Address(
+        pool.name,
+        endpoint.url,
+        pool.engine,
+        pool.served_model,
+        pool.passes_priority,
+        pool.watches_whole_answers,
+        pool.api_key,
+    )
 
 
 def _endpoint(pool: PoolSettings, endpoint: FleetEndpoint) -> Endpoint:

@@ -96,6 +96,7 @@ class _Pools:
             endpoints=self._endpoints(name, section),
             api_key=section.api_key,
             passes_priority=section.passes_priority,
+            watches_whole_answers=section.watches_whole_answers,
             gpu_metrics_port=section.gpu_metrics_port,
             fleet=fleet_options(name, section, self.report),
             scaling=scaling_rules(name, section, self.report),

@@ -213,6 +213,7 @@ class PoolSection(Section, frozen=True):
     api_key: Secret | None = None
     warm_up: LastingOrNone = 30 * SECOND
     passes_priority: bool = False
+    watches_whole_answers: bool = True
     gpu_metrics_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None

@@ -62,7 +62,8 @@ class Attempts:
         """Takes a place for the request, and charges its tenant."""
         ticket = request.ticket
         request.attempt += 1
-        attempt = Attempt(endpoint, number=request.attempt, stream=ticket.stream, reservation=promised, now=now)
+        attempt = Attempt(endpoint, number=request.attempt, reservation=promised, now=now)
+        attempt.reports_tokens = ticket.stream
         attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
         attempt.account, attempt.answers = request.account, request.answers
         attempt.output_most = ticket.output_most(request.service_class.caps.output_tokens)
@@ -101,7 +102,8 @@ class Attempts:
         ticket, sent = told.ticket, Instant(now - told.age_ns)
         request.attempt = max(request.attempt, told.attempt)
         promised = _grown(promise(request, endpoint, self._fleet), told.tokens)
-        attempt = Attempt(endpoint, number=told.attempt, stream=ticket.stream, reservation=promised, now=sent)
+        attempt = Attempt(endpoint, number=told.attempt, reservation=promised, now=sent)
+        attempt.reports_tokens = ticket.stream or told.tokens > 0
         attempt.ticket, attempt.model, attempt.band = ticket, request.model, request.service_class.band
         attempt.account, attempt.answers, attempt.let_go = request.account, request.answers, told.let_go
         attempt.output_most = ticket.output_most(request.service_class.caps.output_tokens)
@@ -120,8 +122,9 @@ class Attempts:
 
     def _go_on(self, attempt: Attempt, told: AttemptReported, *, sent: Instant, now: Instant) -> None:
         """Notes how far it is already."""
-        attempt.began, computed_at = told.first_token, _computed_at(attempt, sent)
-        attempt.computed = attempt.began or (not attempt.stream and computed_at <= now)
+        # The tokens of an answer that is delivered whole are reported before it begins to reach its caller.
+        attempt.began, computed_at = told.first_token or told.tokens > 0, _computed_at(attempt, sent)
+        attempt.computed = attempt.began or (not attempt.reports_tokens and computed_at <= now)
         attempt.computed_at = min(computed_at, now)
         self._occupancy.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
         self._reckon_age(attempt, told, now)
@@ -131,7 +134,7 @@ class Attempts:
         if attempt.began:
             attempt.heard_at = now
             self.began(attempt, now)
-        elif not attempt.stream and not attempt.computed:
+        elif not attempt.reports_tokens and not attempt.computed:
             self._await_prefill(attempt, computed_at)
 
     def _reckon_age(self, attempt: Attempt, told: AttemptReported, now: Instant) -> None:
@@ -158,12 +161,17 @@ class Attempts:
             attempt.heard_at = now
             attempt.endpoint.service.served(attempt.ticket, attempt.model, now)
             self._computed(attempt, now)
-        if attempt.stream and not attempt.streaming:
+        if attempt.reports_tokens and not attempt.streaming:
             attempt.streaming = True
             self._occupancy.began_stream(attempt.endpoint, now)
 
+    def began_undelivered(self, attempt: Attempt, now: Instant) -> None:
+        """The first token of an answer has come that its caller gets whole: its engine streams it from here on."""
+        attempt.reports_tokens = True
+        self.began(attempt, now)
+
     def prefilled(self, now: Instant) -> None:
-        """Takes the prompts for computed whose answers come whole: their first byte comes with the last."""
+        """Takes the prompts for computed whose answers come whole, unless their first tokens were reported earlier."""
         for request_id in self.prefills.take():
             self._computed(self._whole[request_id], now)
 
@@ -204,7 +212,7 @@ class Attempts:
         many tokens it has goes by the larger of two rates, because the tenant has taught one of them.
         """
         promised, tokens = attempt.reservation, attempt.tokens
-        if attempt.computed and not attempt.stream:
+        if attempt.computed and not attempt.reports_tokens:
             tokens = max(tokens, _tokens_unheard(attempt, now))
         predicted = self._predictions.prompt_tokens_of_leaver(attempt.ticket, attempt.model)
         prompt_tokens = max(promised.prompt_tokens, predicted)

@@ -6,11 +6,12 @@ the router which endpoint takes it; here both are brought together and the attem
 
 from headgate.core.attempts import abort
 from headgate.core.commands import Command, Dispatch
+from headgate.core.events import FirstToken
 from headgate.core.routing.least_seconds import Candidate, reservation, why
 from headgate.core.routing.reserves import closed_bands
 from headgate.core.scheduler_state import SchedulerState
 from headgate.core.state import Attempt, Request
-from headgate.model.units import Duration, Instant, PoolName, RequestId
+from headgate.model.units import Duration, Instant, PoolName
 
 
 class Dispatcher:
@@ -133,10 +134,13 @@ class Dispatcher:
 
     # The first to answer
 
-    def first_token(self, request_id: RequestId, number: int, now: Instant, out: list[Command]) -> None:
-        state = self._state
-        attempt = state.attempts.get(request_id, number)
+    def first_token(self, event: FirstToken, now: Instant, out: list[Command]) -> None:
+        state, request_id = self._state, event.request_id
+        attempt = state.attempts.get(request_id, event.attempt)
         if attempt is None:
+            return
+        if not event.delivered:
+            state.attempts.began_undelivered(attempt, now)
             return
         if (readmitted := state.fleet.health.succeeded(attempt.endpoint, now)) is not None:
             out.append(readmitted)

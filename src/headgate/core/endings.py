@@ -140,7 +140,8 @@ class Endings:
             out += health.eject_stalled(endpoint, now)
         for (request_id, _), attempt in state.attempts.by_number.items():
             request = state.requests.by_id.get(request_id)
-            if attempt.stream and attempt.endpoint.id in stalled and request is not None and not attempt.let_go:
+            watched = attempt.reports_tokens and not attempt.let_go
+            if watched and attempt.endpoint.id in stalled and request is not None:
                 abort(request, attempt, "its endpoint shows no sign of life", out)
 
     def attempt_ended(self, event: AttemptEnded, now: Instant, out: list[Command]) -> None:

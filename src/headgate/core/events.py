@@ -57,10 +57,16 @@ class RequestWithdrawn:
 
 @message
 class FirstToken:
-    """The answer has begun to reach the caller: from here on nothing is retried."""
+    """The first token of an attempt has come.
+
+    For an answer that the engine streams and the caller gets whole it comes twice: not `delivered` with the first
+    token, and `delivered` when the answer is complete.
+    """
 
     request_id: RequestId
     attempt: int
+    delivered: bool = True
+    """Whether the answer begins to reach the caller: from then on nothing is retried."""
 
 
 @message

@@ -143,5 +143,5 @@ class Hedging:
 
 
 def _concerns(request: Request) -> bool:
-    """Whether silence means anything: an answer that comes whole is silent until it has ended."""
+    """Whether its first token is waited for: of an answer that comes whole the caller waits for the end."""
     return request.service_class.hedges and request.ticket.stream

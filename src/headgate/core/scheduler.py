@@ -88,8 +88,8 @@ class Scheduler:
         match event:
             case RequestArrived(ticket):
                 self._admission.arrive(ticket, now, out)
-            case FirstToken(request_id, attempt):
-                self._dispatcher.first_token(request_id, attempt, now, out)
+            case FirstToken():
+                self._dispatcher.first_token(event, now, out)
             case Progressed():
                 state.attempts.progressed(event, now)
             case AttemptEnded():

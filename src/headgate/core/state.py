@@ -44,9 +44,9 @@ class Attempt:
         "model",
         "number",
         "output_most",
+        "reports_tokens",
         "reservation",
         "stay",
-        "stream",
         "streaming",
         "ticket",
         "tokens",
@@ -54,12 +54,12 @@ class Attempt:
         "used",
     )
 
-    def __init__(
-        self, endpoint: EndpointRecord, *, number: int, stream: bool, reservation: Reservation, now: Instant
-    ) -> None:
+    def __init__(self, endpoint: EndpointRecord, *, number: int, reservation: Reservation, now: Instant) -> None:
         self.endpoint = endpoint
         self.number = number
-        self.stream = stream
+        self.reports_tokens = False
+        """Whether its tokens are reported as they come: of a stream always; of an answer that is delivered whole from
+        its first token on, if its engine streams it."""
         self.reservation = reservation
         self.began = False
         """Whether its first token has come."""

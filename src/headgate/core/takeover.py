@@ -147,7 +147,7 @@ class Takeover:
         else:
             state.hedging.unwatch(request)
             request.running, request.hedge = (request.running, attempt) if event.hedge else (attempt, request.running)
-        if attempt.began and not request.first_token:
+        if event.first_token and not request.first_token:
             self._dispatcher.responded_first(request, attempt, now, out)
             state.requests.began(request)
         elif request.first_token and (other := request.beside(attempt)) is not None:

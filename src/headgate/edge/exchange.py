@@ -31,6 +31,7 @@ from headgate.edge.open_attempts import OpenAttempt, OpenAttempts
 from headgate.edge.relay import EngineReply, Relay, Result
 from headgate.edge.replies import Replies, tale
 from headgate.edge.request_record import passed_on
+from headgate.edge.watched_attempt import WatchedAttempt
 from headgate.model.caps import Caps
 from headgate.model.fault import Fault
 from headgate.model.outcome import Outcome
@@ -163,7 +164,7 @@ class Exchange:
         task: asyncio.Task[None] | None = asyncio.current_task()
         assert task is not None
         now = asyncio.get_running_loop().time()
-        attempt = OpenAttempt(dispatch, self._client, task, record, streamed=self._ticket.stream, now=now)
+        attempt = OpenAttempt(dispatch, self._client, task, record, reports_tokens=self._ticket.stream, now=now)
         self._attempts.add(attempt)
         self._open[dispatch.attempt] = attempt
         result: Result | None = None
@@ -210,7 +211,7 @@ class Exchange:
         if engine is None:
             return Result(AttemptEnding.FAILED, f"endpoint {dispatch.endpoint_id} has left", fault=Fault.CONNECTION)
         body, degraded = await self._shaped(dispatch.caps)
-        call = self._call(body, dispatch, attempt.record)
+        call = self._call(body, dispatch, attempt)
         self._model = dispatch.model or self._ticket.model
         if dispatch.model is not None:
             degraded = (*degraded, f"model={dispatch.model}")
@@ -245,11 +246,12 @@ class Exchange:
             body, degraded = whole.capped(caps)
         return (body if degraded else whole), degraded
 
-    def _call(self, body: RequestBody, dispatch: Dispatch, record: AttemptRecord) -> Call:
+    def _call(self, body: RequestBody, dispatch: Dispatch, attempt: OpenAttempt) -> Call:
         ticket = self._ticket
         headers = passed_on(self._record, dispatch.attempt) if self._traced else self._intake.passed_on
         company = self._company(dispatch) if ticket.api in BATCHED else None
-        return Call(ticket.request_id, ticket.api, body, headers, self._cache_salt, company, record.sent)
+        watch = None if ticket.stream else WatchedAttempt(attempt, lambda: self._first_undelivered(dispatch))
+        return Call(ticket.request_id, ticket.api, body, headers, self._cache_salt, company, attempt.record.sent, watch)
 
     def _company(self, dispatch: Dispatch) -> Company:
         """On which terms it may wait for others to be asked together with it."""
@@ -266,6 +268,10 @@ class Exchange:
             if other is not attempt:
                 other.stop(AttemptEnding.ABORTED, _SPOKEN)
         self._host.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
+
+    def _first_undelivered(self, dispatch: Dispatch) -> None:
+        """Another attempt may still answer the request."""
+        self._host.tell(FirstToken(dispatch.request_id, dispatch.attempt, delivered=False))
 
     def _attempt_ended(self, dispatch: Dispatch, result: Result, record: AttemptRecord) -> None:
         record.ended_at = time.monotonic_ns()

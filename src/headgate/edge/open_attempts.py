@@ -40,9 +40,9 @@ class OpenAttempt:
         "key",
         "record",
         "reported",
+        "reports_tokens",
         "started_at",
         "stopped",
-        "streamed",
     )
 
     def __init__(
@@ -52,14 +52,16 @@ class OpenAttempt:
         task: asyncio.Task[None],
         record: AttemptRecord,
         *,
-        streamed: bool,
+        reports_tokens: bool,
         now: float,
     ) -> None:
         self.dispatch = dispatch
         self.record = record
         self.key = (dispatch.request_id, dispatch.attempt)
         self.client = client
-        self.streamed = streamed
+        self.reports_tokens = reports_tokens
+        """Whether its tokens are seen as they come, so that silence means something: of a stream, and of an answer
+        that the engine streams and the caller gets whole."""
         self._task = task
         self.started_at = now
         self.heard_at = now
@@ -134,8 +136,8 @@ class OpenAttempts:
     def _check_engine(self, attempt: OpenAttempt, now: float) -> None:
         dispatch = attempt.dispatch
         if _is_over(attempt, now):
-            # A stream that has yet to begin is silent. Of an answer that comes whole nobody knows how far it is.
-            silent = attempt.streamed and not attempt.first_seen
+            # A stream that has yet to begin is silent. How far an answer is that comes whole is not known.
+            silent = attempt.reports_tokens and not attempt.first_seen
             why = f"not complete within {seconds(dispatch.total_ns_max)}"
             attempt.stop(AttemptEnding.SILENT, why, None if silent else Fault.LIMIT)
         elif attempt.first_seen:
@@ -144,7 +146,7 @@ class OpenAttempts:
             self._check_silence(attempt, dispatch.first_token_ns_max, "no first token within", now)
 
     def _check_silence(self, attempt: OpenAttempt, limit: Duration, what: str, now: float) -> None:
-        if attempt.streamed and now - attempt.heard_at > limit / SECOND:
+        if attempt.reports_tokens and now - attempt.heard_at > limit / SECOND:
             attempt.stop(AttemptEnding.SILENT, f"{what} {seconds(limit)}")
 
 

@@ -145,7 +145,7 @@ class Relay:
             self._client.on_blocked = self._client.on_unblocked = None
 
     async def _whole(self, answer: Answer, first_token: FirstTokenNotice, *, tensors: bool) -> Result:
-        self._attempt.record.first_byte_at = time.monotonic_ns()
+        self._begin_whole()
         first_token()
         headers, any_bytes = [*self._headers, (b"content-type", answer.content_type.encode())], False
         if tensors and isinstance(answer, FramedAnswer):
@@ -163,6 +163,15 @@ class Relay:
         if answer.usage_estimated and result.usage is not None:
             return replace(result, usage=replace(result.usage, source=UsageSource.ESTIMATED))
         return result
+
+    def _begin_whole(self) -> None:
+        """Notes when it came. Of one that was streamed inside the gateway all has come by now."""
+        record, now = self._attempt.record, time.monotonic_ns()
+        self._attempt.reports_tokens = False
+        if record.held_back:
+            record.held_back, record.last_byte_at = False, now
+        else:
+            record.first_byte_at = now
 
     def _quote(self, how: str, said: str) -> str:
         quoted = f": {said or 'without a message'}" if self._quotes_engine else ""

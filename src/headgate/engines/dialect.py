@@ -15,6 +15,7 @@ from typing import Final, Protocol
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
 from headgate.ports.engine import Answer, Call, FramedAnswer
+from headgate.wire.whole_shape import WholeShape
 
 OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
     {
@@ -114,6 +115,13 @@ class Dialect:
     request for a stream: an engine that says something notices who left. Callers who did not ask do not see it."""
     never_streamed_together: frozenset[str] = frozenset()
     """Fields that this engine takes together, but not in a request for a stream."""
+    watches_whole_answers: bool = False
+    """Whether the chunks of a stream add up to the answer that this engine gives whole. It is then asked for a stream
+    always, so that the gateway sees each token come, unless a request has one of the fields `asked_whole`."""
+    asked_whole: frozenset[str] = frozenset()
+    """Fields with which a whole answer is more than a stream, or another one."""
+    whole_shapes: Mapping[Api, WholeShape] = field(default_factory=dict[Api, WholeShape])
+    """How whole answers differ from joined chunks; the same where nothing is said."""
     takes_cache_salt: bool = False
     """Whether a request may carry a salt that keeps its cached prefix from requests with another (embeddings aside)."""
     models_path: str = "/v1/models"

@@ -26,6 +26,7 @@ from headgate.model.fault import Fault
 from headgate.model.ticket import Api
 from headgate.model.units import SECOND, Duration, RequestId
 from headgate.ports.engine import Answer, Call, EngineFault
+from headgate.wire.joining import UnequalStream
 from headgate.wire.kserve.infer import error_body
 from headgate.wire.turn_budget import TurnBudget
 
@@ -82,6 +83,7 @@ class HttpEngine:
         api_key: str | None,
         dialect: Dialect,
         passes_priority: bool = False,
+        watches_whole_answers: bool = True,
         on_connected: Callable[[Duration], None] | None = None,
         budget: TurnBudget | None = None,
     ) -> None:
@@ -98,6 +100,9 @@ class HttpEngine:
         self._passes_priority = passes_priority
         self._on_connected = on_connected
         self._dialect = dialect
+        self._watches_whole = watches_whole_answers and dialect.watches_whole_answers
+        self._streams_differ: set[Api] = set()
+        """Where a stream of this engine was found not to add up to its whole answer."""
         self._lines = _lines(parts.netloc, api_key)
         self._heads = {api: f"POST {path} HTTP/1.1\r\n{self._lines}" for api, path in dialect.paths.items()}
         self._speaker = dialect.speaker(self) if dialect.speaker is not None else None
@@ -115,13 +120,27 @@ class HttpEngine:
         if call.api not in self._heads:
             said = f"this model is not served by {call.api}; its engine speaks OpenAI's wire, at /v1/"
             return AtHandAnswer(404, error_body(said), blames=True)
-        if self._joins(call):
-            return await joined(await self._ask(self._as_stream(call)), call.api)
+        if self._joins(call) and (answer := await self._joined(call)) is not None:
+            return answer
         if self._asks_progress(call):
             answer = await self._ask(self._as_stream(call))
             answer.reports_progress = True
             return answer
         return await self._ask(call)
+
+    async def _joined(self, call: Call) -> Answer | None:
+        """The whole answer, put together from a stream; None if it must be asked for whole."""
+        if call.watch is not None:
+            call.watch.begin()
+        try:
+            return await joined(await self._ask(self._as_stream(call)), call.api, call.watch)
+        except UnequalStream:
+            # The server parses its output, as with a reasoning parser. That costs the first such request a second
+            # prefill, which the prefix cache makes short, and later ones nothing.
+            self._streams_differ.add(call.api)
+        if call.watch is not None:
+            call.watch.end()
+        return None
 
     async def _ask(self, call: Call) -> HttpAnswer:
         body = call.body.encode_in_pieces(
@@ -183,8 +202,11 @@ class HttpEngine:
     def _joins(self, call: Call) -> bool:
         """Whether a stream is asked for in place of the whole answer that the caller wants."""
         dialect, body = self._dialect, call.body
-        if not dialect.hears_leaving_only_in_streams or body.stream or call.api not in (Api.CHAT, Api.COMPLETIONS):
+        if body.stream or call.api not in (Api.CHAT, Api.COMPLETIONS):
             return False
+        if not dialect.hears_leaving_only_in_streams:
+            watched = self._watches_whole and call.api not in self._streams_differ
+            return watched and not any(body.has((name,)) for name in dialect.asked_whole)
         return not dialect.never_streamed_together or not body.has(dialect.never_streamed_together)
 
     # The question

@@ -2,16 +2,58 @@
 
 Checked against 0.32. It listens only when its weights are loaded, so it is never seen loading; /health answers 503 when
 its engine process has died. Its frontend (uvicorn) closes connections that were idle for five seconds.
+
+Whole answers are asked for as streams (`joined.py`), so that their tokens are seen as they come. A stream lacks fields
+that a whole answer has as null, which are added (`_CHAT`, `_COMPLETIONS`). It is another answer where vLLM parses the
+output, since it parses streams and whole answers separately: tool calls have another `finish_reason` or other white
+space, and reasoning that `max_tokens` cuts off is reasoning in one and content in the other. Requests with tools are
+therefore asked as they are. Reasoning is an option of the server, which is noticed by the first answer.
 """
 
 from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import Dialect, Signal, VersionSource
+from headgate.model.ticket import Api
+from headgate.wire.whole_shape import WholeShape
+
+_TOP: Final = ("service_tier", "system_fingerprint", "kv_transfer_params", "ec_transfer_params", "metrics")
+_USAGE: Final = ("prompt_tokens_details", "completion_tokens_details")
+_PROMPT_DETAILS: Final = ("cached_tokens", "created_cache_tokens", "multimodal_tokens")
+_CHAT: Final = WholeShape(
+    top=(*_TOP, "prompt_logprobs", "prompt_token_ids", "prompt_text"),
+    choice=("logprobs", "stop_reason", "token_ids", "routed_experts"),
+    message=("refusal", "annotations", "audio", "function_call", "reasoning"),
+    usage=_USAGE,
+    prompt_details=_PROMPT_DETAILS,
+    # The second is the name until 0.11.
+    unequal=frozenset({"reasoning", "reasoning_content", "tool_calls"}),
+)
+_COMPLETIONS: Final = WholeShape(
+    top=_TOP,
+    choice=("logprobs", "stop_reason", "token_ids", "prompt_logprobs", "prompt_token_ids", "routed_experts"),
+    usage=_USAGE,
+    prompt_details=_PROMPT_DETAILS,
+)
 
 VLLM: Final = Dialect(
     name="vllm",
     keeps_connection_after_stream=True,
+    watches_whole_answers=True,
+    asked_whole=frozenset(
+        {
+            "tools",
+            "echo",
+            "prompt_logprobs",
+            "return_token_ids",
+            "return_prompt_text",
+            "use_beam_search",
+            "kv_transfer_params",
+            "ec_transfer_params",
+            "stream_options",  # Refused in a request for a whole answer.
+        }
+    ),
+    whole_shapes=MappingProxyType({Api.CHAT: _CHAT, Api.COMPLETIONS: _COMPLETIONS}),
     takes_cache_salt=True,
     health_path="/health",
     metrics_path="/metrics",

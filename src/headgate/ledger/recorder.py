@@ -135,7 +135,7 @@ class Recorder:
         elif isinstance(event, AttemptEnded):
             self._attempt_ended(event, now)
         elif isinstance(event, FirstToken) and (attempt := self._attempt(event.request_id, event.attempt)) is not None:
-            attempt.first_at = now
+            attempt.first_at = now if attempt.first_at is None else attempt.first_at
         for command in commands:
             if isinstance(command, End):
                 self._ended(command, now)

@@ -27,6 +27,22 @@ class Company:
     """What is left of its caller's deadline; None where it has none."""
 
 
+class GenerationWatch(Protocol):
+    """Follows an answer that the engine streams and the caller gets whole."""
+
+    def begin(self) -> None:
+        """The engine is asked for a stream: from here on tokens are reported, and silence means something."""
+        ...
+
+    def heard(self, events: int) -> None:
+        """So many events of the answer have come so far; each is taken for one token."""
+        ...
+
+    def end(self) -> None:
+        """The engine is asked again, for a whole answer: nothing is reported of that."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """One request as an engine is asked it."""
@@ -42,6 +58,8 @@ class Call:
     """None where it is to be asked by itself."""
     sent: Callable[[], None] | None = None
     """Told when the question has been handed whole to a connection."""
+    watch: GenerationWatch | None = None
+    """Told how a whole answer grows, if the engine is asked for a stream in its place."""
 
 
 class EngineFault(Exception):

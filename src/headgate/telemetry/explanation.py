@@ -175,7 +175,8 @@ class _Telling:
 
     def _first_token(self, event: FirstToken, at: Instant) -> None:
         several = event.attempt > 1 or len(self._running) > 1
-        what = "first token" if self._history.stream else "the answer begins"
+        streamed = self._history.stream or not event.delivered
+        what = "first token" if streamed else "the answer begins"
         self._row(at, "first_token", what, f"of attempt {event.attempt}" if several else "")
 
     def _aborted(self, abort: Abort, at: Instant) -> None:

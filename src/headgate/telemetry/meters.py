@@ -231,7 +231,7 @@ class Meters:
     def _progress(self, event: Progressed, now: Instant) -> None:
         for report in event.attempts:
             found = self._open.get(report.request_id)
-            if found is None or report.tokens < 1:
+            if found is None or not found.stream or report.tokens < 1:
                 continue
             if found.heard is not None:
                 found.class_meter.between_tokens.add((now - found.heard) // report.tokens, report.tokens)

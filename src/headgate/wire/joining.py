@@ -1,20 +1,26 @@
 """What would an answer have been, had it not been streamed?
 
-An engine that notices only in streams that nobody waits any more is asked for a stream, and its chunks are joined here
-into the object that the caller expects. Values stay the bytes that they came as: texts are joined between their quotes
+An engine may be asked for a stream although the caller wants a whole answer: tokens are then seen as they come, and
+some engines notice only in streams that their client has left. The chunks are joined here into the object that the
+caller expects. Values stay the bytes that they came as: texts are joined between their quotes
 and arrays between their brackets, and of anything else the last word counts.
+
+Nearly every event of an answer is like the one before but for its text. Such a one is not parsed: where all around the
+text is the same bytes, and the text is valid between its quotes, the text is all that it adds.
 
 Nothing comes out before `[DONE]`, since half an answer is none. An error event becomes the answer that the engine would
 have given had it failed before its first byte: its own words, under the status that it names.
 """
 
+import re
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
 from headgate.model.ticket import Api
 from headgate.wire.sse import ASSEMBLED_BYTES_MAX, EventCutter
+from headgate.wire.whole_shape import AS_STREAMED, WholeShape, completed
 
 JOINED_BYTES_MAX: Final = 64 * 1024 * 1024
 """As much is read of one stream, which is more than is kept of it: about a quarter of a million tokens, or twenty
@@ -51,10 +57,18 @@ _INDEX: Final = msgspec.json.Decoder(int)
 _ENCODER: Final = msgspec.json.Encoder()
 _ZERO: Final = msgspec.Raw(b"0")
 _NULL: Final = msgspec.Raw(b"null")
+_EMPTY: Final = (b"null", b'""', b"[]")
+_TEXT_STARTS: Final = {Api.CHAT: b'"content":"', Api.COMPLETIONS: b'"text":"'}
+_INNER_TEXT: Final = re.compile(rb"""[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+""")
+"""What may stand between the quotes of a JSON string."""
 
 
 class BrokenStream(Exception):
     """The stream holds no whole answer. The message says why."""
+
+
+class UnequalStream(Exception):
+    """The chunks need not add up to the answer that the engine would have given whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +77,50 @@ class Joined:
     body: bytes
 
 
+class _Template(NamedTuple):
+    """The bytes around the text of the latest event, from its `data:` to its end."""
+
+    before: bytes
+    after: bytes
+    text: "_Value"
+
+
 class Joiner:
     """Follows one stream and holds what it says."""
 
-    __slots__ = ("_api", "_bytes_left", "_choices", "_closed", "_cutter", "_error", "_kept", "_problem", "_top")
+    __slots__ = (
+        "_api",
+        "_bytes_left",
+        "_choices",
+        "_closed",
+        "_cutter",
+        "_error",
+        "_kept",
+        "_problem",
+        "_shape",
+        "_template",
+        "_text_start",
+        "_top",
+        "_unequal",
+        "events",
+    )
 
     def __init__(
-        self, api: Api, *, bytes_max: int = JOINED_BYTES_MAX, assembled_bytes_max: int = ASSEMBLED_BYTES_MAX
+        self,
+        api: Api,
+        shape: WholeShape = AS_STREAMED,
+        *,
+        bytes_max: int = JOINED_BYTES_MAX,
+        assembled_bytes_max: int = ASSEMBLED_BYTES_MAX,
     ) -> None:
         """`bytes_max` bounds the bytes read from the stream, `assembled_bytes_max` those that are kept."""
         self._api = api
+        self._shape = shape
+        self._unequal = False
+        self._text_start = _TEXT_STARTS[api]
+        self._template: _Template | None = None
+        self.events = 0
+        """Events that added to the answer: neither usage nor a role alone does, nor progress through the prompt."""
         self._bytes_left = bytes_max
         self._kept = _Kept(assembled_bytes_max)
         self._cutter = EventCutter(event_bytes_max=EVENT_BYTES_MAX)
@@ -90,23 +138,75 @@ class Joiner:
         if self._bytes_left < 0:
             self._close("the engine sent a longer answer than can be joined")
             return True
+        if data.find(b"\n\n") == len(data) - 2 or self._cutter.held_bytes:
+            return self._take_read(data)
+        # Several events, or parts of some: each is taken by itself, so that it can be compared with the one before.
+        *whole, rest = data.split(b"\n\n")
+        for event in whole:
+            if self._take_read(event + b"\n\n"):
+                return True
+        return bool(rest) and self._take_read(rest)
+
+    def _take_read(self, data: bytes) -> bool:
+        if self._template is not None and self._take_alike(data, *self._template):
+            return self._closed
+        self._template = None
+        return self._take_parsed(data)
+
+    def _take_alike(self, data: bytes, before: bytes, after: bytes, text: "_Value") -> bool:
+        """Takes one event that differs from the latest only by its text; False if it is anything else."""
+        start, end = len(before), len(data) - len(after)
+        if len(data) > EVENT_BYTES_MAX or start > end or not (data.startswith(before) and data.endswith(after)):
+            return False
+        if _INNER_TEXT.fullmatch(data, start, end) is None:
+            return False
+        if start < end:
+            self.events += 1
+            try:
+                self._kept.extend(text, data[start:end])
+            except BrokenStream as broken:
+                self._close(str(broken))
+        return True
+
+    def _take_parsed(self, data: bytes) -> bool:
+        is_fresh, events = not self._cutter.held_bytes, self.events
         for payload in self._cutter.cut(data):
             self._take_event(payload.strip())
             if self._closed:
                 return True
         if self._cutter.overlong:
             self._close("the engine sent an event without end")
+        elif is_fresh and self.events == events + 1:
+            self._template = self._template_of(data)
         return self._closed
 
+    def _template_of(self, data: bytes) -> _Template | None:
+        """Of an event that came by itself and has one text, of one choice; None of any other."""
+        alone = data.startswith(b"data: {") and data.endswith(b"}\n\n") and data.find(b"\n") == len(data) - 2
+        if not alone or data.count(self._text_start) != 1 or data.count(b'"index":') != 1:
+            return None
+        before, start, rest = data.partition(self._text_start)
+        choices = _LIST.decode(_FIELDS.decode(data[len(b"data: ") :])["choices"])
+        text = self._choices[_index(choices[0])].text_alone(choices[0], self._api)
+        inner = _INNER_TEXT.match(rest)
+        if len(choices) > 1 or text is None or inner is None:
+            return None
+        return _Template(before + start, rest[inner.end() :], text)
+
     def conclude(self) -> Joined:
-        """The answer that the stream held. Raises `BrokenStream`."""
+        """The answer that the stream held. Raises `BrokenStream` or `UnequalStream`."""
+        if self._unequal:
+            raise UnequalStream
         if self._error is not None:
             return self._error
         if self._problem is not None:
             raise BrokenStream(self._problem)
-        choices = [choice.whole(index, self._api) for index, choice in sorted(self._choices.items())]
+        shape = self._shape
+        choices = [choice.whole(index, self._api, shape) for index, choice in sorted(self._choices.items())]
         top: Whole = {"choices": choices, "object": msgspec.Raw(_OBJECTS[self._api])}
-        return Joined(200, _ENCODER.encode(top | _whole(self._top)))
+        top = completed(top | _whole(self._top), shape.top)
+        shape.complete_usage(top)
+        return Joined(200, _ENCODER.encode(top))
 
     def _close(self, problem: str | None) -> None:
         self._closed, self._problem = True, problem
@@ -122,6 +222,8 @@ class Joiner:
             self._take_chunk(_FIELDS.decode(payload), payload)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             self._close("the engine sent an event that is no part of an answer")
+        except UnequalStream:
+            self._unequal = self._closed = True
         except BrokenStream as broken:
             self._close(str(broken))
 
@@ -132,12 +234,14 @@ class Joiner:
             self._close(None)
             return
         kept = self._kept
+        adds = False
         for choice in _list(chunk.get("choices", _NULL), CHOICES_MAX, "choices"):
             index = _index(choice)
             if (known := self._choices.get(index)) is None:
                 _check_number(len(self._choices), CHOICES_MAX, "choices")
-                known = self._choices[index] = _Choice(kept)
-            known.take(choice)
+                known = self._choices[index] = _Choice(kept, self._shape.unequal)
+            adds = known.take(choice) or adds
+        self.events += adds
         for name, value in chunk.items():
             if name not in _OF_CHUNKS:
                 kept.last(self._top, name, value)
@@ -146,41 +250,64 @@ class Joiner:
 class _Choice:
     """One of the answers to one request."""
 
-    __slots__ = ("_calls", "_fields", "_function", "_kept", "_logprobs", "_message")
+    __slots__ = ("_calls", "_fields", "_function", "_kept", "_logprobs", "_message", "_unequal")
 
-    def __init__(self, kept: "_Kept") -> None:
+    def __init__(self, kept: "_Kept", unequal: frozenset[str]) -> None:
         kept.count_pieces(_OBJECT_PIECES)
         self._kept = kept
+        self._unequal = unequal
         self._fields: Pieces = {"finish_reason": None}
         self._message: Pieces = {"role": _Value(b'"assistant"'), "content": None}
         self._logprobs: Pieces | None = None
         self._calls: dict[int, _ToolCall] = {}
         self._function: Pieces = {}
 
-    def take(self, chunk: Fields) -> None:
-        kept = self._kept
+    def take(self, chunk: Fields) -> bool:
+        """Whether the chunk added to the answer."""
+        kept, adds = self._kept, False
         for name, value in chunk.items():
             match name:
                 case "index":
                     pass
                 case "text":
+                    adds = bytes(value) not in _EMPTY or adds
                     kept.append(self._fields, name, value)
                 case "delta":
-                    self._take_delta(_object(value))
+                    adds = self._take_delta(_object(value)) or adds
                 case "logprobs":
                     kept.last(self._fields, name, _NULL)
                     if bytes(value) != b"null":
+                        adds = True
                         self._logprobs = self._logprobs or {}
                         for each, values in _object(value).items():
                             kept.append(self._logprobs, each, values)
                 case _:
                     kept.last(self._fields, name, value)
+        return adds
 
-    def _take_delta(self, delta: Fields) -> None:
+    def text_alone(self, chunk: Fields, api: Api) -> "_Value | None":
+        """The text that the chunk has added to; None if it has more than text in it."""
+        text: _Value | None = None
+        if bytes(chunk.get("logprobs", _NULL)) != b"null":
+            return None
+        if api is Api.COMPLETIONS and "delta" not in chunk:
+            text = self._fields.get("text")
+        elif api is Api.CHAT and "text" not in chunk and list(_object(chunk.get("delta", _NULL))) == ["content"]:
+            text = self._message.get("content")
+        return text if text is not None and text.raw.startswith(b'"') else None
+
+    def _take_delta(self, delta: Fields) -> bool:
+        """Whether it added to the answer. Raises `UnequalStream`."""
+        adds = False
         for name, value in delta.items():
+            if name == "role":
+                self._kept.last(self._message, name, value)
+                continue
+            if bytes(value) not in _EMPTY:
+                adds = True
+                if name in self._unequal:
+                    raise UnequalStream
             match name:
-                case "role":
-                    self._kept.last(self._message, name, value)
                 case "tool_calls":
                     for call in _list(value, TOOL_CALLS_MAX, "tool calls"):
                         self._call(_index(call)).take(call)
@@ -188,6 +315,7 @@ class _Choice:
                     self._kept.function(self._function, _object(value))
                 case _:
                     self._kept.append(self._message, name, value)
+        return adds
 
     def _call(self, index: int) -> "_ToolCall":
         if (known := self._calls.get(index)) is None:
@@ -195,10 +323,11 @@ class _Choice:
             known = self._calls[index] = _ToolCall(self._kept)
         return known
 
-    def whole(self, index: int, api: Api) -> Whole:
+    def whole(self, index: int, api: Api, shape: WholeShape) -> Whole:
         choice: Whole = {"index": msgspec.Raw(str(index).encode())} | _whole(self._fields)
         if self._logprobs is not None:
             choice["logprobs"] = _whole(self._logprobs)
+        completed(choice, shape.choice)
         if api is Api.COMPLETIONS:
             return {"text": ""} | choice
         # Where there is nothing to say llama.cpp says so with an empty text, beside tool calls too.
@@ -208,7 +337,7 @@ class _Choice:
             message["tool_calls"] = [call.whole() for _, call in sorted(self._calls.items())]
         if self._function:
             message["function_call"] = _whole(self._function)
-        return choice | {"message": message}
+        return choice | {"message": completed(message, shape.message)}
 
 
 class _ToolCall:
@@ -258,6 +387,12 @@ class _Value:
             self._inner += b","
         self._inner += further
 
+    def extend(self, inner: bytes) -> None:
+        """Appends to a text what stands between the quotes of another."""
+        if self._inner is None:
+            self._inner = bytearray(self.raw[1:-1])
+        self._inner += inner
+
     def whole(self) -> bytes:
         if self._inner is None:
             return self.raw
@@ -299,6 +434,10 @@ class _Kept:
             known.append(raw)
         else:
             self.last(pieces, name, value)
+
+    def extend(self, text: _Value, inner: bytes) -> None:
+        self._count(len(inner))
+        text.extend(inner)
 
     def function(self, pieces: Pieces, chunk: Fields) -> None:
         for name, value in chunk.items():

@@ -125,6 +125,22 @@ def test_what_is_not_streamed_has_no_first_token_to_wait_for() -> None:
     assert (seen.unjudged, seen.resolved) == (1, 1)
 
 
+def test_a_whole_answer_whose_tokens_are_reported_decodes_at_its_endpoint() -> None:
+    watch = a_watch()
+    sent(watch, stream=False, prompt_bytes=400)
+    saw(watch, first_token("r", delivered=False), now=at(1))
+    endpoint = watch.endpoints[EndpointId("e1")]
+    assert (endpoint.open, endpoint.decoding, endpoint.decoding_tokens, endpoint.heard_at) == (1, 1, 100, at(1))
+
+    saw(watch, progressed("r"), now=at(2))
+    saw(watch, first_token("r"), now=at(3))
+    assert (endpoint.open, endpoint.decoding, endpoint.tokens) == (1, 1, 8)
+
+    saw(watch, completed("r", tokens=8), end("r", Outcome.COMPLETED, attempts=0), now=at(3))
+    assert (endpoint.open, endpoint.decoding, endpoint.decoding_tokens) == (0, 0, 0)
+    assert (now_of(watch).begun, now_of(watch).judged) == (0, 0)
+
+
 def test_answers_are_counted_by_class_and_judged_by_their_pace() -> None:
     watch = a_watch()
     for request, seconds in (("a", 1.5), ("b", 0.6)):

@@ -130,7 +130,7 @@ def test_whoever_comes_after_tells_the_same(tmp_path: Path, name: str) -> None:
         waited_ns = sum(step.waited_ns for _, step in history.steps if hasattr(step, "waited_ns"))
         record = a_record(request_id=history.request_id, arrived=history.arrived_at, ended_ms=40_000)
         record.tenant, record.prompt_bytes, record.waited_ns = history.tenant, history.prompt_bytes, waited_ns
-        record.client_retries = history.client_retries
+        record.client_retries, record.stream = history.client_retries, history.stream
         keeper.take(record)
     if keeper.recent(ID) is None:
         record = a_record(request_id=ID, arrived=START, ended_ms=40_000)

@@ -20,6 +20,7 @@ def test_every_history_is_told_as_it_was(name: str) -> None:
     assert picture is not None
     record = a_record(request_id=ID, arrived=START, ended_ms=40_000, client_retries=picture.history.client_retries)
     record.prompt_bytes, record.tenant = picture.history.prompt_bytes, picture.history.tenant
+    record.stream = picture.history.stream
 
     row = decoded(encoded(row_of(record, picture.history, decisions.around(picture.history))))
 

@@ -96,13 +96,15 @@ class _Open:
 
 
 class _Attempt:
-    __slots__ = ("begun_at", "endpoint", "of", "prefill_ns", "sent_at")
+    __slots__ = ("begun_at", "endpoint", "of", "prefill_ns", "reports_tokens", "sent_at")
 
     def __init__(self, of: _Open, endpoint: EndpointSeen, sent_at: Instant) -> None:
         self.of, self.endpoint, self.sent_at = of, endpoint, sent_at
         self.prefill_ns = of.pool.speed.prefill_ps(of.prompt_tokens) // _PS_PER_NS
         endpoint.unbegun_ns += self.prefill_ns
         self.begun_at: Instant | None = None
+        self.reports_tokens = of.stream
+        """Also of an answer that its engine streams and its caller gets whole, once its first token has come."""
 
 
 _Key = RequestId | tuple[RequestId, int]
@@ -218,10 +220,15 @@ class Watch:
         endpoint.heard_at = now
         endpoint.prompt_tokens += request.prompt_tokens
         endpoint.unbegun_ns -= attempt.prefill_ns
-        if not request.stream:
+        if not (request.stream or event.delivered):
+            attempt.reports_tokens = True
+            endpoint.sent(now)
+        if not attempt.reports_tokens:
             return
         endpoint.decoding += 1
         endpoint.decoding_tokens += request.prompt_tokens
+        if not request.stream:
+            return
         seen = request.pool.history.now
         seen.begun += 1
         seen.prefill_ns += now - attempt.sent_at
@@ -269,7 +276,7 @@ class Watch:
         request, endpoint = attempt.of, attempt.endpoint
         if attempt.begun_at is None:
             endpoint.unbegun_ns -= attempt.prefill_ns
-        if request.stream:
+        if attempt.reports_tokens:
             endpoint.open -= 1
             if attempt.begun_at is not None:
                 endpoint.decoding -= 1

@@ -124,16 +124,21 @@ def whole(
         "service_tier": None,
         "system_fingerprint": FINGERPRINT,
     }
-    return _ENCODER.encode(body if usage is None else body | {"usage": usage})
+    if usage is not None:
+        body["usage"] = usage | dict.fromkeys(("prompt_tokens_details", "completion_tokens_details"))
+    further = ("prompt_logprobs", "prompt_token_ids", "prompt_text") if api is Api.CHAT else ()
+    return _ENCODER.encode(body | dict.fromkeys((*further, "kv_transfer_params", "ec_transfer_params", "metrics")))
 
 
 def _choice(index: int, script: Script, api: Api) -> dict[str, object]:
     reason = "stop" if script.ends_by_itself else "length"
     text = script.text()
-    said: dict[str, object] = (
-        {"message": {"role": "assistant", "content": text, "refusal": None}} if api is Api.CHAT else {"text": text}
-    )
-    return {"index": index} | said | {"logprobs": None, "finish_reason": reason, "stop_reason": None, "token_ids": None}
+    said: dict[str, object] = {"text": text, "prompt_logprobs": None, "prompt_token_ids": None}
+    if api is Api.CHAT:
+        unsaid = ("refusal", "annotations", "audio", "function_call", "reasoning")
+        said = {"message": {"role": "assistant", "content": text} | dict.fromkeys(unsaid)}
+    unset = dict.fromkeys(("logprobs", "stop_reason", "token_ids", "routed_experts"))
+    return {"index": index, "finish_reason": reason} | said | unset
 
 
 def embeddings(

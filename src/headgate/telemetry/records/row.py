@@ -86,6 +86,7 @@ class _Held(Struct, array_like=True, frozen=True, tag="h"):
 class _First(Struct, array_like=True, frozen=True, tag="f"):
     at: int
     attempt: int
+    delivered: bool = True
 
 
 class _Aborted(Struct, array_like=True, frozen=True, tag="a"):
@@ -271,7 +272,7 @@ def _kept(step: Step, at: Instant) -> KeptStep:
         case Hold():
             return _Held(at, step.pool, step.service_class, step.reason)
         case FirstToken():
-            return _First(at, step.attempt)
+            return _First(at, step.attempt, step.delivered)
         case Abort():
             return _Aborted(at, step.attempt, step.endpoint_id, step.reason)
         case AttemptEnded():
@@ -333,7 +334,7 @@ def _step(kept: KeptStep, request_id: RequestId) -> Step:
         case _Held():
             return Hold(request_id, PoolName(kept.pool), ClassName(kept.service_class), kept.reason)
         case _First():
-            return FirstToken(request_id, kept.attempt)
+            return FirstToken(request_id, kept.attempt, kept.delivered)
         case _Aborted():
             return Abort(request_id, kept.attempt, EndpointId(kept.endpoint), kept.reason)
         case _TryEnded():

@@ -68,7 +68,8 @@ def _in_turn(record: RequestRecord) -> Iterator[tuple[AttemptRecord, int]]:
 
 
 def _spoke(attempt: AttemptRecord) -> bool:
-    return attempt.ending is AttemptEnding.COMPLETED or attempt.first_byte_at > 0
+    began = attempt.first_byte_at > 0 and not attempt.held_back
+    return began or attempt.ending is AttemptEnding.COMPLETED
 
 
 def _turned_away_in(record: RequestRecord) -> Stage:

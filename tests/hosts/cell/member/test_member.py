@@ -202,6 +202,16 @@ def test_before_the_first_token_the_scheduler_says_what_becomes_of_a_failure() -
     assert scheduler.say(at(1), granted("r1", attempt=2)) == [dispatch("r1", attempt=2)]
 
 
+def test_a_failure_after_an_undelivered_first_token_is_left_to_the_scheduler() -> None:
+    member, scheduler = with_one_running()
+    undelivered = first_token("r1", delivered=False)
+    member.tell(undelivered, at(0.5))
+
+    assert member.tell(failed("r1"), at(1)) == []
+    assert scheduler.listen(at(1)) == [undelivered, Ended(failed("r1"), over=False)]
+    assert scheduler.say(at(1), granted("r1", attempt=2)) == [dispatch("r1", attempt=2)]
+
+
 def test_an_end_that_the_scheduler_orders_is_told_once() -> None:
     member, scheduler = following()
     member.open(a_ticket("r1"), at(0))

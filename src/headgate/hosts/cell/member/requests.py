@@ -66,9 +66,10 @@ class MemberRequests:
         request, attempt = self._open_attempt(event)
         if request is None or attempt is None:
             return []
-        attempt.first_token = True
-        if request.spoken is None:
-            request.spoken = event.attempt
+        if event.delivered:
+            attempt.first_token = True
+            if request.spoken is None:
+                request.spoken = event.attempt
         return self._report(event, now)
 
     def progressed(self, event: Progressed, now: Instant) -> list[Order]:

@@ -1,0 +1,136 @@
+"""Is an answer that was joined from a stream of real vLLM the one that it gives whole?"""
+
+import json
+from typing import Any
+
+import aiohttp
+import pytest
+
+from headgate.engines.joined import JoinedAnswer
+from headgate.model.ticket import Api
+from testing.real_engines import RealEngine
+from tests.engines.calls import Engines, a_call, read_all
+
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+
+ALWAYS = {"temperature": 0, "seed": 1}
+SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 5}}, "required": ["a"]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "s", "schema": SCHEMA}}
+TOOL = {"type": "function", "function": {"name": "f", "description": "d", "parameters": SCHEMA}}
+ASSISTANT = [{"role": "user", "content": "Say hello."}, {"role": "assistant", "content": "Well,"}]
+SAMPLED = {"n": 2, "temperature": 0.8}
+CHATS: dict[str, dict[str, object]] = {
+    "max_tokens": {"max_tokens": 4},
+    "to the end": {"max_tokens": 64},
+    "a stop": {"max_tokens": 64, "stop": [".", "!", "?"]},
+    "nothing said": {"max_tokens": 8, "logit_bias": {"2": 100}},
+    "log probabilities": {"max_tokens": 6, "logprobs": True, "top_logprobs": 3},
+    "log probabilities up to a stop": {"max_tokens": 64, "logprobs": True, "stop": ["!"]},
+    "two choices": {"max_tokens": 6} | SAMPLED,
+    "a schema": {"max_tokens": 60, "response_format": FORMAT},
+    "any JSON": {"max_tokens": 40, "response_format": {"type": "json_object"}},
+    "a service tier": {"max_tokens": 4, "service_tier": "default"},
+    "characters of several tokens": {
+        "max_tokens": 24,
+        "messages": [{"role": "user", "content": "Repeat: 😀 日本語 ñ"}],
+    },
+}
+COMPLETIONS: dict[str, dict[str, object]] = {
+    "max_tokens": {"max_tokens": 8},
+    "a stop": {"prompt": "One, two, three, four,", "max_tokens": 20, "stop": ["seven"]},
+    "nothing said": {"max_tokens": 8, "logit_bias": {"2": 100}},
+    "log probabilities": {"max_tokens": 5, "logprobs": 3},
+    "log probabilities of characters": {"prompt": "日本語 日本語 日本", "max_tokens": 10, "logprobs": 2},
+    "two choices": {"max_tokens": 5} | SAMPLED,
+    "two prompts": {"max_tokens": 5, "prompt": ["One, two,", "A, B,"]},
+    "a prompt of tokens": {"max_tokens": 5, "prompt": [5, 6, 7]},
+}
+WHOLE: dict[str, dict[str, object]] = {
+    "a tool that is required": {"max_tokens": 60, "tools": [TOOL], "tool_choice": "required"},
+    "a tool that is named": {
+        "max_tokens": 60,
+        "tools": [TOOL],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+    },
+    "tools": {"max_tokens": 20, "tools": [TOOL]},
+    "prompt log probabilities": {"max_tokens": 4, "prompt_logprobs": 1},
+    "tokens": {"max_tokens": 4, "return_token_ids": True},
+    "echo": {
+        "max_tokens": 4,
+        "echo": True,
+        "add_generation_prompt": False,
+        "continue_final_message": True,
+        "messages": ASSISTANT,
+    },
+}
+WHOLE_COMPLETIONS: dict[str, dict[str, object]] = {
+    "echo": {"max_tokens": 5, "echo": True},
+    "echo with log probabilities": {"max_tokens": 5, "echo": True, "logprobs": 1},
+    "prompt log probabilities": {"max_tokens": 4, "prompt_logprobs": 1},
+    "tokens": {"max_tokens": 4, "return_token_ids": True},
+}
+CASES = [
+    pytest.param(api, fields, is_joined, id=f"{api.value}, {name}")
+    for api, requests, is_joined in (
+        (Api.CHAT, CHATS, True),
+        (Api.COMPLETIONS, COMPLETIONS, True),
+        (Api.CHAT, WHOLE, False),
+        (Api.COMPLETIONS, WHOLE_COMPLETIONS, False),
+    )
+    for name, fields in requests.items()
+]
+
+
+@pytest.fixture(scope="module")
+def engine(shared_vllm: RealEngine) -> RealEngine:
+    return shared_vllm
+
+
+def comparable(body: bytes) -> Any:
+    """Without what differs between any two answers to the same request."""
+    answer = json.loads(body)
+    assert answer.pop("id").startswith(("chatcmpl-", "cmpl-"))
+    assert answer.pop("created") > 0
+    for choice in answer["choices"]:
+        for call in choice.get("message", {}).get("tool_calls", ()):
+            assert call.pop("id")
+    return answer
+
+
+@pytest.mark.parametrize(("api", "fields", "is_joined"), CASES)
+async def test_the_joined_answer_is_the_whole_one(
+    engine: RealEngine, api: Api, fields: dict[str, object], is_joined: bool
+) -> None:
+    call = a_call(api, **ALWAYS | fields)
+    path = "/v1/chat/completions" if api is Api.CHAT else "/v1/completions"
+    async with Engines() as engines, aiohttp.ClientSession() as direct:
+        asked = engines(engine.url, dialect="vllm", served_model=engine.model, watches=True)
+        answer = await asked.ask(call)
+        joined = await read_all(answer)
+        answer.close()
+        body, headers = call.body.encode(served_model=engine.model), {"content-type": "application/json"}
+        async with direct.post(engine.url + path, data=body, headers=headers) as whole:
+            assert (whole.status, whole.content_type) == (200, "application/json")
+            assert comparable(joined) == comparable(await whole.read())
+
+    assert isinstance(answer, JoinedAnswer) is is_joined
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({"messages": [{"role": "user", "content": "word " * 4000}]}, id="too long"),
+        pytest.param({"temperature": -1}, id="a value out of range"),
+        pytest.param({"stream_options": {"include_usage": True}}, id="options of a stream"),
+    ],
+)
+async def test_a_mistake_in_the_request_has_the_status_that_it_has_whole(
+    engine: RealEngine, fields: dict[str, object]
+) -> None:
+    call = a_call(max_tokens=4, **fields)
+    async with Engines() as engines:
+        answer = await engines(engine.url, dialect="vllm", served_model=engine.model, watches=True).ask(call)
+        body = await read_all(answer)
+
+    assert answer.status == 400
+    assert answer.blames_request(body)

@@ -1,0 +1,149 @@
+"""Is an answer followed token by token that its engine streams and its caller gets whole?"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.core.events import AttemptEnding
+from headgate.model.stage import Stage
+from headgate.telemetry.stages.times import stage_times
+from testing.fake_engine import Behaviour, FakeEngine
+from testing.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
+from tests.edge.test_records import kept_of
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        yield engine
+
+
+LIMITS = {"first_token_max": "5s", "idle_max": "5s", "total_max": "60s"}
+
+
+def a_watching_config(*engines: FakeEngine) -> dict[str, Any]:
+    urls = [engine.url for engine in engines]
+    return a_config(*urls, engine="llamacpp", classes={"interactive": {"band": 0} | LIMITS})
+
+
+def sweep(gateway: GatewayInLoop, *, later_s: float) -> None:
+    """As if so much time had passed."""
+    attempts = gateway.gateway._attempts
+    attempts.sweep(list(attempts._open.values()), asyncio.get_running_loop().time() + later_s)
+
+
+async def until(true: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(10):
+        while not await true():
+            await asyncio.sleep(0.005)
+
+
+def events_of(gateway: GatewayInLoop) -> list[int]:
+    return [attempt.events for attempt in gateway.gateway._attempts._open.values()]
+
+
+async def heard(gateway: GatewayInLoop, events: int) -> None:
+    """Waits until the only open attempt has been sent, and so many events of it have come."""
+
+    async def enough() -> bool:
+        attempts = gateway.gateway._attempts._open.values()
+        return [events] == [each.events for each in attempts if each.record.connected_at]
+
+    await until(enough)
+
+
+@pytest.mark.parametrize(("after", "why"), [(0, "no first token within 5 s"), (2, "no token for 5 s")])
+async def test_an_engine_that_falls_silent_loses_the_answer_to_another(
+    engine: FakeEngine, tmp_path: Path, after: int, why: str
+) -> None:
+    async with FakeEngine() as other:
+        for each in (engine, other):
+            each.behaviour = Behaviour(tokens=4)
+        async with gateway_in_loop(a_watching_config(engine, other), tmp_path) as gateway:
+            kept = kept_of(gateway)
+            for each in (engine, other):
+                each.script.append(Behaviour(tokens=4, hang_after=after))
+            asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
+            await gateway.until(lambda status: status["attempts_open"] == 1, seconds_max=10)
+            await heard(gateway, after)
+            for each in (engine, other):
+                each.script.clear()
+            sweep(gateway, later_s=0)
+            sweep(gateway, later_s=4)
+            assert len(events_of(gateway)) == 1
+            sweep(gateway, later_s=10)
+            async with await asking as answer:
+                body = await answer.json()
+            record = await kept.one()
+
+    assert (answer.status, answer.headers["x-headgate-attempts"]) == (200, "2")
+    assert body["choices"][0]["message"]["content"] == "word0 word1 word2 word3 "
+    assert [each.ending for each in record.attempts] == [AttemptEnding.SILENT, AttemptEnding.COMPLETED]
+    assert record.attempts[0].detail == why
+    decoded = {(each.stage, each.attempt) for each in stage_times(record)}
+    assert ((Stage.DECODE, 1) in decoded) is (after > 0)
+    assert {(Stage.PREFILL, 1), (Stage.PREFILL, 2)} <= decoded
+
+
+async def test_explain_tells_the_first_token_and_the_stages_tell_prefill_from_decode(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.behaviour = Behaviour(tokens=3, hang_after=1)
+    async with gateway_in_loop(a_watching_config(engine), tmp_path) as gateway:
+        kept = kept_of(gateway)
+        asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
+        received = await engine.next_request()
+        await heard(gateway, 1)
+        between = time.monotonic_ns()
+        received.resume.set()
+        async with await asking as answer:
+            body = await answer.json()
+            request_id = answer.headers["x-request-id"]
+        async with gateway.http.get(f"{gateway.admin_url}/explain/{request_id}") as page:
+            steps = [(step["kind"], step["what"]) for step in (await page.json())["steps"]]
+        record = await kept.one()
+
+    (attempt,) = record.attempts
+    assert body["usage"]["completion_tokens"] == 3
+    assert attempt.connected_at < attempt.first_byte_at < between < attempt.last_byte_at <= record.replied_at
+    stages = {piece.stage: piece for piece in stage_times(record)}
+    assert stages[Stage.PREFILL].end == stages[Stage.DECODE].begin == attempt.first_byte_at
+    assert stages[Stage.DECODE].end == attempt.last_byte_at
+    assert [each for each in steps if each[0] == "first_token"] == [
+        ("first_token", "first token"),
+        ("first_token", "the answer begins"),
+    ]
+
+
+async def test_a_caller_that_leaves_is_charged_for_the_tokens_that_came(engine: FakeEngine, tmp_path: Path) -> None:
+    engine.behaviour = Behaviour(tokens=6, hang_after=4)
+    async with gateway_in_loop(a_watching_config(engine), tmp_path) as gateway:
+        kept = kept_of(gateway)
+        asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
+        received = await engine.next_request()
+        await heard(gateway, 4)
+        asking.cancel()
+        async with asyncio.timeout(5):
+            await received.client_left.wait()
+        record = await kept.one()
+
+    assert record.attempts[0].ending is AttemptEnding.ABORTED
+    assert record.output_tokens == 4
+
+
+async def test_an_answer_that_the_engine_does_not_stream_is_not_watched(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, engine="openai_compatible", classes={"interactive": {"band": 0} | LIMITS})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            engine.behaviour = Behaviour(tokens=2, hang_before_head=True)
+            asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
+            received = await engine.next_request()
+            sweep(gateway, later_s=10)
+            assert events_of(gateway) == [0]
+            received.resume.set()
+            async with await asking as answer:
+                assert answer.headers["x-headgate-attempts"] == "1"
