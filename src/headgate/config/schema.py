@@ -10,7 +10,7 @@ A section with `SHORT` may be written as that one setting alone: `smollm2: small
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from headgate.config.setting_types import (
     LEVELS,
@@ -321,6 +321,18 @@ class ClassSection(Section, frozen=True):
     objectives: ObjectivesSection = ObjectivesSection()
 
 
+class ClassRuleSection(Section, frozen=True):
+    class_name: Annotated[str, Meta(extra={"next": "name the class of the requests that it fits"})] = field(
+        name="class"
+    )
+    plans: list[str] = []
+    tenants: list[str] = []
+    stream: bool | None = None
+    apis: list[str] = []
+    metadata: dict[str, list[str]] = {}
+    prompt_tokens_max: Positive | None = None
+
+
 class TenantLimitsSection(Section, frozen=True):
     requests_per_minute: Positive | None = None
     tokens_per_minute: Positive | None = None
@@ -462,6 +474,7 @@ class File(Section, frozen=True):
     anonymous_tenant: str | None = None
     tenants: dict[str, TenantSection] = {}
     classes: dict[str, ClassSection] | None = None
+    class_rules: list[ClassRuleSection] | None = None
     limits: LimitsSection = LimitsSection()
     retry: RetrySection = RetrySection()
     health: HealthSection = HealthSection()

@@ -127,7 +127,9 @@ class Settings:
 
     @property
     def metadata_names(self) -> tuple[str, ...]:
-        return () if self.ledger is None else self.ledger.metadata
+        """Keys of a request's metadata that are looked at: those of the ledger and those of class rules."""
+        of_rules = (name for rule in self.policy.class_rules for name, _ in rule.metadata)
+        return tuple(dict.fromkeys((*(() if self.ledger is None else self.ledger.metadata), *of_rules)))
 
     @property
     def sample_ppm(self) -> int | None:
