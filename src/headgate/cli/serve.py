@@ -89,7 +89,7 @@ def run_gateway(
     """Until it has left. `refuse` says what is wrong with a configuration for this verb, if anything is."""
     import uvloop
 
-    from headgate.compose.allocator import map_large_blocks
+    from headgate.edge.allocator import map_large_blocks
 
     def read() -> "Settings":
         return adapt(read_settings(args.file))

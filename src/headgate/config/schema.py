@@ -213,7 +213,7 @@ class PoolSection(Section, frozen=True):
     api_key: Secret | None = None
     warm_up: LastingOrNone = 30 * SECOND
     passes_priority: bool = False
-    watches_whole_answers: bool = True
+    watches_whole_answers: bool = False
     gpu_metrics_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None

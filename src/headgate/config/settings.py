@@ -42,7 +42,7 @@ class PoolSettings:
     """What its engines ask for as a bearer token."""
     passes_priority: bool = False
     """Whether its engines schedule by priority, so that the field `priority` of a request may reach them."""
-    watches_whole_answers: bool = True
+    watches_whole_answers: bool = False
     """Whether engines that can are asked for streams in place of whole answers."""
     gpu_metrics_port: int | None = None
     """Where on its endpoints' machines a DCGM exporter tells of their GPUs; None where nobody asks one."""
