@@ -132,8 +132,7 @@ def gateway(
 ) -> Generator[Target]:
     """As an operator runs it: a tenant with a key, classes, scheduling, metrics, an engine that is watched.
 
-    Unless it `watches_whole_answers`, they are asked for whole and passed on, as nginx does. `settings` go on top of
-    its configuration.
+    `settings` go on top of its configuration.
     """
     port, admin_port = free_port(), free_port()
     key, variables = secrets.token_urlsafe(24), {KEY_SECRET: secrets.token_urlsafe(24)}
@@ -147,9 +146,9 @@ def gateway(
                 "engine": "vllm",
                 "served_model": served_model,
                 "in_flight_max": in_flight_max,
-                "watches_whole_answers": watches_whole_answers,
                 "endpoints": [upstream_url],
             }
+            | ({"watches_whole_answers": True} if watches_whole_answers else {})
         },
         # Another name than the engine's, so that the body is rewritten as it often must be.
         "models": {"public-model": "bench"},

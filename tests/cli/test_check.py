@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from headgate.config.class_rules import DEFAULT_RULES
 from headgate.config.classes import DEFAULT_CLASSES
+from headgate.config.extras import is_installed, missing_extras
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
@@ -20,9 +22,13 @@ from headgate.model.policy import (
     RoutingRules,
     SheddingRules,
 )
+from testing.ports import free_port
 from tests.cli.conftest import Headgate, Said
-from tests.config.builders import SMALL, small_with
+from tests.config.builders import SMALL, settings_of, small_with
 
+HOW_CLASSES_ARE_CHOSEN = (
+    "the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):"
+)
 DIGEST = "hmac-sha256:" + "ab" * 32
 
 
@@ -50,6 +56,12 @@ model smollm2: served by small
 class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most
 class long: band 1, takes prompts of any length, waits 30s at most
 class batch: band 2, takes service_tier flex, waits 10m at most, 5 % of the work at least, promises cost
+the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):
+  x-headgate-class  the class that the request names
+  service_tier      priority, fast -> interactive; flex -> batch; auto and default choose none
+  class_rules[0]    plan critical -> interactive
+  tenant            its only class, if it may use only one
+  prompt length     up to 8,000 tokens -> interactive; any -> long
 callers: 1 tenant, 0 keys; without a key: tenant "demo"
 """,
         err="",
@@ -79,6 +91,11 @@ def test_warnings_come_with_the_meaning(headgate: Headgate, file: Path) -> None:
     assert said.code == 0
     assert said.out.splitlines()[4:] == [
         "class mine: band 0, takes those who name it, waits 30s at most, on small",
+        HOW_CLASSES_ARE_CHOSEN,
+        "  x-headgate-class  the class that the request names",
+        "  service_tier      selects no class; auto and default choose none",
+        "  tenant            its only class, if it may use only one",
+        "  prompt length     no class takes requests that name neither class nor tier",
         "callers: 2 tenants, 0 keys",
         (
             "warning: headgate.yaml:6: tenants.demo: has no key and is not the anonymous tenant, "
@@ -150,6 +167,11 @@ def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path)
             "class mine: band 0, takes prompts of any length, waits 30s at most, begins within 2s, 100ms per token, "
             "10 % of the places kept free for it, promises cost, gives way at level 2, 3, hedges"
         ),
+        HOW_CLASSES_ARE_CHOSEN,
+        "  x-headgate-class  the class that the request names",
+        "  service_tier      selects no class; auto and default choose none",
+        "  tenant            its only class, if it may use only one",
+        "  prompt length     any -> mine",
         'callers: 1 tenant, 1 with limits, 0 keys; without a key: tenant "demo"',
     ]
 
@@ -218,6 +240,7 @@ def test_machines_get_the_meaning_as_one_object(
         },
         "models": {"smollm2": {"pools": ["small"], "rungs": [], "fallbacks": []}},
         "classes": {name: as_json(each) for name, each in DEFAULT_CLASSES.items()},
+        "class_rules": [as_json(each) for each in DEFAULT_RULES],
         "rules": {
             "retry": as_json(RetryRules()),
             "health": as_json(HealthRules()),
@@ -262,3 +285,55 @@ def test_machines_get_problems_as_one_object(headgate: Headgate, file: Path) -> 
             }
         ],
     }
+
+
+# Where `serve` would fail
+
+
+WHOLE = small_with(
+    "key_secret: a secret of more than sixteen letters",
+    "cell: {store: 'rediss://store:6379', members: 2}",
+    "database: postgresql://db/headgate",
+    "scaler_listen: 127.0.0.1:7070",
+    "tracing: {endpoint: 'http://127.0.0.1:4318'}",
+)
+
+
+def test_every_missing_extra_is_named_with_the_fix() -> None:
+    missing = list(missing_extras(settings_of(WHOLE), installed=lambda _: False))
+
+    assert [(each.place, each.fix) for each in missing] == [
+        ("cell", "pip install 'headgate[cell]'"),
+        ("database", "pip install 'headgate[ledger]'"),
+        ("tracing", "pip install 'headgate[tracing]'"),
+        ("scaler_listen", "pip install 'headgate[kubernetes]'"),
+    ]
+    assert list(missing_extras(settings_of(WHOLE), installed=lambda _: True)) == []
+    assert list(missing_extras(settings_of(SMALL), installed=lambda _: False)) == []
+
+
+def test_an_unknown_package_counts_as_not_installed() -> None:
+    assert not is_installed("no_such_package.no_such_module")
+    assert is_installed("json.decoder")
+
+
+def test_workers_without_a_cell_fail_as_serve_would(headgate: Headgate, file: Path) -> None:
+    file.write_text(SMALL)
+
+    said, as_data = headgate("check", "--workers", "2"), headgate("check", "--workers", "2", "--json")
+
+    assert (said.code, as_data.code) == (1, 1)
+    assert "names no cell" in said.err
+    assert "add cell: {store: redis://HOST:PORT}" in said.err
+    assert [each["place"] for each in json.loads(as_data.out)["problems"]] == ["--workers"]
+    assert headgate("check").code == 0
+
+
+def test_a_store_that_cannot_be_reached_fails_if_it_is_asked(headgate: Headgate, file: Path) -> None:
+    file.write_text(small_with(f"cell: {{store: 'redis://127.0.0.1:{free_port()}', members: 2}}"))
+
+    assert headgate("check").code == 0
+    said = headgate("check", "--connect")
+    assert said.code == 1
+    assert "nothing listens" in said.err
+    assert "start it" in said.err

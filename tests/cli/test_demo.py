@@ -14,10 +14,12 @@ from headgate.cli import demo as demo_verb
 from headgate.cli.demo import INCIDENTS as NAMES
 from headgate.cli.demo import SECRET, Demo, IncidentDemo
 from headgate.cli.demo_incidents import HEALTHY_S, INCIDENTS, RATE
+from headgate.cli.output.demo import summary
 from headgate.config.load import load
 from headgate.engines.dialects import DIALECTS
 from headgate.loadtest.senders import Sizes, parse_sender
 from headgate.model.engine_profile import PROFILES
+from headgate.wire.keys import digest
 
 
 def a_demo(name: str | None, folder: Path) -> Demo:
@@ -113,3 +115,58 @@ def test_frames_are_for_terminals(*, terminal: bool, arguments: list[str], view:
     with redirect_stdout(Output(terminal=terminal)):
         assert demo_verb.run(parser.parse_args(arguments), open_demo) == 0
     assert [demo.views for demo in opened] == [[view]]
+
+
+class NamesItsEndpoints(StartsNothing):
+    """A demo whose gateway has said what its endpoints are called."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(*values)
+        self._first = {"endpoints": [{"id": "simulated/127.0.0.1:1"}], "uptime_s": 1.0}
+
+
+def test_the_introduction_has_addresses_keys_and_three_commands_that_work_as_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demo = NamesItsEndpoints(tmp_path, RATE, INCIDENTS["noisy-tenant"])
+    demo._introduce()
+
+    said, access = capsys.readouterr().err, demo.access
+    for text in (access.url, access.admin_url, access.console, access.caller_key, access.operator_key):
+        assert text in said
+    assert access.commands == (
+        "headgate operate drain simulated/127.0.0.1:1 --for 1m",
+        "headgate doctor --live",
+        "headgate loadtest $HEADGATE_URL --model demo --rate 2 --key env:KEY_ACME",
+    )
+    variables = dict(line.removeprefix("export ").split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert variables["HEADGATE_ADMIN_KEY"] == access.operator_key
+    assert variables["HEADGATE_ADMIN_URL"] == access.admin_url
+    assert variables["KEY_ACME"] == access.caller_key
+    assert (tmp_path / "env").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_operator_of_a_demo_may_read_and_operate(tmp_path: Path) -> None:
+    demo = a_demo(None, tmp_path)
+    file = tmp_path / "headgate.yaml"
+    file.write_text(demo._configuration())
+    [key] = load(file, {SECRET: demo._environment[SECRET]}, engines=DIALECTS.keys(), profiles=PROFILES).admin_keys
+
+    assert key.digest == digest(demo._environment[SECRET].encode(), demo.access.operator_key)
+    assert key.permissions == ("read", "operate")
+
+
+def test_the_summary_counts_what_ended_since_the_start() -> None:
+    def status(uptime_s: float, completed: int) -> dict[str, Any]:
+        classes = {"batch": {"ended": {"completed": completed, "queue_full": completed // 4}}}
+        return {
+            "uptime_s": uptime_s,
+            "queued": {"batch": 3},
+            "counted": {"classes": classes, "latency_bounds_s": [1.0]},
+        }
+
+    first, *_, counts, _, endings = summary(status(5.0, 0), status(25.0, 80))
+
+    assert first == "Summary of 20 s, as the gateway measured it:"
+    assert counts.split()[:5] == ["batch", "3", "5.0", "80", "%"]
+    assert endings == "endings, last 20 s: completed 80  queue_full 20"

@@ -92,9 +92,13 @@ def test_a_written_key_is_one_that_the_gateway_knows(headgate: Headgate, file: P
     second = headgate("keys", "new", "--tenant", "neu", "--write", "--config", str(file))
 
     settings = load(file, {"HEADGATE_KEY_SECRET": SECRET}, engines=DIALECTS, profiles=PROFILES)
-    assert first.err == (
-        'the hash of a new key of tenant "demo" is in headgate.yaml; a running gateway takes it up on SIGHUP\n'
+    named = 'the hash of a new key of tenant "{}" is in headgate.yaml; '
+    restart = (
+        "so is the setting key_secret, which is new: restart the gateway with HEADGATE_KEY_SECRET in its environment\n"
     )
+    reload = "a running gateway takes it up on SIGHUP\n"
+    assert first.err == named.format("demo") + (reload if "key_secret" in before else restart)
+    assert second.err.endswith(reload), "the file names the secret by now"
     assert settings.key_secret == SECRET.encode()
     assert settings.keys == {
         digest(settings.key_secret, first.out.strip()): "demo",
@@ -103,6 +107,45 @@ def test_a_written_key_is_one_that_the_gateway_knows(headgate: Headgate, file: P
     assert file.read_text().startswith("# kept\n")
     assert file.stat().st_mode & 0o777 == 0o640
     assert [each.name for each in file.parent.iterdir()] == ["headgate.yaml"]
+
+
+@pytest.mark.parametrize("before", [SMALL, SMALL + f"key_secret: {SECRET}\n"])
+def test_a_written_operator_key_is_one_that_the_gateway_knows(
+    headgate: Headgate, file: Path, secret: str, before: str
+) -> None:
+    file.write_text("# kept\n" + before)
+
+    first = headgate("keys", "operator", "--write")
+    second = headgate("keys", "operator", "--name", "eve", "--permissions", "read", "--write", "--config", str(file))
+
+    settings = load(file, {"HEADGATE_KEY_SECRET": SECRET}, engines=DIALECTS, profiles=PROFILES)
+    assert [(each.name, each.digest, each.permissions) for each in settings.admin_keys] == [
+        ("operator", digest(SECRET.encode(), first.out.strip()), ("read", "operate")),
+        ("eve", digest(SECRET.encode(), second.out.strip()), ("read",)),
+    ]
+    assert not any("admin_keys" in warning for warning in settings.warnings)
+    assert "HEADGATE_ADMIN_KEY" in first.err
+
+
+def test_an_operator_key_of_a_taken_name_is_refused_and_the_file_kept(
+    headgate: Headgate, file: Path, secret: str
+) -> None:
+    file.write_text(SMALL)
+    headgate("keys", "operator", "--write")
+    before = file.read_text()
+
+    said = headgate("keys", "operator", "--write")
+
+    assert (said.code, said.out) == (1, "")
+    assert 'already has an operator "operator"; choose another --name' in said.err
+    assert file.read_text() == before
+
+
+def test_an_operator_key_that_is_not_written_is_shown_with_its_lines(headgate: Headgate, secret: str) -> None:
+    said = headgate("keys", "operator")
+
+    lines = ["admin_keys:", "  operator:", f'    key: "{known(said.out.strip())}"', "    permissions: [read, operate]"]
+    assert said.err.endswith("\n".join(lines) + "\n")
 
 
 def test_a_link_to_the_file_stays_a_link(headgate: Headgate, file: Path, tmp_path: Path, secret: str) -> None:

@@ -17,8 +17,9 @@ from headgate.cli.output.status import (
     GatewayStatus,
     LedgerState,
     Load,
+    OrderState,
 )
-from headgate.cli.status import lines
+from headgate.cli.status import admin_url, lines
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop
 from testing.ports import free_port
@@ -160,3 +161,23 @@ def test_a_file_that_does_not_help_is_told(headgate: Headgate, file: Path) -> No
 
 def test_file_and_address_exclude_each_other(headgate: Headgate) -> None:
     assert headgate("status", "x.yaml", "--url", "http://127.0.0.1:9090").code == 2
+
+
+def test_orders_in_force_are_listed_and_drained_endpoints_marked() -> None:
+    orders = (OrderState("drain", BUSY.endpoints[0].id, 125), OrderState("hold", "batch", 7))
+    told = list(lines(replace(BUSY, orders=orders), "http://127.0.0.1:9090"))
+
+    assert f"order in force: drain {BUSY.endpoints[0].id}, for another 2 min 5 s" in told
+    assert "order in force: hold batch, for another 7 s" in told
+    assert [line.split()[0] for line in told if ", drained" in line] == [BUSY.endpoints[0].id]
+
+
+def test_the_environment_names_the_gateway_if_neither_address_nor_file_does(
+    headgate: Headgate, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADGATE_ADMIN_URL", "http://127.0.0.1:7777")
+    file.write_text("admin_listen: 127.0.0.1:8888\n")
+
+    assert admin_url(None, Path("headgate.yaml")) == "http://127.0.0.1:7777"
+    assert admin_url("127.0.0.1:6666", Path("headgate.yaml")) == "http://127.0.0.1:6666"
+    assert admin_url(None, file) == "http://127.0.0.1:8888"

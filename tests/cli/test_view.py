@@ -115,3 +115,10 @@ def test_what_is_wrong_with_an_engine_is_told_below() -> None:
     lines = screen(a_status(engines=[engine]), a_status(), columns=120, rows=40)
 
     assert lines[-1] == "! p/a: /metrics lacks x; is this engine really vllm?"
+
+
+def test_a_drained_endpoint_is_marked() -> None:
+    orders = [{"verb": "drain", "target": "p/a", "left_s": 60}, {"verb": "hold", "target": "batch", "left_s": 60}]
+    lines = screen(a_status(orders=orders), a_status(), columns=120, rows=40)
+
+    assert [line.split()[:2] for line in lines if line.startswith("p/")] == [["p/a", "drained"], ["p/b", "ejected"]]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from headgate.compose.workers import as_worker
+from headgate.config.workers import as_worker
 from headgate.control.workers.supervisor import reserve_alone
 from headgate.edge.server import bind
 from testing.fake_engine import Behaviour, FakeEngine

@@ -76,11 +76,23 @@ def test_operators_have_keys_and_permissions_that_exist() -> None:
     assert "also the key of a tenant" in problems_of(caller)
 
 
-def test_operators_without_a_database_are_warned() -> None:
-    who = "tenants: {t: {}}\nanonymous_tenant: t\n"
-    [warning] = settings_of(f"{who}admin_keys: {{a: {{key: '{KEY}', permissions: [read]}}}}").warnings
+WHO = "tenants: {t: {}}\nanonymous_tenant: t\n"
 
-    assert "without a database" in warning
+
+def test_operators_may_give_orders_without_a_database() -> None:
+    settings = settings_of(f"{WHO}admin_keys: {{a: {{key: '{KEY}', permissions: [read, operate]}}}}")
+
+    assert settings.warnings == ()
+
+
+def test_operators_are_warned_of_what_needs_a_database() -> None:
+    [keys] = settings_of(f"{WHO}admin_keys: {{a: {{key: '{KEY}', permissions: [read, keys]}}}}").warnings
+    cell = "cell: {store: 'redis://store:6379'}\n"
+    of_cell = settings_of(f"{WHO}{cell}admin_keys: {{a: {{key: '{KEY}', permissions: [operate]}}}}").warnings
+
+    assert "permissions[1]" in keys
+    assert "needs a database" in keys
+    assert any("cannot place orders in a cell without a database; add database.url" in each for each in of_cell)
 
 
 def test_keys_in_the_database_need_a_secret() -> None:

@@ -62,7 +62,7 @@ def test_the_order_of_what_has_no_order_does_not_count() -> None:
         small_with("classes: {interactive: {}, long: {caps: {n: 7}}, batch: {}}"),
         small_with("classes: {interactive: {}, long: {caps: {reasoning_effort: none}}, batch: {}}"),
         SMALL.replace("engine: llamacpp", "engine: llamacpp, passes_priority: true"),
-        SMALL.replace("engine: llamacpp", "engine: llamacpp, watches_whole_answers: false"),
+        SMALL.replace("engine: llamacpp", "engine: llamacpp, watches_whole_answers: true"),
         small_with("retry: {tenant_percent: 11}"),
         small_with("error_docs: https://docs.example.com"),
         small_with("quote_engine_errors: true"),

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from headgate.config.class_rules import DEFAULT_RULES
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.load import key_secret, load
 from headgate.config.problems import ConfigErrors
@@ -440,6 +441,7 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
         tenants=(Tenant("demo"),),
         pools=(Pool("small"),),
         models=(Model("smollm2", ("small",)),),
+        class_rules=DEFAULT_RULES,
     )
     assert settings.zone == ""
     assert settings.cell is None

@@ -98,7 +98,8 @@ def test_length_is_looked_at_after_all_else_that_may_be_wrong(tenant: str, model
     )
     scheduler = a_scheduler(policy=policy)
 
-    assert the_end(scheduler.handle(arrived("r", tenant, model=model, prompt_bytes=9_999), at(0))).outcome is outcome
+    request = arrived("r", tenant, model=model, service_class="interactive", prompt_bytes=9_999)
+    assert the_end(scheduler.handle(request, at(0))).outcome is outcome
 
 
 def test_another_class_may_take_what_one_refuses() -> None:

@@ -70,12 +70,22 @@ def test_a_queued_request_whose_model_has_gone_is_not_found() -> None:
     assert the_end(scheduler.handle(policy_changed(a_policy(models=())), at(1))).outcome is Outcome.MODEL_NOT_FOUND
 
 
-def test_a_queued_request_whose_tenant_may_no_longer_use_its_class_is_forbidden() -> None:
+def test_a_queued_request_whose_tenant_may_no_longer_use_the_class_it_named_is_forbidden() -> None:
+    scheduler = a_scheduler()
+    told(scheduler, at(0), arrived("runs"), arrived("waits", service_class="interactive"))
+    policy = a_policy(tenants=(a_tenant("acme", classes=("batch",)),))
+
+    assert the_end(scheduler.handle(policy_changed(policy), at(1))).outcome is Outcome.FORBIDDEN
+
+
+def test_a_queued_request_that_named_no_class_goes_over_to_the_only_one_of_its_tenant() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("runs"), arrived("waits"))
     policy = a_policy(tenants=(a_tenant("acme", classes=("batch",)),))
 
-    assert the_end(scheduler.handle(policy_changed(policy), at(1))).outcome is Outcome.FORBIDDEN
+    assert scheduler.handle(policy_changed(policy), at(1)) == []
+    queued = scheduler.summary().queued
+    assert (queued["interactive"], queued["batch"]) == (0, 1)
 
 
 def test_a_queued_request_whose_named_class_has_gone_is_classified_again() -> None:

@@ -57,12 +57,45 @@ async def test_a_key_opens_what_its_tenant_may_use(tmp_path: Path) -> None:
         async with gateway.post(chat(), headers=bearer("hg-limited")) as hidden:
             assert hidden.status == 404
             assert (await hidden.json())["error"]["code"] == "model_not_found"
-        async with gateway.post(chat(model="other"), headers=bearer("hg-limited")) as forbidden:
+        named = bearer("hg-limited") | {"x-headgate-class": "interactive"}
+        async with gateway.post(chat(model="other"), headers=named) as forbidden:
             assert forbidden.status == 403
-        tier = chat(model="other", service_tier="flex")
-        async with gateway.post(tier, headers=bearer("hg-limited")) as allowed:
-            assert allowed.status == 200
-            assert allowed.headers["x-headgate-class"] == "batch"
+
+
+@pytest.mark.parametrize("tier", [{}, {"service_tier": "auto"}, {"service_tier": None}, {"service_tier": "flex"}])
+async def test_a_key_with_one_class_gets_it_when_none_is_named(tmp_path: Path, tier: dict[str, str | None]) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
+        async with gateway.post(chat(model="other", **tier), headers=bearer("hg-limited")) as answer:
+            assert answer.status == 200
+            assert answer.headers["x-headgate-class"] == "batch"
+
+
+async def test_an_unknown_service_tier_is_a_400_that_lists_the_known_ones(tmp_path: Path) -> None:
+    async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        for tier in ("auto", "default"):
+            async with gateway.post(chat(service_tier=tier)) as answer:
+                assert (answer.status, answer.headers["x-headgate-class"]) == (200, "interactive")
+        async with gateway.post(chat(service_tier="gold")) as answer:
+            error = (await answer.json())["error"]
+
+    assert (answer.status, error["code"]) == (400, "invalid_request_error")
+    assert "the known values are: auto, default, fast, flex, priority" in error["message"]
+
+
+async def test_class_rules_choose_by_plan_and_by_metadata_and_hold_after_a_reload(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, tenants={"laptop": {"plan": "critical"}})
+        async with gateway_in_loop(config, tmp_path) as gateway:
+
+            async def class_of(**fields: Any) -> str:
+                async with gateway.post(chat("x" * 40_000, **fields)) as answer:
+                    assert answer.status == 200, await answer.text()
+                    return answer.headers["x-headgate-class"]
+
+            assert await class_of() == "interactive", "plan critical, however long the prompt"
+            await gateway.rewrite(config | {"class_rules": [{"class": "batch", "metadata": {"purpose": "eval"}}]})
+            assert await class_of() == "long"
+            assert await class_of(metadata={"purpose": "eval"}) == "batch"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ async def spending(
     config["pools"]["small"]["prices"] = [dict(price)]
     config["tenants"] = {"laptop": {"budgets": {"day": {"usd": limit_usd, "kind": kind}}}}
     config["classes"] = dict(classes)
-    config["limits"] = {"connections_open_max": 4 * AT_ONCE}
+    config["limits"] = {"connections_open_max": 4 * AT_ONCE, "head_max": "60s"}
     async with gateway_in_loop(config, folder, observers=(ends,)) as gateway:
         yield gateway
 

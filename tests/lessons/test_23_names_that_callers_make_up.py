@@ -61,9 +61,11 @@ def a_request(name: str, kind: int) -> bytes:
         case 1:
             key = name
         case 2:
-            body = chat(model=name, user=name, service_tier=name, metadata={name: name})
+            body = chat(model=name, user=name, metadata={name: name})
         case 3:
             headers += f"x-headgate-class: {name}\r\n"
+        case 4:
+            body = chat(service_tier=name)
         case _:
             path = f"{CHAT}?{name}"
     content = msgspec.json.encode(body)
@@ -184,13 +186,13 @@ async def test_ten_thousand_made_up_names_make_no_series_and_leave_nothing_behin
 
 async def test_no_name_of_a_caller_is_on_the_page(tmp_path: Path) -> None:
     async with guarded(tmp_path) as gateway:
-        statuses = [await send(gateway, iter([a_request("canary", kind)])) for kind in range(5)]
+        statuses = [await send(gateway, iter([a_request("canary", kind)])) for kind in range(6)]
         async with gateway.http.get(gateway.admin_url + "/metrics") as page:
             metrics = await page.text()
         async with gateway.http.get(gateway.admin_url + "/status") as page:
             status = await page.text()
 
-    assert [next(iter(each)) for each in statuses] == [404, 401, 404, 400, 200]
+    assert [next(iter(each)) for each in statuses] == [404, 401, 404, 400, 400, 200]
     assert "canary" not in metrics
     assert "canary" not in status
 

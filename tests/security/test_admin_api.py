@@ -12,9 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from headgate.edge.admin.api import BODY_BYTES_MAX, EXPIRES_S_MAX, AdminApi, Body, Operator
+from headgate.edge.admin.api import BODY_BYTES_MAX, AdminApi, Body, Operator
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
+from headgate.edge.admin.tenants import EXPIRES_S_MAX, tenant_routes
 from headgate.edge.client import Client, Headers
 from headgate.model.units import TenantId
 from headgate.ports.directory import Actor, TenantRow, TenantTerms
@@ -126,7 +127,11 @@ async def taken_over() -> None: ...
 
 
 def api(directory: FakeDirectory) -> AdminApi:
-    others = {**budget_routes(directory, lambda _: ()), **cost_routes(directory)}  # type: ignore[arg-type]
+    others = {
+        **tenant_routes(directory, SECRET),  # type: ignore[arg-type]
+        **budget_routes(directory, lambda _: ()),  # type: ignore[arg-type]
+        **cost_routes(directory),  # type: ignore[arg-type]
+    }
     return AdminApi(directory, SECRET, OPERATORS, taken_over, lambda _: None, others=others)  # type: ignore[arg-type]
 
 

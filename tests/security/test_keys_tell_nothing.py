@@ -15,6 +15,7 @@ import pytest
 from headgate.control import directory_sync as directory
 from headgate.edge import auth, intake
 from headgate.edge.admin import api as admin_api
+from headgate.edge.admin import tenants
 from headgate.edge.auth import KeyRing
 from headgate.model.units import TenantId
 from headgate.wire import keys
@@ -67,7 +68,7 @@ def test_the_hash_depends_on_the_secret() -> None:
     assert len(digest(SECRET, "")) == len(digest(SECRET, "x" * 10_000)) == 32
 
 
-@pytest.mark.parametrize("module", [auth, keys, intake, directory, admin_api])
+@pytest.mark.parametrize("module", [auth, keys, intake, directory, admin_api, tenants])
 def test_no_key_is_compared_anywhere_on_the_way(module: object) -> None:
     """Equality is used for the scheme's name alone; `in`, `startswith` and their like not at all on what was sent."""
     tree = ast.parse(inspect.getsource(module))  # type: ignore[arg-type]

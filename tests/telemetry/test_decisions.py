@@ -399,7 +399,7 @@ def test_the_docs_tell_the_bounds_and_every_kind_of_step() -> None:
     known = {step["kind"] for history in HISTORIES.values() for step in told(*history)["steps"]}
 
     assert f"the last {REQUESTS_MAX:,} requests" in page
-    assert f"the last {REFUSED_MAX:,} that were refused" in " ".join(page.split())
+    assert f"the last {REFUSED_MAX:,} that were rejected" in " ".join(page.split())
     assert [kind for kind in sorted(known | {"open"}) if f"`{kind}`" not in page] == []
 
 

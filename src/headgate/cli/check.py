@@ -1,4 +1,8 @@
-"""What does a configuration file mean, and what is wrong with it?"""
+"""What does a configuration file mean, and what is wrong with it?
+
+Fails where `headgate serve` would: problems of the file, optional libraries that are not installed, workers that cannot
+run by it. It works offline; `--connect` also asks the store of the cell and the database.
+"""
 
 import argparse
 import sys
@@ -6,16 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from headgate.cli.checkup.finding import Finding
     from headgate.config.problems import Problem
+    from headgate.config.settings import Settings
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
+    parser.add_argument("--workers", type=int, metavar="N", help="as `headgate serve --workers N` would run it")
+    parser.add_argument("--connect", action="store_true", help="also connect to the store of the cell and the database")
     parser.add_argument("--json", action="store_true", help="print one JSON object, problems included")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Works offline: no engine is asked and nothing is started."""
+    """No engine is asked and nothing is started."""
     import os
 
     from headgate.config.explain import as_data, explain
@@ -33,13 +41,43 @@ def run(args: argparse.Namespace) -> int:
         else:
             print(errors, file=sys.stderr)
         return 1
+    obstacles = _obstacles(settings, file, workers=args.workers, connect=args.connect)
     if args.json:
-        _print_json({"ok": True, **as_data(settings)})
+        problems = {"problems": [_problem(each) for each in obstacles]} if obstacles else {}
+        _print_json({"ok": not obstacles, **problems, **as_data(settings)})
     else:
         print("\n".join(explain(settings)))
         for warning in settings.warnings:
             print(f"warning: {warning}")
-    return 0
+        for obstacle in obstacles:
+            print(obstacle, file=sys.stderr)
+    return 1 if obstacles else 0
+
+
+def _obstacles(settings: "Settings", file: Path, *, workers: int | None, connect: bool) -> "list[Problem]":
+    """Why `headgate serve` would fail although the file is right, each with the fix."""
+    from headgate.config.extras import missing_extras
+    from headgate.config.problems import Problem
+    from headgate.config.workers import unfit
+
+    found = [Problem(str(file), None, each.place, f"{each.message}; {each.fix}") for each in missing_extras(settings)]
+    if workers is not None and (wrong := unfit(settings, file, workers)):
+        found.append(Problem("", None, "--workers", wrong))
+    if connect:
+        import asyncio
+
+        away = asyncio.run(_unreachable(settings))
+        found += [Problem(str(file), None, each.about, f"{each.message}; {each.next}") for each in away]
+    return found
+
+
+async def _unreachable(settings: "Settings") -> "list[Finding]":
+    from headgate.cli.checkup.database import look_at_database
+    from headgate.cli.checkup.finding import Level
+    from headgate.cli.checkup.store import look_at_store
+
+    findings = [*await look_at_store(settings), *await look_at_database(settings)]
+    return [each for each in findings if each.level is Level.PROBLEM]
 
 
 def _problem(problem: "Problem") -> dict[str, object]:

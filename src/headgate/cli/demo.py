@@ -22,12 +22,15 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from textwrap import dedent, indent
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headgate.cli.demo_incidents import Incident
+    from headgate.cli.output.demo import DemoAccess
+    from headgate.cli.output.view import Status
 
 ENGINES = 3
 PROFILE = "rtxpro6000-llama-8b"
@@ -70,8 +73,11 @@ def run(args: argparse.Namespace, open_demo: "Callable[[argparse.Namespace, Path
         demo = (open_demo or _demo)(args, Path(folder))
         try:
             # Frames one below the other are of no use to a file or a pipe.
-            return demo.show(args.seconds, view=sys.stdout.isatty() and not args.no_view)
+            code = demo.show(args.seconds, view=sys.stdout.isatty() and not args.no_view)
+            demo.summarize()
+            return code
         except KeyboardInterrupt:
+            demo.summarize()
             return 0
         except DemoFailed as failure:
             print(f"headgate demo: {failure}", file=sys.stderr)
@@ -101,16 +107,38 @@ class Demo:
         self._rate = rate
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._ports = _free_ports(ENGINES + 2)
-        self._keys = {tenant: f"hg-{secrets.token_urlsafe(32)}" for tenant in self.tenants}
-        self._environment = {
-            **os.environ,
-            SECRET: secrets.token_urlsafe(32),
-            **{f"KEY_{tenant.upper()}": key for tenant, key in self._keys.items()},
-        }
+        self._keys = {tenant: _new_key() for tenant in self.tenants}
+        self._operator_key = _new_key()
+        self._variables = {f"KEY_{tenant.upper()}": key for tenant, key in self._keys.items()}
+        self._environment = {**os.environ, SECRET: secrets.token_urlsafe(32), **self._variables}
+        self._first: Status | None = None
 
     @property
     def admin_url(self) -> str:
         return f"http://127.0.0.1:{self._ports[-1]}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._ports[-2]}"
+
+    @cached_property
+    def access(self) -> "DemoAccess":
+        """Where everything is, with commands that work as they are printed."""
+        from headgate.cli.output.demo import DemoAccess
+
+        endpoint = "simulated/1" if self._first is None else self._first["endpoints"][0]["id"]
+        return DemoAccess(
+            self.url,
+            self.admin_url,
+            caller_key=next(iter(self._keys.values())),
+            operator_key=self._operator_key,
+            environment=str(self._folder / "env"),
+            commands=(
+                f"headgate operate drain {endpoint} --for 1m",
+                "headgate doctor --live",
+                f"headgate loadtest $HEADGATE_URL --model {MODEL} --rate 2 --key env:KEY_{self.tenants[0].upper()}",
+            ),
+        )
 
     def show(self, seconds: float | None, *, view: bool) -> int:
         from headgate.cli.top import watch
@@ -120,12 +148,21 @@ class Demo:
         file = self._folder / "headgate.yaml"
         file.write_text(self._configuration())
         self._start("gateway", "serve", str(file))
-        self._wait_until_ready()
-        print(f"headgate demo: the console is at {self.admin_url}/console/", file=sys.stderr, flush=True)
+        self._first = self._wait_until_ready()
+        self._introduce()
         self._begin(seconds)
         if view:
-            return watch(self.admin_url, seconds=seconds, above=self._above)
+            return watch(self.admin_url, seconds=seconds, above=self._header)
         return self._tell_lines(seconds)
+
+    def summarize(self) -> None:
+        """What became of the requests so far. Nothing if the gateway never was ready, or is gone."""
+        from headgate.cli.output.demo import summary
+        from headgate.cli.top import ask
+
+        last = None if self._first is None else ask(self.admin_url)
+        if self._first is not None and last is not None:
+            print("\n".join(["", *summary(self._first, last), self._verdict()[1]]), flush=True)
 
     def stop(self) -> None:
         """Ends what was started, the last first, and by its process id alone."""
@@ -146,6 +183,26 @@ class Demo:
                 child.wait()
 
     # What it shows
+
+    def _introduce(self) -> None:
+        from headgate.cli.output.demo import environment_file, introduction
+
+        variables = {
+            "HEADGATE_URL": self.url,
+            "HEADGATE_ADMIN_URL": self.admin_url,
+            "HEADGATE_ADMIN_KEY": self._operator_key,
+            **self._variables,
+        }
+        file = self._folder / "env"
+        file.touch(mode=0o600)
+        file.write_text(environment_file(variables, str(Path(sys.executable).parent)))
+        lines = ["headgate demo: ready", *introduction(self.access)]
+        print("\n".join(lines), file=sys.stderr, flush=True)
+
+    def _header(self) -> str:
+        from headgate.cli.output.demo import commands_to_try
+
+        return "\n".join([self._above(), *commands_to_try(self.access)])
 
     def _begin(self, seconds: float | None) -> None:
         """Traffic, from here on."""
@@ -190,8 +247,7 @@ class Demo:
     ) -> None:
         traffic = [part for each in mix for part in ("--mix", each)]
         lasting = ("--rate", f"{rate:g}", "--duration", f"{seconds:g}", "--exact-output")
-        url = f"http://127.0.0.1:{self._ports[-2]}"
-        self._start(name, "loadtest", url, "--model", MODEL, *lasting, *manners, *traffic)
+        self._start(name, "loadtest", self.url, "--model", MODEL, *lasting, *manners, *traffic)
 
     def _start(self, name: str, *arguments: str) -> None:
         with (self._folder / f"{name}.log").open("wb") as log:
@@ -205,8 +261,8 @@ class Demo:
                 start_new_session=True,
             )
 
-    def _wait_until_ready(self) -> None:
-        """Until the gateway has found every engine ready."""
+    def _wait_until_ready(self) -> "Status":
+        """The first status in which the gateway has found every engine ready."""
         from headgate.cli.top import ask
 
         until = time.monotonic() + _START_S_MAX
@@ -214,7 +270,7 @@ class Demo:
             self._complain_of_the_dead()
             status = ask(self.admin_url)
             if status is not None and _ready(status) >= self._engines_first:
-                return
+                return status
             time.sleep(0.1)
         raise DemoFailed(f"the engines were not ready within {_START_S_MAX:g} s:\n{self._log('gateway')}")
 
@@ -239,11 +295,13 @@ class Demo:
         tenants = "\n".join(
             f'  {tenant}: {{keys: ["{format_digest(digest(secret, key))}"]}}' for tenant, key in self._keys.items()
         )
+        operator = format_digest(digest(secret, self._operator_key))
         head = dedent(f"""\
             listen: 127.0.0.1:{self._ports[-2]}
             admin_listen: 127.0.0.1:{self._ports[-1]}
             drain_grace: 1s
             key_secret: ${{{SECRET}}}
+            admin_keys: {{operator: {{key: "{operator}", permissions: [read, operate]}}}}
             pools:
               simulated:
                 engine: vllm
@@ -358,6 +416,10 @@ class IncidentDemo(Demo):
               long: {}
               batch: {}
             """
+
+
+def _new_key() -> str:
+    return f"hg-{secrets.token_urlsafe(32)}"
 
 
 def _ready(status: Mapping[str, Sequence[Mapping[str, object]]]) -> int:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--workers", type=int, metavar="N", help="as `headgate serve --workers N` would run it")
     parser.add_argument("--live", action="store_true", help="ask a running gateway what is wrong at this moment")
     parser.add_argument(
         "--gateway", metavar="URL", help="with --live: its admin listener, such as http://127.0.0.1:9090"
@@ -39,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return 2
     from headgate.cli.checkup.finding import Level
 
-    findings = _findings(args.file)
+    findings = _findings(args.file, args.workers)
     well = not any(finding.level is Level.PROBLEM for finding in findings)
     if args.json:
         import json
@@ -76,12 +77,13 @@ def _live(args: argparse.Namespace) -> int:
     return 0 if said.well else 1
 
 
-def _findings(file: Path) -> "list[Finding]":
+def _findings(file: Path, workers: int | None) -> "list[Finding]":
     import asyncio
 
-    from headgate.cli.checkup.finding import Level, ok
+    from headgate.cli.checkup.finding import Level, ok, problem
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
+    from headgate.config.workers import unfit
     from headgate.engines.dialects import DIALECTS
     from headgate.model.engine_profile import PROFILES
 
@@ -91,6 +93,9 @@ def _findings(file: Path) -> "list[Finding]":
         return [_read(Level.PROBLEM, str(each)) for each in errors.problems]
     findings = [ok(str(file), f"is right; configuration {settings.hash}")]
     findings += [_read(Level.NOTE, warning) for warning in settings.warnings]
+    if workers is not None and (wrong := unfit(settings, file, workers)):
+        message, _, then = wrong.partition("; ")
+        findings.append(problem("--workers", message, then=then))
     return findings + asyncio.run(_reality(settings))
 
 

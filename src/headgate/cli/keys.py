@@ -8,7 +8,7 @@ works; what to do with it goes to stderr.
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,13 +26,23 @@ class _Secret:
     in_file: bool
 
 
+class _Taken(Exception):
+    """The file has a key of this name already."""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", dest="action", metavar="ACTION", required=True)
     new = actions.add_parser("new", help="make a key for a tenant and print it, this once")
     new.add_argument("--tenant", required=True, help="whose key it is, as named in the configuration")
     new.add_argument("--write", action="store_true", help="write the key's hash into the configuration")
+    operator = actions.add_parser("operator", help="make a key for `headgate operate` and print it, this once")
+    operator.add_argument("--name", default="operator", help="the operator, as the audit log names them (operator)")
+    operator.add_argument(
+        "--permissions", type=_permissions, default=("read", "operate"), help="comma-separated (read,operate)"
+    )
+    operator.add_argument("--write", action="store_true", help="write the key's hash into the configuration")
     hashing = actions.add_parser("hash", help="read a key from stdin and print its hash")
-    for each in (new, hashing):
+    for each in (new, operator, hashing):
         each.add_argument(
             "--config", type=Path, metavar="FILE", help="configuration (headgate.yaml, where it is there)"
         )
@@ -74,6 +84,8 @@ def run(args: argparse.Namespace) -> int:
             return _secret()
         case "hash":
             return _hash(args.config)
+        case "operator":
+            return _operator(args.name, args.permissions, args.config, write=args.write)
         case _:
             return _new(args.tenant, args.config, write=args.write)
 
@@ -146,6 +158,7 @@ def _hash(config: Path | None) -> int:
 def _new(tenant: str, config: Path | None, *, write: bool) -> int:
     import secrets
 
+    from headgate.config.edit import add_item
     from headgate.config.references import is_path
     from headgate.wire.keys import digest, format_digest
 
@@ -159,13 +172,67 @@ def _new(tenant: str, config: Path | None, *, write: bool) -> int:
     known = format_digest(digest(secret.value, key))
     file = config or Path("headgate.yaml")
     if write:
-        if not _write(file, tenant, known, secret):
+        if not _write(file, secret, lambda text: add_item(text, ("tenants", tenant, "keys"), known)):
             return 1
-        _tell(f'the hash of a new key of tenant "{tenant}" is in {file}; a running gateway takes it up on SIGHUP')
+        _tell(f'the hash of a new key of tenant "{tenant}" is in {file}; {_taken_up(secret)}')
     else:
-        _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(tenant, known, secret)}")
+        snippet = ["tenants:", f"  {tenant}:", "    keys:", f'      - "{known}"']
+        _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(snippet, secret)}")
     print(key)
     return 0
+
+
+def _operator(name: str, permissions: Sequence[str], config: Path | None, *, write: bool) -> int:
+    """A key by which a running gateway takes orders (`headgate operate`), with or without a database."""
+    import secrets
+
+    from headgate.config.edit import add_item, add_value, has
+    from headgate.config.references import is_name
+    from headgate.wire.keys import digest, format_digest
+
+    if not is_name(name):
+        return _problem(f'"{name}" cannot name an operator; use up to 64 letters, digits, and . _ -')
+    secret = _key_secret(config)
+    if secret is None:
+        return 1
+    key = "hg-" + secrets.token_urlsafe(32)
+    known = format_digest(digest(secret.value, key))
+    file, place = config or Path("headgate.yaml"), ("admin_keys", name)
+
+    def edited(text: str) -> str:
+        if has(text, place):
+            raise _Taken(f'{file} already has an operator "{name}"; choose another --name, or remove admin_keys.{name}')
+        text = add_value(text, (*place, "key"), known)
+        for permission in permissions:
+            text = add_item(text, (*place, "permissions"), permission)
+        return text
+
+    if write:
+        if not _write(file, secret, edited):
+            return 1
+        _tell(f'the hash of a new key of operator "{name}" is in {file}; {_taken_up(secret)}')
+        _tell("export the key as HEADGATE_ADMIN_KEY; `headgate operate list` shows whether it works")
+    else:
+        listed = ", ".join(permissions)
+        snippet = ["admin_keys:", f"  {name}:", f'    key: "{known}"', f"    permissions: [{listed}]"]
+        _tell(f"put this into {file}, then use the key (--write does it for you):\n{_snippet(snippet, secret)}")
+    print(key)
+    return 0
+
+
+def _taken_up(secret: _Secret) -> str:
+    if secret.in_file:
+        return "a running gateway takes it up on SIGHUP"
+    return f"so is the setting key_secret, which is new: restart the gateway with {VARIABLE} in its environment"
+
+
+def _permissions(text: str) -> tuple[str, ...]:
+    from headgate.config.database import PERMISSIONS
+
+    named = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
+    if not named or not set(named) <= set(PERMISSIONS):
+        raise argparse.ArgumentTypeError(f"choose from {', '.join(PERMISSIONS)}, with commas between them")
+    return named
 
 
 def _key_secret(config: Path | None) -> _Secret | None:
@@ -190,8 +257,9 @@ def _key_secret(config: Path | None) -> _Secret | None:
     return _Secret(os.environ[VARIABLE].encode(), in_file=False)
 
 
-def _write(file: Path, tenant: str, known: str, secret: _Secret) -> bool:
-    from headgate.config.edit import Unedited, add_item, add_value
+def _write(file: Path, secret: _Secret, edited: Callable[[str], str]) -> bool:
+    """Whether the file is now as `edited` returns it, and names the secret; if not, the reason is printed."""
+    from headgate.config.edit import Unedited, add_value
     from headgate.config.load import read_text
     from headgate.config.problems import ConfigErrors
 
@@ -199,7 +267,9 @@ def _write(file: Path, tenant: str, known: str, secret: _Secret) -> bool:
         text = read_text(file)
         if not secret.in_file:
             text = add_value(text, ("key_secret",), f"${{{VARIABLE}}}")
-        _replace(file, add_item(text, ("tenants", tenant, "keys"), known))
+        _replace(file, edited(text))
+    except _Taken as taken:
+        _problem(str(taken))
     except ConfigErrors as errors:
         _tell(str(errors))
     except Unedited:
@@ -226,11 +296,8 @@ def _replace(file: Path, text: str) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _snippet(tenant: str, known: str, secret: _Secret) -> str:
-    lines = ["tenants:", f"  {tenant}:", "    keys:", f'      - "{known}"']
-    if not secret.in_file:
-        lines.insert(0, f'key_secret: "${{{VARIABLE}}}"')
-    return "\n".join(lines)
+def _snippet(lines: Sequence[str], secret: _Secret) -> str:
+    return "\n".join(lines if secret.in_file else [f'key_secret: "${{{VARIABLE}}}"', *lines])
 
 
 def _tell(text: str) -> None:

@@ -22,6 +22,7 @@ VERBS: Mapping[str, str] = MappingProxyType(
         "serve": "run the gateway",
         "scheduler": "schedule for a cell of gateways, and serve nobody",
         "check": "say what a configuration file means and what is wrong with it",
+        "classify": "show which class a request would get, and by which rule",
         "doctor": "compare a configuration with the engines and the machine",
         "status": "say what a running gateway is doing",
         "top": "watch a running gateway, second by second",

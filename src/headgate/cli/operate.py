@@ -1,7 +1,7 @@
-"""What can an operator do at once, while a gateway runs?
+"""Place orders on a running gateway: hold a class, throttle a tenant, drain an endpoint, pin the level of a pool.
 
-Orders, each of which ends by itself: hold a class, throttle a tenant, drain an endpoint, pin the ladder of a pool. They
-hold in all gateways that share the database.
+Each order ends by itself. With a database it holds in all gateways that share it; without one, in the gateway that was
+asked, until it restarts.
 """
 
 import argparse

@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     """SIGTERM and SIGINT drain and leave; SIGHUP reads the configuration again."""
     if args.workers is None:
         return run_gateway(args)
-    from headgate.compose.workers import as_worker
+    from headgate.config.workers import as_worker
 
     if args.worker is None:
         log_to_stderr(args.log_level, args.log_format)
@@ -58,7 +58,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_workers(args: argparse.Namespace) -> int:
     """The exit code is the worst of theirs."""
-    from headgate.compose.workers import run_workers, unfit
+    from headgate.compose.workers import run_workers
+    from headgate.config.workers import unfit
 
     def read() -> "Settings":
         return read_settings(args.file)
@@ -88,7 +89,7 @@ def run_gateway(
     """Until it has left. `refuse` says what is wrong with a configuration for this verb, if anything is."""
     import uvloop
 
-    from headgate.compose.allocator import map_large_blocks
+    from headgate.edge.allocator import map_large_blocks
 
     def read() -> "Settings":
         return adapt(read_settings(args.file))

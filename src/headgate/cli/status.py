@@ -12,6 +12,8 @@ from headgate.wire.escape import escaped
 if TYPE_CHECKING:
     from headgate.cli.output.status import DatabaseState, EndpointState, EngineFound, GatewayStatus, LedgerState
 
+ADMIN_URL = "HEADGATE_ADMIN_URL"
+_USUAL_FILE = Path("headgate.yaml")
 _TIMEOUT_S = 5.0
 _UNKNOWN = "-"
 
@@ -44,11 +46,14 @@ def run(args: argparse.Namespace) -> int:
 
 
 def admin_url(given: str | None, file: Path) -> str | None:
-    """Where the gateway's admin listener is: as given, else as the file says. Where that is wrong, says so."""
+    """Where the gateway's admin listener is: as given, else as the file has it; if no file was named either, by the
+    environment variable `HEADGATE_ADMIN_URL` first. None if the file is wrong, which is printed."""
     from headgate.cli.output.status import url_of
     from headgate.config.load import admin_listen
     from headgate.config.problems import ConfigErrors
 
+    if given is None and file == _USUAL_FILE:
+        given = os.environ.get(ADMIN_URL) or None
     if given is not None:
         return (given if "://" in given else f"http://{given}").rstrip("/").removesuffix("/status")
     try:
@@ -84,6 +89,8 @@ def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
         yield f"held: {count} that came while pool {pool} had no endpoint"
     if status.draining:
         yield "draining: it takes nothing new and leaves when what is open has ended"
+    for order in status.orders:
+        yield f"order in force: {order.verb} {order.target}, for another {_lasting(order.left_s)}"
     if status.cell is not None:
         yield from cell_lines(status.cell)
     if status.database is not None:
@@ -124,14 +131,16 @@ def _ledger(ledger: "LedgerState") -> Iterator[str]:
 def _endpoints(status: "GatewayStatus") -> Iterator[str]:
     engines = {engine.endpoint_id: engine for engine in status.engines}
     head = ("ENDPOINT", "STATE", "IN FLIGHT", "ENGINE", "RUNS", "QUEUES", "KV", "TOLD")
-    yield from _table([head, *(_row(each, engines.get(each.id)) for each in status.endpoints)])
+    drained = {order.target for order in status.orders if order.verb == "drain"}
+    rows = (_row(each, engines.get(each.id), drained=each.id in drained) for each in status.endpoints)
+    yield from _table([head, *rows])
     for engine in status.engines:
         for problem in engine.problems:
             yield f"{engine.endpoint_id}: {problem}"
 
 
-def _row(endpoint: "EndpointState", engine: "EngineFound | None") -> tuple[str, ...]:
-    state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving
+def _row(endpoint: "EndpointState", engine: "EngineFound | None", *, drained: bool) -> tuple[str, ...]:
+    state = endpoint.state + ", suspected" * endpoint.suspected + ", leaving" * endpoint.leaving + ", drained" * drained
     row = (endpoint.id, state, f"{endpoint.in_flight} of {endpoint.in_flight_max}")
     if engine is None:
         return (*row, *[_UNKNOWN] * 5)

@@ -43,13 +43,13 @@ def run(args: argparse.Namespace) -> int:
 def watch(url: str, *, seconds: float | None = None, above: Callable[[], str] | None = None) -> int:
     """Shows the gateway behind this address until interrupted, or for so many seconds.
 
-    What `above` says, once for each frame, stands above it."""
+    The lines that `above` returns, once for each frame, are shown above it."""
     view = View(sys.stdout.isatty())
     until = None if seconds is None else time.monotonic() + seconds
     try:
         while until is None or time.monotonic() < until:
             started = time.monotonic()
-            view.show(ask(url), url, [] if above is None else [above(), ""])
+            view.show(ask(url), url, [] if above is None else [*above().splitlines(), ""])
             time.sleep(max(0.0, _EVERY_S - (time.monotonic() - started)))
     finally:
         view.close()

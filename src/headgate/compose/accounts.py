@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 from headgate.config.settings import Settings
 from headgate.control.budget_sync import BudgetNews
 from headgate.control.notifications import Notices
+from headgate.control.operator_orders import NO_DATABASE, MemoryOrders, orders_shown
 from headgate.core.events import BudgetsTold
 from headgate.edge.admin.api import AdminApi, Operator
 from headgate.edge.admin.budgets import budget_routes
 from headgate.edge.admin.cost import cost_routes
 from headgate.edge.admin.override_targets import override_targets
+from headgate.edge.admin.tenants import tenant_routes
 from headgate.edge.auth import KeyRing
 from headgate.edge.door import Access
 from headgate.edge.key_usage import Salts, budget_rows, usage_of
@@ -61,6 +63,8 @@ class Accounts:
         # First, since it may refuse its folder, and needs no closing then.
         self._ledger = _open_ledger(settings)
         self._directory = _open_directory(settings, self._changed)
+        self._orders = MemoryOrders(on_change, now, in_cell=settings.cell is not None)
+        """Orders of operators without a database."""
         self._in_force = settings.policy
         database = None if settings.database is None else settings.database.url
         self._budgets = BudgetNews(database, tell_host, lambda: self._in_force, now)
@@ -157,13 +161,13 @@ class Accounts:
 
     def policy(self, settings: Settings) -> Policy:
         """The one of the file with what is known of the database: it is in force from here on."""
-        self._in_force = settings.policy if self._directory is None else self._directory.take(settings.policy)
+        self._in_force = (self._directory or self._orders).take(settings.policy)
         self._budgets.ring()
         return self._in_force
 
     def policy_hash(self, settings: Settings) -> str:
         """Names the policy: the configuration, and what was read of the database beside it."""
-        rows = "" if self._directory is None else self._directory.name
+        rows = (self._directory or self._orders).name
         return f"{settings.hash}+{rows}" if rows else settings.hash
 
     def _changed(self) -> None:
@@ -190,8 +194,8 @@ class Accounts:
 
     async def _taken_over(self) -> None:
         """Waits a little until what was just written is in force here too."""
-        assert self._directory is not None
-        await self._directory.taken_over()
+        if self._directory is not None:
+            await self._directory.taken_over()
         if self._preparing is not None:
             await asyncio.wait([self._preparing], timeout=_FIRST_LOOK_S_MAX)
 
@@ -238,16 +242,19 @@ class Accounts:
         budgets_left: Callable[[TenantId | None], Sequence[BudgetLeft] | None],
         endpoints: Callable[[], Collection[EndpointId]],
     ) -> AdminApi | None:
-        """What operators may change; nothing without a database, and nobody without a key for it."""
+        """What operators may change: orders, and with a database tenants, keys and budgets. None without a key."""
         directory = self._directory
-        if directory is None or not settings.admin_keys:
+        if not settings.admin_keys:
             return None
         operators = {each.digest: Operator(each.name, each.permissions) for each in settings.admin_keys}
-        others = dict(budget_routes(directory.writer, lambda name: self._budgets_left(budgets_left, name)[0]))
+        secret = settings.key_secret or b""
+        names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
+        if directory is None:
+            return AdminApi(self._orders, secret, operators, self._taken_over, names, hint=NO_DATABASE)
+        budgets = budget_routes(directory.writer, lambda name: self._budgets_left(budgets_left, name)[0])
+        others = {**tenant_routes(directory.writer, secret), **budgets}
         if self._reports is not None:
             others |= cost_routes(self._reports)
-        names = partial(override_targets, settings.policy, lambda: self._in_force, endpoints)
-        secret = settings.key_secret or b""
         return AdminApi(directory.writer, secret, operators, self._taken_over, names, others=others)
 
     # What the admin listener shows
@@ -273,6 +280,7 @@ class Accounts:
 
     def status(self) -> Mapping[str, object]:
         return {
+            "orders": orders_shown(self._in_force.orders, self._now()),
             **({} if self._directory is None else {"database": self._directory.status()}),
             **({} if self._ledger is None else {"ledger": self._ledger.status()}),
         }

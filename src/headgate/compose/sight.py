@@ -85,7 +85,7 @@ class Sight:
         self.kept = KeptRecords(settings, self.decisions)
         self._traces = LiveTraces(settings)
         self._live = Live(settings, self.meters)
-        self._diagnosis = LiveDiagnosis(operable=settings.database is not None and bool(settings.admin_keys))
+        self._diagnosis = LiveDiagnosis(operable=bool(settings.admin_keys))
         self._word: SchedulerWord | None = None
         """What whoever decides says of the pools, once this process runs."""
         self._loop_lag = Histogram()

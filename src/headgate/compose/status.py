@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 
 from headgate import __version__
-from headgate.compose.cell import cell_figures, cell_now, cell_status
 from headgate.compose.parts import Configuration, Parts
 from headgate.compose.sight import Sources
 from headgate.config.quantities import address_text
+from headgate.control.cell_report import cell_figures, cell_now, cell_status
 from headgate.core.summary import held_by_pool
 from headgate.model.units import SECOND
 from headgate.telemetry.live.state import GatewayNow

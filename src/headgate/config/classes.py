@@ -19,7 +19,7 @@ from headgate.config.shape import suggestion
 from headgate.config.variants import variants
 from headgate.config.words import one_of
 from headgate.model.money import NanoUsd
-from headgate.model.policy import Promise, ServiceClass
+from headgate.model.policy import NO_TIER_CHOICE, Promise, ServiceClass
 from headgate.model.units import MINUTE, SECOND, ClassName, Duration, PoolName
 
 _INTERACTIVE = ServiceClass(
@@ -50,8 +50,6 @@ TIERS = ("priority", "fast", "flex", "scale")
 """The values of `service_tier` that can select a class."""
 T = TypeVar("T")
 Span = TypeVar("Span", Duration, Duration | None)
-
-_TIERS_LEFT_TO_US = ("auto", "default")
 
 
 def service_classes(sections: Mapping[str, ClassSection] | None, report: Report) -> tuple[ServiceClass, ...]:
@@ -145,7 +143,7 @@ def _check_tiers(classes: tuple[ServiceClass, ...], report: Report) -> None:
     for service_class in classes:
         for number, tier in enumerate(service_class.service_tiers):
             place = ("classes", service_class.name, "service_tiers", number)
-            if tier in _TIERS_LEFT_TO_US:
+            if tier in NO_TIER_CHOICE:
                 report.problem(place, f'tier "{tier}" leaves the choice to us and can select no class; remove it')
             elif tier not in TIERS:
                 hint = suggestion(tier, TIERS, quiet=f"; the tiers are {', '.join(TIERS)}")

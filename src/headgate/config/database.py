@@ -52,9 +52,21 @@ def admin_keys(file: File, report: Report) -> tuple[AdminKey, ...]:
                 report.problem((*place, "permissions", number), f'permission "{each}" does not exist{hint}')
         found.append(AdminKey(name, known or b"", tuple(section.permissions)))
     _check_apart(found, file, report)
-    if found and file.database is None:
-        report.warn(("admin_keys",), "have nothing to change without a database; name it in database.url")
+    if file.database is None:
+        _check_without_database(found, file, report)
     return tuple(found)
+
+
+def _check_without_database(keys: list[AdminKey], file: File, report: Report) -> None:
+    """One gateway keeps orders in its memory; tenants, keys and the orders of a cell need a database."""
+    if keys and file.cell is not None:
+        report.warn(
+            ("admin_keys",), "cannot place orders in a cell without a database; add database.url, or remove the cell"
+        )
+    for each in keys:
+        if "keys" in each.permissions:
+            place = ("admin_keys", each.name, "permissions", each.permissions.index("keys"))
+            report.warn(place, 'permission "keys" needs a database; remove it, or add database.url')
 
 
 def _check_apart(keys: list[AdminKey], file: File, report: Report) -> None:

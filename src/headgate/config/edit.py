@@ -32,6 +32,16 @@ def add_value(text: str, path: tuple[str, ...], value: str) -> str:
     return _checked(text, path, value, as_list=False)
 
 
+def has(text: str, path: tuple[str, ...]) -> bool:
+    """Whether the text has something at this path. Raises `Unedited` if it cannot be read."""
+    inner = _tree(text)
+    for name in path:
+        if not isinstance(inner, dict) or name not in inner:
+            return False
+        inner = inner[name]
+    return True
+
+
 def _checked(text: str, path: tuple[str, ...], value: str, *, as_list: bool) -> str:
     before = _tree(text)
     edited = _inserted(text, path, json.dumps(value), as_list=as_list)

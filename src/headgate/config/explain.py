@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sized
 from dataclasses import asdict
 from decimal import Decimal
 
+from headgate.config.class_rules import class_table
 from headgate.config.quantities import address_text, day_text, duration_text, fine_text, size_text, usd_text
 from headgate.config.setting_types import UNLIMITED
 from headgate.config.settings import PoolSettings, Settings
@@ -56,6 +57,9 @@ def explain(settings: Settings) -> Iterator[str]:
         name = service_class.name
         budgets, promised = settings.stage_budgets.get(name, {}), settings.objectives.get(name, Objectives())
         yield _service_class(service_class) + _stage_budgets(budgets) + _objectives(promised)
+    yield "the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):"
+    steps = list(class_table(settings.policy))
+    yield from (f"  {name:<{max(len(each) for each, _ in steps)}}  {said}" for name, said in steps)
     anonymous = f'; without a key: tenant "{settings.anonymous_tenant}"' if settings.anonymous_tenant else ""
     tenants, limited = settings.policy.tenants, [each for each in settings.policy.tenants if each.limits != Limits()]
     limits = f", {len(limited):,} with limits" if limited else ""
@@ -96,6 +100,7 @@ def as_data(settings: Settings) -> dict[str, object]:
         },
         "models": {each.name: _without_name(each) for each in settings.policy.models},
         "classes": {each.name: _without_name(each) for each in settings.policy.classes},
+        "class_rules": [asdict(each) for each in settings.policy.class_rules],
         "rules": {name: asdict(getattr(settings.policy, name)) for name in _RULES},
         "fairness_depth": settings.policy.fairness_depth,
         "zone": settings.zone,

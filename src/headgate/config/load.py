@@ -14,6 +14,7 @@ from pathlib import Path
 from headgate.config import document, shape
 from headgate.config.accounts import tenants
 from headgate.config.cell import cell_options
+from headgate.config.class_rules import class_rules
 from headgate.config.classes import service_classes
 from headgate.config.database import admin_keys, database_options
 from headgate.config.error_docs import error_docs
@@ -177,4 +178,5 @@ def _policy(
         ladder=ladder_rules(file.ladder, report),
         fairness_depth=file.fairness_depth,
         unit=unit(file),
+        class_rules=class_rules(file, classes, report),
     )

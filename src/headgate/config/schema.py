@@ -10,7 +10,7 @@ A section with `SHORT` may be written as that one setting alone: `smollm2: small
 
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from headgate.config.setting_types import (
     LEVELS,
@@ -213,7 +213,7 @@ class PoolSection(Section, frozen=True):
     api_key: Secret | None = None
     warm_up: LastingOrNone = 30 * SECOND
     passes_priority: bool = False
-    watches_whole_answers: bool = True
+    watches_whole_answers: bool = False
     gpu_metrics_port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
     speed: SpeedSection = SpeedSection()
     kv_tokens: Positive | None = None
@@ -319,6 +319,18 @@ class ClassSection(Section, frozen=True):
     max_cost_per_unit: Usd | None = None
     stage_budget: StageBudgetSection = StageBudgetSection()
     objectives: ObjectivesSection = ObjectivesSection()
+
+
+class ClassRuleSection(Section, frozen=True):
+    class_name: Annotated[str, Meta(extra={"next": "name the class of the requests that it fits"})] = field(
+        name="class"
+    )
+    plans: list[str] = []
+    tenants: list[str] = []
+    stream: bool | None = None
+    apis: list[str] = []
+    metadata: dict[str, list[str]] = {}
+    prompt_tokens_max: Positive | None = None
 
 
 class TenantLimitsSection(Section, frozen=True):
@@ -462,6 +474,7 @@ class File(Section, frozen=True):
     anonymous_tenant: str | None = None
     tenants: dict[str, TenantSection] = {}
     classes: dict[str, ClassSection] | None = None
+    class_rules: list[ClassRuleSection] | None = None
     limits: LimitsSection = LimitsSection()
     retry: RetrySection = RetrySection()
     health: HealthSection = HealthSection()

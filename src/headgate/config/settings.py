@@ -42,7 +42,7 @@ class PoolSettings:
     """What its engines ask for as a bearer token."""
     passes_priority: bool = False
     """Whether its engines schedule by priority, so that the field `priority` of a request may reach them."""
-    watches_whole_answers: bool = True
+    watches_whole_answers: bool = False
     """Whether engines that can are asked for streams in place of whole answers."""
     gpu_metrics_port: int | None = None
     """Where on its endpoints' machines a DCGM exporter tells of their GPUs; None where nobody asks one."""
@@ -127,7 +127,9 @@ class Settings:
 
     @property
     def metadata_names(self) -> tuple[str, ...]:
-        return () if self.ledger is None else self.ledger.metadata
+        """Keys of a request's metadata that are looked at: those of the ledger and those of class rules."""
+        of_rules = (name for rule in self.policy.class_rules for name, _ in rule.metadata)
+        return tuple(dict.fromkeys((*(() if self.ledger is None else self.ledger.metadata), *of_rules)))
 
     @property
     def sample_ppm(self) -> int | None:

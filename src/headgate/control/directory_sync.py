@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from headgate.control.operator_orders import operator_order
 from headgate.edge.auth import Unverified
 from headgate.ledger.database import FAILURES, Database, close
 from headgate.ledger.directory.copy import Copy, Picture
@@ -24,11 +25,10 @@ from headgate.ledger.migrate import Migration, migrate, migrations
 from headgate.ledger.options import DatabaseOptions
 from headgate.model.limits import Limits
 from headgate.model.money import Budget
-from headgate.model.orders import DrainEndpoint, HoldClass, OperatorOrder, PinLadder, Throttle
 from headgate.model.policy import Policy
 from headgate.model.tenant import Plan, Tenant
-from headgate.model.units import SECOND, ClassName, EndpointId, Instant, ModelName, PoolName, TenantId
-from headgate.ports.directory import BudgetRow, OrderRow, TenantRow
+from headgate.model.units import SECOND, ClassName, ModelName, TenantId
+from headgate.ports.directory import BudgetRow, TenantRow
 from headgate.telemetry.directory import DirectoryFigures
 
 _SHADOWED_TOLD_MAX: Final = 20
@@ -96,7 +96,7 @@ class LiveDirectory:
         others = dict(self._tenants)
         for tenant in policy.tenants:
             others.pop(tenant.id, None)
-        orders = tuple(order for row in self._picture.orders.values() if (order := _order(row)) is not None)
+        orders = tuple(order for row in self._picture.orders.values() if (order := operator_order(row)) is not None)
         return replace(
             policy,
             tenants=(*policy.tenants, *others.values()),
@@ -215,23 +215,6 @@ def _both(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     if not one or not other:
         return one or other
     return tuple(each for each in one if each in other) or ("",)
-
-
-def _order(row: OrderRow) -> OperatorOrder | None:
-    """None for one of a newer version, which this one cannot carry out."""
-    until, terms = Instant(row.expires_at), row.terms
-    match row.verb:
-        case "throttle":
-            limits = Limits(terms.get("requests_per_minute"), terms.get("tokens_per_minute"), terms.get("concurrency"))
-            return Throttle(TenantId(row.target), limits, until)
-        case "hold":
-            return HoldClass(ClassName(row.target), until)
-        case "drain":
-            return DrainEndpoint(EndpointId(row.target), until)
-        case "pin":
-            return PinLadder(PoolName(row.target), terms.get("level", 0), until)
-        case _:
-            return None
 
 
 # For the command line

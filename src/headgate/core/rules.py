@@ -8,7 +8,7 @@ from dataclasses import replace
 from headgate.core.queues.fair import WEIGHT
 from headgate.core.routing.endpoints import Terms
 from headgate.core.routing.rungs import rung_names
-from headgate.model.policy import Model, Policy, Pool, ServiceClass
+from headgate.model.policy import NO_TIER_CHOICE, Model, Policy, Pool, ServiceClass
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Ticket
@@ -19,12 +19,16 @@ _SPEED_UNKNOWN = EngineSpeed()
 
 
 class Rules:
-    __slots__ = ("_accounts", "classes", "floors", "hash", "models", "policy", "pools", "tenants")
+    __slots__ = ("_accounts", "classes", "floors", "hash", "models", "policy", "pools", "tenants", "tiers")
 
     def __init__(self, policy: Policy, policy_hash: str) -> None:
         self.policy = policy
         self.hash = policy_hash
         self.classes: dict[ClassName, ServiceClass] = {each.name: each for each in policy.classes}
+        self.tiers: dict[str, ServiceClass] = {
+            tier: each for each in reversed(policy.classes) for tier in each.service_tiers
+        }
+        """The class that each value of `service_tier` selects: the first that lists it."""
         self.tenants: dict[TenantId, Tenant] = {each.id: each for each in policy.tenants}
         self.models: dict[ModelName, Model] = {each.name: each for each in policy.models}
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
@@ -70,9 +74,11 @@ class Rules:
         return self.tenants[account].weight if account in self.tenants else WEIGHT
 
     def without_gone_names(self, ticket: Ticket) -> Ticket:
-        """The ticket as if it had not named its class or its rung, where there is none of that name any more."""
+        """The ticket as if it had not named its class, tier or rung, if there is none of that name any more."""
         if ticket.class_named is not None and ticket.class_named not in self.classes:
             ticket = replace(ticket, class_named=None)
+        if ticket.service_tier not in self.tiers and ticket.service_tier not in (None, *NO_TIER_CHOICE):
+            ticket = replace(ticket, service_tier=None)
         model = self.models.get(ticket.model)
         if ticket.rung is not None and model is not None and ticket.rung not in rung_names(model):
             ticket = replace(ticket, rung=None)

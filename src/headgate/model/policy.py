@@ -7,14 +7,18 @@ of their own.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from headgate.model.caps import Caps
 from headgate.model.money import Budget, NanoUsd, Price
 from headgate.model.orders import OperatorOrder
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
-from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName
+from headgate.model.ticket import Api
+from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
+NO_TIER_CHOICE: Final = ("auto", "default")
+"""Values of `service_tier` that leave the choice of the class to the gateway, as leaving it out does."""
 _USUAL_CAPS = Caps()
 _NO_CAPS = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None, prompts=None, inputs=None)
 _USUAL_SPEED = EngineSpeed()
@@ -145,6 +149,23 @@ class RungRule:
     prompt_tokens_max: int | None = None
     named: str | None = None
     """What the caller says in `x-headgate-rung`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassRule:
+    """The class of requests that name none. A criterion that is left out fits every request."""
+
+    service_class: ClassName
+    plans: tuple[Plan, ...] = ()
+    tenants: tuple[TenantId, ...] = ()
+    """These, and all tenants below them."""
+    stream: bool | None = None
+    """Streamed requests only, or only those that are not."""
+    apis: tuple[Api, ...] = ()
+    metadata: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Keys of the request's metadata, each with the values of which it must have one."""
+    prompt_tokens_max: int | None = None
+    """The longest prompt that it fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,3 +307,6 @@ class Policy:
     """Whether all tenants are here. While they have yet to be read, one that is not may exist all the same."""
     unit: str | None = None
     """Which key of a request's metadata names its unit of business."""
+    class_rules: tuple[ClassRule, ...] = ()
+    """The classes of requests that name neither class nor tier; the first rule that fits. Where none does, the size of
+    the prompt decides."""

@@ -1,7 +1,7 @@
-"""Who has the tenants, their keys and budgets, and the orders of operators, and what may be asked of it?
+"""The tenants, their keys and budgets, and the orders of operators: what may be read and changed.
 
-What is written goes to the database and comes back to every process by its own copy. A key is known here by its keyed
-hash alone.
+A `Directory` is a database: what is written there comes back to every process by its own copy. A key is known here by
+its keyed hash alone. An `OrderBook` holds orders only, in the database or in the memory of one gateway.
 """
 
 from collections.abc import Mapping, Sequence
@@ -103,7 +103,25 @@ class Actor:
     origin: str
 
 
-class Directory(Protocol):
+class OrderBook(Protocol):
+    """Where operators' orders are kept. Each method raises `DirectoryAway` if a database keeps them and is away."""
+
+    async def orders(self, *, limit: int) -> Sequence[OrderRow]:
+        """Those that are in force."""
+        ...
+
+    async def place_order(
+        self, verb: str, target: str, terms: Mapping[str, int], actor: Actor, *, reason: str, lasts_s: int
+    ) -> OrderRow: ...
+
+    async def end_order(self, order_id: str, actor: Actor) -> OrderRow: ...
+
+    async def audit(self, *, before: int | None, limit: int) -> Sequence[AuditRow]:
+        """The newest first."""
+        ...
+
+
+class Directory(OrderBook, Protocol):
     """Each method raises `DirectoryAway` where the database does not answer in time."""
 
     async def tenants(self, *, below: str, after: str, limit: int) -> Sequence[TenantRow]: ...
@@ -145,17 +163,3 @@ class Directory(Protocol):
         ...
 
     async def remove_budget(self, tenant_id: str, period: Period, actor: Actor) -> BudgetRow: ...
-
-    async def orders(self, *, limit: int) -> Sequence[OrderRow]:
-        """Those that are in force."""
-        ...
-
-    async def place_order(
-        self, verb: str, target: str, terms: Mapping[str, int], actor: Actor, *, reason: str, lasts_s: int
-    ) -> OrderRow: ...
-
-    async def end_order(self, order_id: str, actor: Actor) -> OrderRow: ...
-
-    async def audit(self, *, before: int | None, limit: int) -> Sequence[AuditRow]:
-        """The newest first."""
-        ...

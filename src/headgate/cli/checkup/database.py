@@ -20,8 +20,8 @@ async def look_at_database(settings: Settings) -> list[Finding]:
         return []
     try:
         findings = await _asked(settings.database.url, f"the database at {settings.database.url_shown}")
-    except ImportError as error:
-        return [problem("database", f"cannot be used here: {error}", then="pip install 'headgate[ledger]'")]
+    except ImportError:
+        return []  # The missing library is reported by `missing_extras`.
     if settings.ledger is not None:
         findings += [_spool(settings.ledger), *_prices(settings)]
     return findings

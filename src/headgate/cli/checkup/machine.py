@@ -4,12 +4,11 @@ import math
 import os
 import resource
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 from headgate.cli.checkup.finding import Finding, note, ok, problem
+from headgate.config.extras import missing_extras
 from headgate.config.settings import Settings
-from headgate.fleets.dns.options import DnsOptions
 
 # Listeners, logs, probes of engines, the event loop's own.
 _FILES_BESIDE = 64
@@ -24,20 +23,7 @@ def machine_findings(settings: Settings) -> Iterator[Finding]:
     yield from secret_strength(settings.key_secret)
     if settings.records is not None:
         yield records_folder(Path(settings.records.folder))
-    yield from missing_libraries(settings)
-
-
-def missing_libraries(settings: Settings) -> Iterator[Finding]:
-    """Pools whose name server cannot be asked because the library is not installed."""
-    if find_spec("dns") is not None:
-        return
-    for pool in settings.pools:
-        match pool.fleet:
-            case DnsOptions(port=port, nameserver=nameserver) if port is None or nameserver is not None:
-                message = "cannot ask a name server here: dnspython is not installed"
-                yield problem(f"pools.{pool.name}.fleet", message, then="pip install 'headgate[dns]'")
-            case _:
-                pass
+    yield from (problem(each.place, each.message, then=each.fix) for each in missing_extras(settings))
 
 
 def records_folder(folder: Path) -> Finding:

@@ -48,7 +48,8 @@ def ask(
     key = os.environ.get(VARIABLE)
     if not key:
         raise NotDone(
-            f"there is no operator's key; export {VARIABLE}, whose hash (`headgate keys hash`) stands in admin_keys"
+            f"no operator key is set; `export {VARIABLE}=$(headgate keys operator --write)` makes one and writes its "
+            "hash into the configuration (then SIGHUP the gateway)"
         )
     import asyncio
 
@@ -80,7 +81,8 @@ def _read(status: int, said: bytes) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(said, type=dict[str, Any])
     except msgspec.DecodeError:
-        hint = "its configuration needs database and admin_keys" if status == 404 else "is this its admin listener?"
+        no_keys = "its configuration has no admin_keys; `headgate keys operator --write` makes one, then SIGHUP it"
+        hint = no_keys if status == 404 else "is this its admin listener?"
         raise NotDone(f"the gateway has no such interface (status {status}); {hint}") from None
     if status != 200:
         error: dict[str, Any] = answer.get("error", {})

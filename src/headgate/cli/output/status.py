@@ -46,6 +46,12 @@ class EndpointState(Struct, frozen=True):
     suspected: bool = False
 
 
+class OrderState(Struct, frozen=True):
+    verb: str
+    target: str
+    left_s: int
+
+
 class DatabaseState(Struct, frozen=True):
     tenants: int = 0
     keys: int = 0
@@ -77,6 +83,7 @@ class GatewayStatus(Struct, frozen=True):
     engines: tuple[EngineFound, ...] = ()
     reload_problems: tuple[str, ...] = ()
     held_for_start: dict[str, int] = {}
+    orders: tuple[OrderState, ...] = ()
     cell: CellState | None = None
     database: DatabaseState | None = None
     ledger: LedgerState | None = None

@@ -24,6 +24,11 @@ def screen(now: Status, before: Status, *, columns: int, rows: int) -> list[str]
     return [escaped(line)[:columns].rstrip() for line in lines[:rows]]
 
 
+def served_since(now: Status, before: Status) -> list[str]:
+    """Per class what was served and how fast between two statuses, then how requests ended and what waits now."""
+    return [*_classes(now, before), "", _endings(now, before)]
+
+
 def _headline(now: Status) -> str:
     state = "draining" if now["draining"] else "serving"
     up = int(now["uptime_s"])
@@ -120,15 +125,18 @@ def _endings(now: Status, before: Status) -> str:
 
 def _endpoints(now: Status) -> list[str]:
     engines = {engine["endpoint_id"]: engine for engine in now["engines"]}
+    drained = {order["target"] for order in now.get("orders", ()) if order["verb"] == "drain"}
     lines = [f"{'endpoint':<30}{'state':<9}{'in flight':<20}{'engine runs':>12}{'waits':>7}{'KV':>6}"]
-    return lines + [_endpoint_line(each, engines.get(each["id"], {})) for each in now["endpoints"]]
+    return lines + [
+        _endpoint_line(each, engines.get(each["id"], {}), drained=each["id"] in drained) for each in now["endpoints"]
+    ]
 
 
-def _endpoint_line(endpoint: Mapping[str, Any], engine: Mapping[str, Any]) -> str:
+def _endpoint_line(endpoint: Mapping[str, Any], engine: Mapping[str, Any], *, drained: bool) -> str:
     taken, limit = endpoint["in_flight"], endpoint["in_flight_max"]
     full = min(_BAR, round(_BAR * taken / max(1, limit)))
     bar = f"{'#' * full}{'.' * (_BAR - full)} {taken}/{limit}"
-    state = "leaving" if endpoint["leaving"] else endpoint["state"]
+    state = "leaving" if endpoint["leaving"] else "drained" if drained else endpoint["state"]
     telemetry = engine.get("telemetry", {})
     kv = telemetry.get("kv_used_fraction")
     return (

@@ -21,7 +21,7 @@ from headgate.core.routing.rungs import Asker, chosen, rung_names, usable
 from headgate.core.rules import Rules
 from headgate.core.state import Request
 from headgate.model.outcome import Outcome
-from headgate.model.policy import Model, ServiceClass
+from headgate.model.policy import NO_TIER_CHOICE, Model, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import WITHOUT_OUTPUT, Ticket
 from headgate.model.units import BYTES_PER_TOKEN, SECOND, Duration, Instant, ModelName, PoolName, RequestId, seconds
@@ -273,6 +273,9 @@ def _may_use_model(tenant: Tenant, model: Model) -> bool:
 
 
 def _no_such_class(ticket: Ticket, rules: Rules) -> Refusal:
+    if ticket.class_named is None and (tier := ticket.service_tier) is not None and tier not in NO_TIER_CHOICE:
+        known = ", ".join((*NO_TIER_CHOICE, *sorted(rules.tiers)))
+        return Refusal(Outcome.INVALID, f'service_tier "{tier}" is not known here; the known values are: {known}')
     if ticket.class_named is None:
         return Refusal(Outcome.FORBIDDEN, "no class takes requests that name neither a class nor a tier; name one")
     known = ", ".join(rules.classes) or "none"

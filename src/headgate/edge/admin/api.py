@@ -8,7 +8,6 @@ answer and never again: what is kept of it is its hash, which is shown to nobody
 
 import asyncio
 import hmac
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,17 +19,13 @@ from msgspec import Meta, Struct
 from headgate.edge.auth import bearer
 from headgate.edge.client import BodyTooLarge, Client, ClientLeft
 from headgate.edge.replies import JSON
-from headgate.model.tenant import OTHER_TENANTS
 from headgate.model.units import SECOND, Instant
 from headgate.ports.directory import (
     Actor,
     AuditRow,
-    Directory,
     DirectoryAway,
-    KeyRow,
+    OrderBook,
     OrderRow,
-    TenantRow,
-    TenantTerms,
     Unknown,
     Unwritten,
 )
@@ -43,19 +38,15 @@ RECEIVE_S_MAX: Final = 10.0
 READ, KEYS, OPERATE = "read", "keys", "operate"
 LISTED_MAX: Final = 1_000
 LASTS_S_MAX: Final = 7 * 86_400
-OVERLAP_S_MAX: Final = 90 * 86_400
-EXPIRES_S_MAX: Final = 100 * 366 * 86_400
 
 # Every pattern ends with \Z, since `$` would let the end of a line follow.
-_STEP = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
+STEP: Final = "[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 TEXT: Final = r"^[^\0]*\Z"
 """Anything but what the database cannot hold."""
-TenantPath = Annotated[str, Meta(max_length=256, pattern=rf"^{_STEP}(/{_STEP}){{0,2}}\Z")]
-KeyPath = Annotated[str, Meta(max_length=256, pattern=rf"^{_STEP}/{_STEP}/{_STEP}\Z")]
+TenantPath = Annotated[str, Meta(max_length=256, pattern=rf"^{STEP}(/{STEP}){{0,2}}\Z")]
 Name = Annotated[str, Meta(min_length=1, max_length=256, pattern=TEXT)]
 Names = Annotated[list[Name], Meta(max_length=256)]
 Positive = Annotated[int, Meta(ge=1, le=2**53)]
-ExpiresInS = Annotated[int, Meta(ge=1, le=EXPIRES_S_MAX)]
 Limit = Annotated[int, Meta(ge=1, le=LISTED_MAX)]
 
 
@@ -63,47 +54,10 @@ class Body(Struct, frozen=True, forbid_unknown_fields=True):
     """What a path is asked with."""
 
 
-class _Terms(Body, frozen=True):
-    classes: Names = []
-    models: Names = []
-    weight: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
-    plan: Annotated[str, Meta(pattern=r"^(free|standard|critical)\Z")] | None = None
-    requests_per_minute: Positive | None = None
-    tokens_per_minute: Positive | None = None
-    concurrency: Positive | None = None
-
-    def terms(self) -> TenantTerms:
-        limits = (self.requests_per_minute, self.tokens_per_minute, self.concurrency)
-        return TenantTerms(tuple(self.classes), tuple(self.models), self.weight, self.plan, *limits)
-
-
 class ListBelow(Body, frozen=True):
     below: TenantPath | None = None
     after: Annotated[str, Meta(max_length=256, pattern=TEXT)] = ""
     limit: Limit = 100
-
-
-class TenantBody(_Terms, frozen=True, kw_only=True):
-    tenant: TenantPath
-
-
-class TenantNamed(Body, frozen=True):
-    tenant: TenantPath
-
-
-class NewKey(_Terms, frozen=True, kw_only=True):
-    key: KeyPath
-    expires_in_s: ExpiresInS | None = None
-
-
-class RotatedKey(Body, frozen=True):
-    key: KeyPath
-    overlap_s: Annotated[int, Meta(ge=0, le=OVERLAP_S_MAX)] = 3_600
-    expires_in_s: ExpiresInS | None = None
-
-
-class KeyNamed(Body, frozen=True):
-    key: KeyPath
 
 
 class NewOrder(Body, frozen=True):
@@ -153,30 +107,24 @@ class _Refused(Exception):
 class AdminApi:
     def __init__(
         self,
-        directory: Directory,
+        orders: OrderBook,
         secret: bytes,
         operators: Mapping[bytes, Operator],
         taken_over: Callable[[], Awaitable[None]],
         names: Callable[[str], Collection[str] | None],
         *,
         others: Mapping[bytes, Route] | None = None,
+        hint: str = "",
     ) -> None:
-        """`taken_over` waits until a change is known in this process; `names` says what a verb may be about; `others`
-        are the paths that stand in files of their own."""
-        self._directory = directory
+        """`taken_over` waits until a change is known in this process; `names` returns the possible targets of a verb;
+        `others` are the paths of other modules; `hint` is added to the answer about an unknown path."""
+        self._orders = orders
         self._secret = secret
         self._operators = operators
         self._taken_over = taken_over
         self._names = names
+        self._hint = hint
         self.routes: Mapping[bytes, Route] = {
-            b"/admin/v1/tenants/list": Route(READ, ListBelow, self._list_tenants, writes=False),
-            b"/admin/v1/tenants/create": Route(KEYS, TenantBody, self._create_tenant, writes=True),
-            b"/admin/v1/tenants/change": Route(KEYS, TenantBody, self._change_tenant, writes=True),
-            b"/admin/v1/tenants/remove": Route(KEYS, TenantNamed, self._remove_tenant, writes=True),
-            b"/admin/v1/keys/list": Route(READ, ListBelow, self._list_keys, writes=False),
-            b"/admin/v1/keys/create": Route(KEYS, NewKey, self._create_key, writes=True),
-            b"/admin/v1/keys/rotate": Route(KEYS, RotatedKey, self._rotate_key, writes=True),
-            b"/admin/v1/keys/revoke": Route(KEYS, KeyNamed, self._revoke_key, writes=True),
             b"/admin/v1/orders/list": Route(READ, ListOrders, self._list_orders, writes=False),
             b"/admin/v1/orders/place": Route(OPERATE, NewOrder, self._place_order, writes=True),
             b"/admin/v1/orders/end": Route(OPERATE, OrderNamed, self._end_order, writes=True),
@@ -201,7 +149,8 @@ class AdminApi:
         route = self.routes.get(client.path)
         if route is None:
             known = ", ".join(path.decode() for path in self.routes)
-            raise _Refused(404, "unknown_url", f"there is nothing at this path; POST to one of: {known}")
+            message = f"there is nothing at this path; {self._hint}POST to one of: {known}"
+            raise _Refused(404, "unknown_url", message)
         if client.method != "POST":
             raise _Refused(405, "unknown_url", "this is asked by POST, with a JSON body", [(b"allow", b"POST")])
         if route.permission not in operator.permissions:
@@ -236,53 +185,10 @@ class AdminApi:
             )
         return found
 
-    # Tenants
-
-    async def _list_tenants(self, asked: ListBelow, _: Actor) -> Mapping[str, object]:
-        rows = await self._directory.tenants(below=asked.below or "", after=asked.after, limit=asked.limit)
-        return {"data": [_tenant(each) for each in rows], "next": rows[-1].id if len(rows) == asked.limit else None}
-
-    async def _create_tenant(self, asked: TenantBody, actor: Actor) -> Mapping[str, object]:
-        if asked.tenant.count("/") > 1:
-            raise Unwritten(f'"{asked.tenant}" is the path of a key; make it by keys/create')
-        if asked.tenant == OTHER_TENANTS:
-            raise Unwritten(
-                f'metrics give the tenants that are not told apart the name "{asked.tenant}"; choose another'
-            )
-        return _tenant(await self._directory.create_tenant(asked.tenant, asked.terms(), actor))
-
-    async def _change_tenant(self, asked: TenantBody, actor: Actor) -> Mapping[str, object]:
-        return _tenant(await self._directory.change_tenant(asked.tenant, asked.terms(), actor))
-
-    async def _remove_tenant(self, asked: TenantNamed, actor: Actor) -> Mapping[str, object]:
-        return {"tenant": asked.tenant, "removed": await self._directory.remove_tenant(asked.tenant, actor)}
-
-    # Keys
-
-    async def _list_keys(self, asked: ListBelow, _: Actor) -> Mapping[str, object]:
-        rows = await self._directory.keys(below=asked.below or "", after=asked.after, limit=asked.limit)
-        tenants = list(dict.fromkeys(each.tenant for each in rows))
-        return {"data": [_key(each) for each in rows], "next": tenants[-1] if len(tenants) == asked.limit else None}
-
-    async def _create_key(self, asked: NewKey, actor: Actor) -> Mapping[str, object]:
-        secret = _new_secret()
-        known, expires_at = digest(self._secret, secret), _in(asked.expires_in_s)
-        row = await self._directory.create_key(asked.key, known, asked.terms(), expires_at, actor)
-        return {**_key(row), "secret": secret}
-
-    async def _rotate_key(self, asked: RotatedKey, actor: Actor) -> Mapping[str, object]:
-        secret = _new_secret()
-        known, expires_at = digest(self._secret, secret), _in(asked.expires_in_s)
-        row = await self._directory.rotate_key(asked.key, known, expires_at, asked.overlap_s, actor)
-        return {**_key(row), "overlap_s": asked.overlap_s, "secret": secret}
-
-    async def _revoke_key(self, asked: KeyNamed, actor: Actor) -> Mapping[str, object]:
-        return {"key": asked.key, "revoked": await self._directory.revoke_key(asked.key, actor)}
-
     # Orders
 
     async def _list_orders(self, asked: ListOrders, _: Actor) -> Mapping[str, object]:
-        return {"data": [_order(each) for each in await self._directory.orders(limit=asked.limit)]}
+        return {"data": [_order(each) for each in await self._orders.orders(limit=asked.limit)]}
 
     async def _place_order(self, asked: NewOrder, actor: Actor) -> Mapping[str, object]:
         terms = _order_terms(asked)
@@ -291,16 +197,16 @@ class AdminApi:
             raise Unknown(
                 f'there is no "{asked.target}" to {asked.verb}; there is {", ".join(sorted(known)) or "none"}'
             )
-        row = await self._directory.place_order(
+        row = await self._orders.place_order(
             asked.verb, asked.target, terms, actor, reason=asked.reason, lasts_s=asked.lasts_s
         )
         return _order(row)
 
     async def _end_order(self, asked: OrderNamed, actor: Actor) -> Mapping[str, object]:
-        return _order(await self._directory.end_order(asked.order, actor))
+        return _order(await self._orders.end_order(asked.order, actor))
 
     async def _list_audit(self, asked: ListAudit, _: Actor) -> Mapping[str, object]:
-        rows = await self._directory.audit(before=asked.before, limit=asked.limit)
+        rows = await self._orders.audit(before=asked.before, limit=asked.limit)
         return {"data": [_audit(each) for each in rows], "next": rows[-1].number if len(rows) == asked.limit else None}
 
 
@@ -340,32 +246,7 @@ def _decoded(body: bytes | bytearray, kind: type[Body]) -> Body:
         raise _Refused(400, "invalid_request_error", f"{error}; the fields are: {fields}") from None
 
 
-def _new_secret() -> str:
-    return "hg-" + secrets.token_urlsafe(32)
-
-
-def _in(length_s: int | None) -> Instant | None:
-    return None if length_s is None else Instant(time.time_ns() + length_s * SECOND)
-
-
 # What is shown of each
-
-
-def _tenant(row: TenantRow) -> dict[str, object]:
-    terms = {name: value for name, value in asdict(row.terms).items() if value not in (None, ())}
-    return {"tenant": row.id, **terms, "created_at": at_text(row.created_at)}
-
-
-def _key(row: KeyRow) -> dict[str, object]:
-    now = time.time_ns()
-    ended = row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now)
-    return {
-        "key": row.tenant,
-        "state": "revoked" if row.revoked_at is not None else "expired" if ended else "working",
-        "created_at": at_text(row.created_at),
-        "expires_at": at_text(row.expires_at),
-        "revoked_at": at_text(row.revoked_at),
-    }
 
 
 def _order(row: OrderRow) -> dict[str, object]:

@@ -1,0 +1,57 @@
+"""The optional libraries that a configuration needs; without them `headgate serve` does not start."""
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Final, NamedTuple
+
+from headgate.config.settings import Settings
+from headgate.fleets.dns.options import DnsOptions
+
+_LIBRARIES: Final = {
+    "cell": ("hiredis", "hiredis"),
+    "dns": ("dns", "dnspython"),
+    "kubernetes": ("grpc", "grpcio"),
+    "ledger": ("asyncpg", "asyncpg"),
+    "tracing": ("opentelemetry.proto", "opentelemetry-proto"),
+}
+"""The module that an extra brings, and the name of its library."""
+
+
+class MissingExtra(NamedTuple):
+    place: str
+    """The setting that needs it."""
+    message: str
+    fix: str
+
+
+def is_installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        # The package around it is missing.
+        return False
+
+
+def missing_extras(settings: Settings, installed: Callable[[str], bool] = is_installed) -> Iterator[MissingExtra]:
+    for place, purpose, extra in _needed(settings):
+        module, library = _LIBRARIES[extra]
+        if not installed(module):
+            yield MissingExtra(place, f"{purpose}: {library} is not installed", f"pip install 'headgate[{extra}]'")
+
+
+def _needed(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """The setting, what cannot be done without the library, and the extra that brings it."""
+    if settings.cell is not None:
+        yield "cell", "cannot use the store", "cell"
+    if settings.database is not None:
+        yield "database", "cannot use PostgreSQL", "ledger"
+    if settings.tracing is not None:
+        yield "tracing", "cannot send traces", "tracing"
+    if settings.scaler_listen is not None:
+        yield "scaler_listen", "cannot answer KEDA", "kubernetes"
+    for pool in settings.pools:
+        match pool.fleet:
+            case DnsOptions(port=port, nameserver=nameserver) if port is None or nameserver is not None:
+                yield f"pools.{pool.name}.fleet", "cannot ask a name server here", "dns"
+            case _:
+                pass

@@ -1,0 +1,148 @@
+"""Tenants and keys of the database: their paths below `/admin/v1/`.
+
+A key that is made is shown in that one answer and never again: its hash is what is kept, and is shown to nobody.
+"""
+
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Final
+
+from msgspec import Meta, field
+
+from headgate.edge.admin.api import KEYS, READ, STEP, Body, ListBelow, Names, Positive, Route, TenantPath, at_text
+from headgate.model.tenant import OTHER_TENANTS
+from headgate.model.units import SECOND, Instant
+from headgate.ports.directory import Actor, Directory, KeyRow, TenantRow, TenantTerms, Unwritten
+from headgate.wire.keys import digest
+
+OVERLAP_S_MAX: Final = 90 * 86_400
+EXPIRES_S_MAX: Final = 100 * 366 * 86_400
+
+KeyPath = Annotated[str, Meta(max_length=256, pattern=rf"^{STEP}/{STEP}/{STEP}\Z")]
+ExpiresInS = Annotated[int, Meta(ge=1, le=EXPIRES_S_MAX)]
+
+
+class _Terms(Body, frozen=True):
+    classes: Names = field(default_factory=list[str])
+    models: Names = field(default_factory=list[str])
+    weight: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    plan: Annotated[str, Meta(pattern=r"^(free|standard|critical)\Z")] | None = None
+    requests_per_minute: Positive | None = None
+    tokens_per_minute: Positive | None = None
+    concurrency: Positive | None = None
+
+    def terms(self) -> TenantTerms:
+        limits = (self.requests_per_minute, self.tokens_per_minute, self.concurrency)
+        return TenantTerms(tuple(self.classes), tuple(self.models), self.weight, self.plan, *limits)
+
+
+class TenantBody(_Terms, frozen=True, kw_only=True):
+    tenant: TenantPath
+
+
+class TenantNamed(Body, frozen=True):
+    tenant: TenantPath
+
+
+class NewKey(_Terms, frozen=True, kw_only=True):
+    key: KeyPath
+    expires_in_s: ExpiresInS | None = None
+
+
+class RotatedKey(Body, frozen=True):
+    key: KeyPath
+    overlap_s: Annotated[int, Meta(ge=0, le=OVERLAP_S_MAX)] = 3_600
+    expires_in_s: ExpiresInS | None = None
+
+
+class KeyNamed(Body, frozen=True):
+    key: KeyPath
+
+
+def tenant_routes(directory: Directory, secret: bytes) -> Mapping[bytes, Route]:
+    """`secret` is the one under which keys are hashed."""
+    tenants = _Tenants(directory, secret)
+    return {
+        b"/admin/v1/tenants/list": Route(READ, ListBelow, tenants.list_tenants, writes=False),
+        b"/admin/v1/tenants/create": Route(KEYS, TenantBody, tenants.create_tenant, writes=True),
+        b"/admin/v1/tenants/change": Route(KEYS, TenantBody, tenants.change_tenant, writes=True),
+        b"/admin/v1/tenants/remove": Route(KEYS, TenantNamed, tenants.remove_tenant, writes=True),
+        b"/admin/v1/keys/list": Route(READ, ListBelow, tenants.list_keys, writes=False),
+        b"/admin/v1/keys/create": Route(KEYS, NewKey, tenants.create_key, writes=True),
+        b"/admin/v1/keys/rotate": Route(KEYS, RotatedKey, tenants.rotate_key, writes=True),
+        b"/admin/v1/keys/revoke": Route(KEYS, KeyNamed, tenants.revoke_key, writes=True),
+    }
+
+
+class _Tenants:
+    def __init__(self, directory: Directory, secret: bytes) -> None:
+        self._directory = directory
+        self._secret = secret
+
+    async def list_tenants(self, asked: ListBelow, _: Actor) -> Mapping[str, object]:
+        rows = await self._directory.tenants(below=asked.below or "", after=asked.after, limit=asked.limit)
+        return {"data": [_tenant(each) for each in rows], "next": rows[-1].id if len(rows) == asked.limit else None}
+
+    async def create_tenant(self, asked: TenantBody, actor: Actor) -> Mapping[str, object]:
+        if asked.tenant.count("/") > 1:
+            raise Unwritten(f'"{asked.tenant}" is the path of a key; make it by keys/create')
+        if asked.tenant == OTHER_TENANTS:
+            raise Unwritten(
+                f'metrics give the tenants that are not told apart the name "{asked.tenant}"; choose another'
+            )
+        return _tenant(await self._directory.create_tenant(asked.tenant, asked.terms(), actor))
+
+    async def change_tenant(self, asked: TenantBody, actor: Actor) -> Mapping[str, object]:
+        return _tenant(await self._directory.change_tenant(asked.tenant, asked.terms(), actor))
+
+    async def remove_tenant(self, asked: TenantNamed, actor: Actor) -> Mapping[str, object]:
+        return {"tenant": asked.tenant, "removed": await self._directory.remove_tenant(asked.tenant, actor)}
+
+    # Keys
+
+    async def list_keys(self, asked: ListBelow, _: Actor) -> Mapping[str, object]:
+        rows = await self._directory.keys(below=asked.below or "", after=asked.after, limit=asked.limit)
+        tenants = list(dict.fromkeys(each.tenant for each in rows))
+        return {"data": [_key(each) for each in rows], "next": tenants[-1] if len(tenants) == asked.limit else None}
+
+    async def create_key(self, asked: NewKey, actor: Actor) -> Mapping[str, object]:
+        secret = _new_secret()
+        known, expires_at = digest(self._secret, secret), _in(asked.expires_in_s)
+        row = await self._directory.create_key(asked.key, known, asked.terms(), expires_at, actor)
+        return {**_key(row), "secret": secret}
+
+    async def rotate_key(self, asked: RotatedKey, actor: Actor) -> Mapping[str, object]:
+        secret = _new_secret()
+        known, expires_at = digest(self._secret, secret), _in(asked.expires_in_s)
+        row = await self._directory.rotate_key(asked.key, known, expires_at, asked.overlap_s, actor)
+        return {**_key(row), "overlap_s": asked.overlap_s, "secret": secret}
+
+    async def revoke_key(self, asked: KeyNamed, actor: Actor) -> Mapping[str, object]:
+        return {"key": asked.key, "revoked": await self._directory.revoke_key(asked.key, actor)}
+
+
+def _new_secret() -> str:
+    return "hg-" + secrets.token_urlsafe(32)
+
+
+def _in(length_s: int | None) -> Instant | None:
+    return None if length_s is None else Instant(time.time_ns() + length_s * SECOND)
+
+
+def _tenant(row: TenantRow) -> dict[str, object]:
+    terms = {name: value for name, value in asdict(row.terms).items() if value not in (None, ())}
+    return {"tenant": row.id, **terms, "created_at": at_text(row.created_at)}
+
+
+def _key(row: KeyRow) -> dict[str, object]:
+    now = time.time_ns()
+    ended = row.revoked_at is not None or (row.expires_at is not None and row.expires_at <= now)
+    return {
+        "key": row.tenant,
+        "state": "revoked" if row.revoked_at is not None else "expired" if ended else "working",
+        "created_at": at_text(row.created_at),
+        "expires_at": at_text(row.expires_at),
+        "revoked_at": at_text(row.revoked_at),
+    }

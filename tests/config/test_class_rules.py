@@ -1,0 +1,121 @@
+"""The table of class rules in the file: what it comes to, and what is wrong with it."""
+
+import pytest
+
+from headgate.config.class_rules import DEFAULT_RULES, METADATA_KEYS_MAX, class_table
+from headgate.config.problems import ConfigErrors
+from headgate.model.policy import ClassRule
+from headgate.model.tenant import Plan
+from headgate.model.ticket import Api
+from tests.config.builders import settings_of, small_with
+
+
+def rules_of(*lines: str) -> tuple[ClassRule, ...]:
+    return settings_of(small_with(*lines)).policy.class_rules
+
+
+def problems_of(*lines: str) -> str:
+    with pytest.raises(ConfigErrors) as raised:
+        settings_of(small_with(*lines))
+    return str(raised.value)
+
+
+def test_without_a_table_plan_critical_is_interactive() -> None:
+    assert rules_of() == DEFAULT_RULES == (ClassRule("interactive", plans=(Plan.CRITICAL,)),)
+
+
+def test_the_default_rule_needs_its_class() -> None:
+    assert rules_of("classes: {mine: {band: 0}}") == ()
+
+
+def test_an_empty_table_has_no_rule() -> None:
+    assert rules_of("class_rules: []") == ()
+
+
+def test_every_criterion_is_read() -> None:
+    criteria = "plans: free, tenants: [demo], stream: false, apis: [embeddings, chat], prompt_tokens_max: 100"
+    rules = rules_of(
+        "class_rules:",
+        f"  - {{class: batch, {criteria}, metadata: {{purpose: [eval, backfill], team: ml}}}}",
+        "  - {class: long}",
+    )
+
+    assert rules == (
+        ClassRule(
+            "batch",
+            plans=(Plan.FREE,),
+            tenants=("demo",),
+            stream=False,
+            apis=(Api.EMBEDDINGS, Api.CHAT),
+            metadata=(("purpose", ("eval", "backfill")), ("team", ("ml",))),
+            prompt_tokens_max=100,
+        ),
+        ClassRule("long"),
+    )
+
+
+def test_keys_of_metadata_are_looked_at_with_those_of_the_ledger() -> None:
+    rules = "class_rules: [{class: batch, metadata: {purpose: eval}}, {class: long, metadata: {purpose: qa, team: ml}}]"
+    accounts = ("database: postgresql://db/headgate", "key_secret: a secret of more than sixteen letters")
+    ledger = "ledger: {spool: /var/spool/headgate, metadata: [team, feature]}"
+
+    assert settings_of(small_with(rules)).metadata_names == ("purpose", "team")
+    assert settings_of(small_with(*accounts, ledger, rules)).metadata_names == ("team", "feature", "purpose")
+
+
+@pytest.mark.parametrize(
+    ("rule", "problem"),
+    [
+        ("{}", "class_rules[0].class: missing; name the class"),
+        ("{class: bach}", 'class "bach" does not exist; did you mean "batch"?'),
+        ("{class: batch, plans: [gold]}", 'plan "gold" does not exist; there is free, standard, critical'),
+        ("{class: batch, apis: [chats]}", 'api "chats" does not exist; did you mean "chat"?'),
+        ("{class: batch, tenants: [dem]}", 'tenant "dem" does not exist; did you mean "demo"?'),
+        ("{class: batch, stream: maybe}", "expected true or false"),
+        ("{class: batch, metadata: {purpose: []}}", "lists no value"),
+        ("{class: batch, tier: flex}", "unknown key"),
+    ],
+)
+def test_a_wrong_rule_is_a_problem_with_its_place(rule: str, problem: str) -> None:
+    said = problems_of(f"class_rules: [{rule}]")
+
+    assert "class_rules[0]" in said
+    assert problem in said
+
+
+def test_the_number_of_metadata_keys_is_bounded() -> None:
+    keys = ", ".join(f"k{number}: x" for number in range(METADATA_KEYS_MAX + 1))
+
+    assert "at most 8 are allowed" in problems_of(f"class_rules: [{{class: batch, metadata: {{{keys}}}}}]")
+
+
+def test_tenants_of_the_database_need_only_be_paths() -> None:
+    accounts = ("database: postgresql://db/headgate", "key_secret: a secret of more than sixteen letters")
+
+    assert rules_of(*accounts, "class_rules: [{class: batch, tenants: [acme/search]}]")[0].tenants == ("acme/search",)
+    assert "a tenant's name is made of" in problems_of(*accounts, "class_rules: [{class: batch, tenants: [a//b]}]")
+
+
+def test_a_rule_may_name_a_level_above_tenants() -> None:
+    text = small_with("class_rules: [{class: batch, tenants: [acme]}]").replace(
+        "demo: {}", "demo: {}\n  acme/search: {}"
+    )
+
+    assert settings_of(text).policy.class_rules[0].tenants == ("acme",)
+
+
+def test_a_rule_that_fits_every_request_before_others_is_warned_of() -> None:
+    [warning] = settings_of(small_with("class_rules: [{class: batch}, {class: long, stream: true}]")).warnings
+
+    assert "class_rules[0]: names no criterion" in warning
+    assert "move it to the end" in warning
+    assert settings_of(small_with("class_rules: [{class: long, stream: true}, {class: batch}]")).warnings == ()
+
+
+def test_the_table_is_shown_in_words() -> None:
+    rule = "{class: batch, plans: [free, standard], tenants: demo, stream: true, apis: chat, metadata: {a: [b, c]}}"
+    table = dict(class_table(settings_of(small_with(f"class_rules: [{rule}, {{class: long}}]")).policy))
+
+    fits = "plan free or standard, tenant demo, streamed, API chat, metadata a = b or c -> batch"
+    assert table["class_rules[0]"] == fits
+    assert table["class_rules[1]"] == "every request -> long"

@@ -1,0 +1,112 @@
+"""Orders of operators without a database: in force at once, until they end, in a gateway's memory."""
+
+import pytest
+
+from headgate.control.operator_orders import ORDERS_MAX, MemoryOrders, orders_shown
+from headgate.model.limits import Limits
+from headgate.model.orders import DrainEndpoint, HoldClass, PinLadder, Throttle
+from headgate.model.policy import Policy
+from headgate.model.units import SECOND, ClassName, EndpointId, Instant, PoolName, TenantId
+from headgate.ports.directory import Actor, Unknown, Unwritten
+
+ALICE = Actor("alice", "192.0.2.7")
+
+
+class Kept:
+    """A book of orders with a clock of its own, which notes how often the policy was brought up to date."""
+
+    def __init__(self, *, in_cell: bool = False, audit_max: int = 1_000) -> None:
+        self.now = Instant(1_000 * SECOND)
+        self.changes = 0
+        self.book = MemoryOrders(self._changed, lambda: self.now, in_cell=in_cell, audit_max=audit_max)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    async def place(self, verb: str, target: str, lasts_s: int = 60, **terms: int) -> str:
+        row = await self.book.place_order(verb, target, terms, ALICE, reason="why", lasts_s=lasts_s)
+        return row.id
+
+
+async def test_orders_become_part_of_the_policy() -> None:
+    kept = Kept()
+    await kept.place("throttle", "acme", requests_per_minute=6)
+    await kept.place("hold", "batch")
+    await kept.place("drain", "small/1")
+    await kept.place("pin", "small", level=2)
+
+    until = Instant(1_060 * SECOND)
+    assert kept.book.take(Policy()).orders == (
+        Throttle(TenantId("acme"), Limits(requests_per_minute=6), until),
+        HoldClass(ClassName("batch"), until),
+        DrainEndpoint(EndpointId("small/1"), until),
+        PinLadder(PoolName("small"), 2, until),
+    )
+    assert kept.changes == 4
+    shown = orders_shown(kept.book.take(Policy()).orders, kept.now)
+    assert [(each["verb"], each["target"], each["left_s"]) for each in shown] == [
+        ("throttle", "acme", 60),
+        ("hold", "batch", 60),
+        ("drain", "small/1", 60),
+        ("pin", "small", 60),
+    ]
+    assert orders_shown(kept.book.take(Policy()).orders, until) == []
+
+
+async def test_an_order_ends_by_itself_or_when_it_is_ended() -> None:
+    kept = Kept()
+    short, long = await kept.place("hold", "batch", 10), await kept.place("drain", "small/1", 100)
+
+    kept.now = Instant(1_010 * SECOND)
+    assert [row.id for row in await kept.book.orders(limit=10)] == [long]
+    with pytest.raises(Unknown, match="headgate operate list"):
+        await kept.book.end_order(short, ALICE)
+
+    ended = await kept.book.end_order(long, ALICE)
+    assert ended.ended_at == kept.now
+    assert kept.book.take(Policy()) == Policy()
+    assert kept.changes == 3
+
+
+async def test_every_change_renames_the_orders() -> None:
+    kept = Kept()
+    assert kept.book.name == ""
+    order = await kept.place("hold", "batch")
+    placed = kept.book.name
+    await kept.book.end_order(order, ALICE)
+
+    assert placed
+    assert kept.book.name != placed
+
+
+async def test_the_audit_log_has_the_newest_changes_first() -> None:
+    kept = Kept(audit_max=2)
+    order = await kept.place("hold", "batch")
+    await kept.place("drain", "small/1")
+    await kept.book.end_order(order, ALICE)
+
+    rows = await kept.book.audit(before=None, limit=10)
+    assert [(row.number, row.actor, row.origin, row.action, row.target) for row in rows] == [
+        (3, "alice", "192.0.2.7", "order.end", order),
+        (2, "alice", "192.0.2.7", "order.drain", "small/1"),
+    ]
+    assert [row.number for row in await kept.book.audit(before=3, limit=1)] == [2]
+
+
+async def test_orders_of_a_cell_are_refused_with_the_fix() -> None:
+    kept = Kept(in_cell=True)
+
+    with pytest.raises(Unwritten, match=r"belongs to a cell.*add database\.url"):
+        await kept.place("hold", "batch")
+    assert (kept.changes, await kept.book.orders(limit=10)) == (0, [])
+
+
+async def test_there_are_no_more_orders_than_the_bound() -> None:
+    kept = Kept()
+    for _ in range(ORDERS_MAX):
+        await kept.place("hold", "batch", 10)
+
+    with pytest.raises(Unwritten, match="end one first"):
+        await kept.place("hold", "batch")
+    kept.now = Instant(1_010 * SECOND)
+    assert await kept.place("hold", "batch")
