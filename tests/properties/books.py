@@ -197,6 +197,8 @@ class Open:
     prefilled_at: Instant | None = None
     """When its prompt should have been computed, where nothing will be heard of it."""
     began: bool = False
+    delivered: bool = False
+    """Whether its first token was told as one that reaches the caller."""
     computed: bool = False
     """Whether its prompt has been, or should have been."""
     streaming: bool = False

@@ -456,6 +456,7 @@ class Check:
             self.speaks(request, attempt)
             request.first_token = True
             self.count_after_all()
+        attempt.delivered = True
         if not attempt.began:
             attempt.began, attempt.computed, attempt.heard_at = True, True, self.now
         if attempt.stream and not attempt.streaming:

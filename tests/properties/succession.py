@@ -107,7 +107,7 @@ class Known:
             attempt.number,
             order.endpoint_id,
             Duration(host.now - sent_at),
-            attempt.began,
+            attempt.delivered,
             attempt.tokens,
             order.waited_ns,
             order.pool,
@@ -342,11 +342,13 @@ class ReportCheck(Check):
         predicted, request_id = request.predicted, told.ticket.request_id
         record = self.scheduler._state.attempts.by_number[request_id, told.attempt]
         longer = told.tokens >= predicted.output_tokens + GROWN_BY
+        # An answer that has tokens has begun, even if its caller gets it whole.
+        began = told.first_token or told.tokens > 0
         attempt = Open(
             request_id,
             told.attempt,
             engine,
-            told.ticket.stream,
+            told.ticket.stream or told.tokens > 0,
             request.service_class.name,
             request.service_class.band,
             request.account,
@@ -355,12 +357,13 @@ class ReportCheck(Check):
             kv_tokens=predicted.prompt_tokens + predicted.output_tokens_most,
             charged=self.charged_before(told, record.charged),
             tokens_charged=told.tokens if longer else predicted.output_tokens,
-            heard_at=self.now if told.first_token else Instant(self.now - told.age_ns),
+            heard_at=self.now if began else Instant(self.now - told.age_ns),
             places=told.ticket.prompts,
             tokens=told.tokens,
             let_go=told.let_go,
-            began=told.first_token,
-            computed=told.first_token,
+            began=began,
+            computed=began,
+            delivered=told.first_token,
             left_with=record.left_with,
         )
         lacking = attempt.prompt_tokens + attempt.tokens - attempt.kv_tokens
