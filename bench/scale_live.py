@@ -31,23 +31,16 @@ from pathlib import Path
 from typing import Any
 
 from bench.command import stop_cleanly_on_sigterm, tell
+from bench.policy.fleet import speed_of
 from headgate.core.cost import cost_ns
 from headgate.loadtest.endings import Ending
 from headgate.model.engine_profile import PROFILES
-from headgate.model.speed import EngineSpeed
 from headgate.model.units import SECOND
 from testing.gateway import Config, a_config, gateway_process
 from testing.processes import ChildProcess, ProcessFailedError
 
 PROFILE = PROFILES["h100x8-llama-70b"]
-SPEED = EngineSpeed(
-    step_ps=PROFILE.step_ps,
-    prefill_token_ps=PROFILE.prefill_token_ps,
-    decode_sequence_ps=PROFILE.decode_sequence_ps,
-    kv_token_ps=PROFILE.kv_token_ps,
-    attention_ps=PROFILE.attention_ps,
-    chunk_tokens=PROFILE.chunk_tokens,
-)
+SPEED = speed_of(PROFILE)
 MODEL = "llama"
 PROMPT_TOKENS, OUTPUT_TOKENS = 2_000, 20
 """Long prompts and short answers: much work for an engine and little for whoever only passes tokens on."""

@@ -4,22 +4,15 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
+from bench.policy.fleet import speed_of
 from headgate.core.cost import cost_ns
 from headgate.model.engine_profile import PROFILES
-from headgate.model.speed import EngineSpeed
 from headgate.model.units import SECOND
 from headgate.wire.keys import digest, format_digest
 from testing.gateway import Config, a_config
 
 PROFILE = PROFILES["h100x8-llama-70b"]
-SPEED = EngineSpeed(
-    step_ps=PROFILE.step_ps,
-    prefill_token_ps=PROFILE.prefill_token_ps,
-    decode_sequence_ps=PROFILE.decode_sequence_ps,
-    kv_token_ps=PROFILE.kv_token_ps,
-    attention_ps=PROFILE.attention_ps,
-    chunk_tokens=PROFILE.chunk_tokens,
-)
+SPEED = speed_of(PROFILE)
 MODEL = "sim"
 POOL = "main"
 ENGINES = 2
