@@ -103,7 +103,7 @@ def test_each_prompt_is_an_open_request_of_its_tenant() -> None:
 
     assert refusal.outcome is Outcome.RATE_LIMITED
     assert refusal.reason == (
-        'tenant "acme" has 8 of 10 requests open and this one has 3 prompts, each of which counts as one; '
+        'tenant "acme" has 8 of 10 requests open and this one has 3 prompts, and each prompt counts as one; '
         "wait for one to end or raise its concurrency"
     )
     assert not ended_in(scheduler.handle(asked("fits", 2), at(0)))

@@ -376,7 +376,7 @@ def test_no_more_is_kept_of_events_alike_than_the_bound() -> None:
     taken = [joiner.take(text_event(Api.CHAT, "x" * 300)) for _ in range(4)]
 
     assert taken == [False, False, False, True]
-    with pytest.raises(BrokenStream, match="longer answer than can be put together"):
+    with pytest.raises(BrokenStream, match="answer that is too long to assemble"):
         joiner.conclude()
 
 

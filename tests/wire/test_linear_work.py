@@ -121,7 +121,7 @@ def test_answer_of_triton_that_is_kept_whole_is_bounded() -> None:
     for _ in range(100):
         generated.feed(b'data: {"text_output":"aaaaaaaaaa"}\n\n')
 
-    assert generated.error == "the engine sent a longer answer than can be put together"
+    assert generated.error == "the engine sent an answer that is too long to assemble"
     assert generated.texts == []
 
 
@@ -141,13 +141,13 @@ BEYOND = {
     "choices": [chunk(f'{{"index":{index}}}') for index in range(CHOICES_MAX + 1)],
     "tool calls": [chunk(f'{{"delta":{{"tool_calls":[{{"index":{index}}}]}}}}') for index in range(TOOL_CALLS_MAX + 1)],
     "fields": [chunk(f'{{"delta":{{"x{index}":"a"}}}}') for index in range(FIELDS_MAX + 1)],
-    "longer": [chunk('{"delta":{"content":"' + "a" * 1000 + '"}}')] * 40,
+    "too long": [chunk('{"delta":{"content":"' + "a" * 1000 + '"}}')] * 40,
 }
 
 
 @pytest.mark.parametrize("what", BEYOND)
 def test_assembled_answer_has_bounded_size(what: str) -> None:
-    joiner = Joiner(Api.CHAT, assembled_bytes_max=30_000 if what == "longer" else 10**6)
+    joiner = Joiner(Api.CHAT, assembled_bytes_max=30_000 if what == "too long" else 10**6)
     enough = [joiner.take(event) for event in BEYOND[what]]
 
     assert enough[-1]

@@ -79,7 +79,7 @@ class Attempts:
         return attempt
 
     def _begin_stay(self, attempt: Attempt, now: Instant) -> None:
-        """Its endpoint's time is its own in part from here on."""
+        """From now on the attempt is charged for a share of its endpoint's time."""
         promised, endpoint, ticket = attempt.reservation, attempt.endpoint, attempt.ticket
         speed, prompts = endpoint.terms.speed, ticket.prompts
         adds_ps = prompt_ps(speed, promised.prompt_tokens, promised.cached_tokens, prompts=prompts)
@@ -122,14 +122,14 @@ class Attempts:
 
     def _go_on(self, attempt: Attempt, told: AttemptReported, *, sent: Instant, now: Instant) -> None:
         """Notes how far it is already."""
-        # The tokens of an answer that is delivered whole are reported before it begins to reach its caller.
+        # The tokens of an answer that is delivered whole are reported before the answer begins to reach its caller.
         attempt.began, computed_at = told.first_token or told.tokens > 0, _computed_at(attempt, sent)
         attempt.computed = attempt.began or (not attempt.reports_tokens and computed_at <= now)
         attempt.computed_at = min(computed_at, now)
         self._occupancy.went_on(attempt.endpoint, attempt.reservation, tokens=told.tokens, computed=attempt.computed)
         self._reckon_age(attempt, told, now)
         if told.over:
-            # Nobody tells why its request ended; nearly always its caller did not want it any longer.
+            # The report has no reason for the end of the request; in nearly all cases its caller left.
             self.leave(attempt, now)
         if attempt.began:
             attempt.heard_at = now
@@ -166,12 +166,12 @@ class Attempts:
             self._occupancy.began_stream(attempt.endpoint, now)
 
     def began_undelivered(self, attempt: Attempt, now: Instant) -> None:
-        """The first token of an answer has come that its caller gets whole: its engine streams it from here on."""
+        """Records the first token of an answer that the engine streams and the caller gets whole."""
         attempt.reports_tokens = True
         self.began(attempt, now)
 
     def prefilled(self, now: Instant) -> None:
-        """Takes the prompts for computed whose answers come whole, unless their first tokens were reported earlier."""
+        """Marks prompts of answers that come whole as computed, unless their first token was reported earlier."""
         for request_id in self.prefills.take():
             self._computed(self._whole[request_id], now)
 
@@ -191,7 +191,7 @@ class Attempts:
             if (of_endpoint := heard.get(attempt.endpoint)) is None:
                 of_endpoint = heard[attempt.endpoint] = Heard()
             if report.tokens:
-                # Without tokens it is the caller who does not read, and that says nothing about the engine.
+                # A report without tokens means that the caller does not read; it is no evidence about the engine.
                 of_endpoint.attempts += 1
                 of_endpoint.tokens += report.tokens
                 of_endpoint.took_ns += now - attempt.heard_at
@@ -206,10 +206,10 @@ class Attempts:
     # The end
 
     def leave(self, attempt: Attempt, now: Instant) -> None:
-        """Its caller wants it no longer: what was computed for it until now is its tenant's.
+        """Records the work that is charged to the tenant after its caller has left.
 
-        A prompt whose computation was begun counts as a whole, since an engine does not stop in the middle of it. How
-        many tokens it has goes by the larger of two rates, because the tenant has taught one of them.
+        A prompt counts in full once its computation has begun, since an engine does not stop in the middle of it. Its
+        number of tokens follows from the larger of two rates, because the tenant's own requests determine one of them.
         """
         promised, tokens = attempt.reservation, attempt.tokens
         if attempt.computed and not attempt.reports_tokens:
@@ -228,7 +228,7 @@ class Attempts:
         if request is not None:
             request.spent = (*request.spent, attempt)
         attempt.endpoint.time.end(attempt.stay, now)
-        # How soon a caller left tells nothing about how long other requests keep their places.
+        # The time after which a caller left is no evidence of how long other requests keep their places.
         served = event.ending is AttemptEnding.COMPLETED
         self._fleet.pools[attempt.endpoint.pool].turnover.give_back(attempt, now, served=served)
         del self.by_number[request_id, attempt.number]
@@ -307,7 +307,7 @@ def _answer_ps(attempt: Attempt) -> int:
 
 
 def _tokens_unheard(attempt: Attempt, now: Instant) -> int:
-    """How many tokens an answer that comes whole has probably had so far: one of each answer in every step."""
+    """Estimated tokens so far of an answer that comes whole: one token per answer and step."""
     if attempt.ticket.api in WITHOUT_OUTPUT:
         return 0
     endpoint, promised, answers = attempt.endpoint, attempt.reservation, attempt.answers

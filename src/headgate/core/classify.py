@@ -1,9 +1,9 @@
 """Which class does a request belong to?
 
-What the caller names comes first: a class, then a `service_tier`. Then the policy's table of class rules decides by
-tenant, plan, API, streaming, metadata and size: the first rule that fits. Then the size of the prompt: the first class,
-in the order of the policy, that takes prompts of that length. Rules and sizes choose only among the classes that the
-tenant may use; a tenant with one class gets it.
+The caller's own choice comes first: a class, then a `service_tier`. The policy's table of class rules is next: the
+first rule that matches tenant, plan, API, streaming, metadata and size decides. The size of the prompt is last: the
+first class, in the order of the policy, that accepts prompts of that length. Rules and sizes choose only among the
+classes that the tenant may use; a tenant with one class gets it.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ class ChosenBy(StrEnum):
 
 class ClassChoice(NamedTuple):
     service_class: ServiceClass | None
-    """None if the caller named a class or a tier that does not exist, or no class takes the request."""
+    """None if the caller named a class or a tier that does not exist, or no class accepts the request."""
     by: ChosenBy
     rule: int | None = None
-    """The place of the rule in the table."""
+    """The index of the rule in the table."""
 
 
 def classify(ticket: Ticket, rules: Rules) -> ServiceClass | None:
-    """The class, or None if the caller named one that does not exist, or no class takes the request."""
+    """The class, or None if the caller named one that does not exist, or no class accepts the request."""
     return choose_class(ticket, rules).service_class
 
 
@@ -59,11 +59,11 @@ def choose_class(ticket: Ticket, rules: Rules) -> ClassChoice:
 
 
 def _among_its_own(ticket: Ticket, rules: Rules, tenant: Tenant) -> ClassChoice:
-    """Of the classes that the tenant may use."""
+    """Chooses among the classes that the tenant may use."""
     own = [each for each in rules.policy.classes if each.name in tenant.classes]
     if len(own) == 1:
         return ClassChoice(own[0], ChosenBy.ONLY_CLASS)
-    # Where none of its own takes the request, the class of all others is named in the rejection.
+    # If none of the tenant's classes accepts the request, the rejection names the class that other tenants would get.
     found = _by_size(ticket, own) or _by_size(ticket, rules.policy.classes)
     return ClassChoice(found, ChosenBy.SIZE)
 

@@ -24,7 +24,7 @@ def cost_ns(
     batch: int = MEAN_BATCH,
     prompts: int = 1,
 ) -> Duration:
-    """Nanoseconds of one engine, by itself or shared. Tokens are those of all prompts together."""
+    """Nanoseconds of one engine, exclusive or shared. Token counts are totals over all prompts."""
     kv_tokens = (prompt_tokens + output_tokens // 2) // prompts
     per_token = speed.decode_sequence_ps + speed.step_ps // batch + speed.kv_token_ps * kv_tokens
     prefill_ps = speed.prefill_ps(prompt_tokens, cached=cached, prompts=prompts)

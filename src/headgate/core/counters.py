@@ -62,7 +62,7 @@ class WindowCounter(NamedTuple):
 
 
 class LengthsCounter(NamedTuple):
-    """How long the answers of a model were, for a tenant."""
+    """The lengths of a model's answers to one tenant."""
 
     tenant: TenantId
     model: ModelName
@@ -71,12 +71,12 @@ class LengthsCounter(NamedTuple):
 
 
 class PromptCounter(NamedTuple):
-    """How many tokens the bytes of a tenant's prompts were, as far as they are remembered."""
+    """The bytes and tokens of a tenant's prompts, as far as they are remembered."""
 
     model: ModelName
     prompt_bytes: int
     tokens: int
-    """In millionths."""
+    """Tokens, in millionths."""
     tenant: TenantId = TenantId("")
 
 
@@ -137,7 +137,7 @@ class StartCounter(NamedTuple):
 
 
 class QuarantineCounter(NamedTuple):
-    """A request that failed on endpoints which serve others, and how long it is not sent to any."""
+    """A request that failed on endpoints that serve others, and the rest of its quarantine."""
 
     identity: str
     left_ns: Duration

@@ -154,7 +154,7 @@ class Dispatcher:
         state.attempts.began(attempt, now)
 
     def answered_elsewhere(self, request: Request, now: Instant, out: list[Command]) -> None:
-        """Counts the failures that had been put down to others than the endpoints."""
+        """Counts earlier failures of the request that were not attributed to their endpoints."""
         blame, fleet = self._state.blame, self._state.fleet
         for failed in request.spent:
             excuse, failed.excuse = failed.excuse, None
@@ -168,7 +168,7 @@ class Dispatcher:
                 self.member_failed(failed, now)
 
     def member_failed(self, attempt: Attempt, now: Instant) -> None:
-        """The member that holds the request cannot reach the endpoint, which serves most others."""
+        """Records that the member holding the request cannot reach an endpoint that serves most other members."""
         state, member = self._state, attempt.ticket.gateway
         if state.fleet.health.member_failed(attempt.endpoint, member, now):
             state.queue.set_apart(member, state.requests.by_id.values())

@@ -24,7 +24,7 @@ from headgate.model.outcome import Outcome
 from headgate.model.units import SECOND, Duration, Instant, RequestId, seconds
 
 _EXCUSES: Final = (FaultOrigin.TENANT, FaultOrigin.MODEL, FaultOrigin.GATEWAY)
-"""Who is not to blame after all if the same request is answered elsewhere."""
+"""Origins that are no longer blamed if the same request is answered elsewhere."""
 
 
 class Endings:
@@ -114,7 +114,7 @@ class Endings:
             )
 
     def _leave(self, request: Request, now: Instant) -> None:
-        """Its tenant pays for what was computed until its caller left, or until the deadline that its caller set."""
+        """Charges the tenant for the work until its caller left, or until the deadline that the caller set."""
         if request.running is not None:
             self._state.attempts.leave(request.running, now)
 
@@ -178,7 +178,7 @@ class Endings:
                 assert_never(event.ending)
 
     def _origin(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
-        """Who is to blame, if the attempt failed."""
+        """The origin of the fault, if the attempt failed."""
         blame, ticket = self._state.blame, attempt.ticket
         match event.ending:
             case AttemptEnding.FAILED | AttemptEnding.SILENT:
@@ -199,7 +199,7 @@ class Endings:
     def _failed(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, origin: FaultOrigin
     ) -> None:
-        """Ends it if no other endpoint could do better, because the request is to blame."""
+        """Ends the request if the request itself is to blame, since no other endpoint could do better."""
         if self._ends_here(request, origin, now):
             self._quarantined(request, attempt, detail, now, out)
         else:
@@ -209,9 +209,9 @@ class Endings:
     def _fell_silent(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, origin: FaultOrigin
     ) -> None:
-        """Ends it if it is silent wherever it is sent, or if its answer is too long for the limit.
+        """Ends the request if it is silent on every endpoint, or if its answer exceeds the limit.
 
-        Another endpoint would compute as much, in vain again.
+        Another endpoint would repeat the same work, again in vain.
         """
         if not self._ends_here(request, origin, now):
             self._retry(request, attempt, detail, now, out, otherwise=Outcome.ENGINE_SILENT)
@@ -221,7 +221,7 @@ class Endings:
             self.end(request, Outcome.ENGINE_SILENT, detail, now, out, retry_after=SECOND)
 
     def _ends_here(self, request: Request, origin: FaultOrigin, now: Instant) -> bool:
-        """Whether the request is to blame, and nothing that counts for more has happened to it."""
+        """Whether the request is to blame, and neither its deadline has passed nor its answer begun."""
         too_late = request.deadline is not None and request.deadline.passed(now)
         return origin is FaultOrigin.REQUEST and not too_late and not request.first_token
 
@@ -251,10 +251,10 @@ class Endings:
     def _retry(
         self, request: Request, attempt: Attempt, detail: str, now: Instant, out: list[Command], *, otherwise: Outcome
     ) -> None:
-        """Puts it back at the head of its tenant, for another endpoint to try; or ends it as `otherwise`.
+        """Puts the request back at the head of its tenant, for another endpoint to try; or ends it as `otherwise`.
 
-        It is tried again only as long as its caller still waits for it, nothing has reached the caller, the present
-        policy has a place for it, and the budgets agree.
+        A request is retried only while its caller waits for it, nothing has reached the caller, the present policy has
+        a place for it, and the budgets allow it.
         """
         state, tenant = self._state, attempt.ticket.tenant
         outcome, silent = otherwise, otherwise is Outcome.ENGINE_SILENT

@@ -7,10 +7,10 @@ which each adds m to a step, and a step that takes a by itself, W = a + Σ m, an
 
     (m + a/B) / W
 
-of the moment: its own work, and an even share of the rest; one that brings several prompts counts as that many
-sequences, and has as many of these shares. What the work adds changes once, when the prompt is computed
-(`prompt_ps`, `answer_ps`): before it is input, after it is output. An attempt that is in flight after its request has
-ended has its part as the others do, and nobody is billed for it: it is late.
+of the moment: its own work, and an even share of the rest. A request with several prompts counts as that many sequences
+and has as many shares. The work per step changes once, when the prompt is computed (`prompt_ps`, `answer_ps`): it is
+input before, and output after. An attempt that is in flight after its request has ended has its share like the others,
+but it is late: no tenant is billed for it.
 
 To begin, to change and to end takes the same few operations however many are in flight: kept are the sums over time of
 1/W and of a/(B·W), and of each attempt where they stood when it came. They are whole numbers of a fine scale; what is
@@ -74,7 +74,7 @@ class Stay:
         self.adds_ps = adds_ps
         """What it adds to a step."""
         self.sequences = sequences
-        """How many even shares of the rest of a step are its own."""
+        """The number of even shares that it has in the rest of a step."""
         self.late = False
         """Whether its request has ended: it is measured already."""
         self.input_ns = self.output_ns = self.shared_ns = Duration(0)

@@ -59,14 +59,14 @@ class RequestWithdrawn:
 class FirstToken:
     """The first token of an attempt has come.
 
-    For an answer that the engine streams and the caller gets whole it comes twice: not `delivered` with the first
-    token, and `delivered` when the answer is complete.
+    The event comes twice for an answer that the engine streams and the caller gets whole: not `delivered` with the
+    first token, and `delivered` when the answer is complete.
     """
 
     request_id: RequestId
     attempt: int
     delivered: bool = True
-    """Whether the answer begins to reach the caller: from then on nothing is retried."""
+    """Whether the answer begins to reach the caller; from then on the request is not retried."""
 
 
 @message
@@ -94,9 +94,9 @@ class AttemptEnded:
     detail: str = ""
     usage: Usage | None = None
     fault: Fault | None = None
-    """What went wrong, of one that failed; None if unknown, which counts against the endpoint."""
+    """The fault of a failed attempt; None if unknown, which counts against the endpoint."""
     disbelieved: bool = False
-    """Whether the engine reported a usage that cannot be, and was not believed."""
+    """Whether the engine reported an impossible usage, which was ignored."""
 
 
 # What was begun under an earlier scheduler
@@ -240,9 +240,9 @@ class EndpointProbed:
 
     endpoint_id: EndpointId
     trouble: EndpointTrouble | None
-    """Why the probe fails; None if it passes."""
+    """The reason why the probe fails; None if it passes."""
     detail: str = ""
-    """What was seen, for operators."""
+    """The observed error, for operators."""
 
 
 @message

@@ -1,11 +1,10 @@
 """Is this endpoint fit to serve?
 
-Failures in a row eject an endpoint for a while; each ejection in a row lasts twice as long.
-It comes back on trial: one request at a time, until one succeeds. A health page that answers
-does not prove that an engine computes, so only work makes it trusted; but an engine whose probe passes
-again is on trial at once, and one whose probe passes all the time after ten seconds at most.
-Where no endpoint of a pool takes work, nobody sits out more than the first length: there is nothing to
-spare the others, and whoever is back first must be found.
+Failures in a row eject an endpoint for a while; each ejection in a row lasts twice as long. The endpoint comes back on
+trial: one request at a time, until one succeeds. A health page that responds does not prove that an engine computes, so
+only work makes it trusted. But an engine is put on trial as soon as its probe passes again, and after at most ten
+seconds if its probe passes all the time. If no endpoint of a pool accepts work, no ejection lasts longer than the first
+one: there are no other endpoints to protect, and the first one that recovers must be found.
 
 Who becomes ready beside others that have served for a while starts slowly: its caches are empty and its first steps
 are compiled under load, so it takes a part of its places and more with every step. Where all began together, as when
@@ -52,7 +51,7 @@ def failed(endpoint: EndpointRecord, rules: HealthRules) -> bool:
 
 
 def ejection_ns(before: int, rules: HealthRules) -> Duration:
-    """How long an ejection lasts after so many in a row before it."""
+    """The length of an ejection after `before` ejections in a row."""
     return Duration(min(rules.eject_ns << min(before, _DOUBLINGS_MAX), rules.eject_ns_max))
 
 

@@ -31,7 +31,7 @@ _BOUNDS: Final = tuple(
 )
 """Upper bounds of the buckets, from a millisecond to about a minute."""
 FIRST_TOKEN_BUCKETS: Final = len(_BOUNDS) + 1
-"""The last is for what took longer."""
+"""The last bucket counts all longer times."""
 _FORGET_AFTER: Final = 1_024
 _LOOK_EVERY: Final = 16
 """How many are seen between two looks at all buckets."""
@@ -143,5 +143,5 @@ class Hedging:
 
 
 def _concerns(request: Request) -> bool:
-    """Whether its first token is waited for: of an answer that comes whole the caller waits for the end."""
+    """Whether the caller waits for the first token: if the answer comes whole, the caller waits for its end."""
     return request.service_class.hedges and request.ticket.stream

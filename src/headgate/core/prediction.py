@@ -1,16 +1,16 @@
 """How long will an answer be, and how many tokens has a prompt?
 
-Neither is known before an answer has ended. What tells is who asks: lengths of answers and tokens per byte of prompts
-are remembered per tenant and model (`Habits`), bounded in number, and forgotten slowly. Once enough is known of a
-tenant its own record alone counts.
+Neither is known before an answer has ended. Both depend on the caller: lengths of answers and tokens per byte of
+prompts are remembered per tenant and model (`Habits`), bounded in number, and forgotten slowly. Once a tenant has sent
+enough requests, only its own record counts.
 
-A tenant of which little is known is judged by a prior that all tenants share. No tenant, and no wrong report of an
-engine, may move the estimates of others by more than a tenth. So the prior is a mean in which each tenant has one vote,
-clipped to a range around the first guess, beside `GUESS_VOTES` votes for the guess itself. A median would not do: it
-jumps by any distance when one vote more stands on one side of a gap.
+A tenant with few requests is judged by a prior that all tenants share. No tenant, and no wrong report of an engine, may
+move the estimates of others by more than a tenth. So the prior is a mean in which each tenant has one vote, clipped to
+a range around the first guess, beside `GUESS_VOTES` votes for the guess itself. A median would not do: it jumps by any
+distance when one side of a gap gains a vote.
 
-What a single report can do to the tenant's own record is bounded as well: reports beyond a multiple of the present
-estimate count as that multiple, and reports that cannot be (`impossible`) teach nothing.
+The effect of a single report on the tenant's own record is bounded as well: reports beyond a multiple of the present
+estimate count as that multiple, and impossible reports (`impossible`) are ignored.
 """
 
 from bisect import bisect_left
@@ -30,34 +30,34 @@ LENGTH_BUCKETS: Final = len(LENGTH_BOUNDS)
 _FORGET_AFTER: Final = 512
 """When so many lengths are remembered, half of them are forgotten."""
 TRUSTED_FROM: Final = 16
-"""So many reports make a tenant's own record count alone."""
+"""The number of reports from which a tenant's own record counts alone."""
 TENANTS_MAX: Final = 10_000
-"""Records of tenants; beyond them the one that learned longest ago is forgotten."""
+"""The largest number of tenant records; beyond it, the record that was updated longest ago is dropped."""
 MEAN_GUESS: Final = 150
 NINETIETH_GUESS: Final = 400
 _LENGTH_TIMES_MAX: Final = 16
-"""An answer longer than so many times what nine in ten do not exceed counts as that long."""
+"""A longer answer counts as this multiple of the present 90th percentile."""
 
 RATE_GUESS: Final = MILLION // BYTES_PER_TOKEN
 """Tokens per byte of a prompt, in millionths, as are all rates."""
 _RATE_MIN: Final = MILLION // 64
 RATE_MAX: Final = 2 * MILLION
 _RATE_TIMES_MAX: Final = 2
-"""A prompt of more tokens per byte than so many times the present estimate counts as that many; of fewer likewise."""
+"""A rate further from the present estimate than by this factor, up or down, counts as that multiple or fraction."""
 _BYTES_COUNTED_MAX: Final = 65_536
-"""A longer prompt weighs no more than one of so many bytes."""
+"""A longer prompt weighs no more than one with this many bytes."""
 _BYTES_REMEMBERED: Final = 1_000_000
 _BYTES_TRUSTED: Final = 2_048
-"""The prior weighs as much as so many bytes of the tenant's own prompts."""
+"""The weight of the prior, in bytes of the tenant's own prompts."""
 
 GUESS_VOTES: Final = 48
-"""How many tenants the first guess counts as in a prior."""
+"""The number of tenant votes that the first guess counts as in a prior."""
 VOTE_TIMES_MAX: Final = 4
-"""A tenant's vote is no further from the first guess than by this factor."""
+"""A tenant's vote differs from the first guess by at most this factor."""
 
 
 class Prior:
-    """The mean of what tenants vote for, each vote clipped to a range around the guess."""
+    """The mean of the tenants' votes, each clipped to a range around the guess."""
 
     __slots__ = ("_guess", "_least", "_most", "_sum", "_votes")
 
@@ -72,7 +72,7 @@ class Prior:
         return self._sum // self._votes
 
     def change(self, old: int | None, new: int | None) -> int | None:
-        """Replaces a vote: None is no vote. Answers with the vote that counts."""
+        """Replaces a vote and returns the vote that counts. None is no vote."""
         if new is not None:
             new = min(self._most, max(self._least, new))
             if new == old:
@@ -88,7 +88,7 @@ class Prior:
 
 
 class Priors:
-    """What is thought of a tenant of which nothing is known, for one model."""
+    """The estimates for an unknown tenant, for one model."""
 
     __slots__ = ("mean", "most", "rate")
 
@@ -145,7 +145,7 @@ class Lengths:
         return self._buckets
 
     def restore(self, buckets: Iterable[tuple[int, int, int]]) -> None:
-        """Replaces what was known."""
+        """Replaces the recorded lengths."""
         self._counts, self._sums = [0] * LENGTH_BUCKETS, [0] * LENGTH_BUCKETS
         for bucket, count, tokens in buckets:
             self._counts[bucket], self._sums[bucket] = count, tokens
@@ -162,10 +162,10 @@ class Lengths:
 
 
 class Habits:
-    """What one tenant asks of one model.
+    """The recorded requests of one tenant to one model.
 
-    All of it follows from the buckets of its lengths and from two sums, so a successor that is told these goes on as
-    this one would have.
+    All estimates follow from the length buckets and two sums, so a successor that receives these continues with the
+    same estimates.
     """
 
     __slots__ = ("_mean_vote", "_most_vote", "_priors", "_rate_vote", "bytes_counted", "lengths", "tokens_counted")
@@ -174,33 +174,33 @@ class Habits:
         self._priors = priors
         self.lengths = Lengths()
         self.bytes_counted = self.tokens_counted = 0
-        """Of its prompts, as far as they are remembered; tokens in millionths."""
+        """Totals over the remembered prompts; tokens in millionths."""
         self._mean_vote: int | None = None
         self._most_vote: int | None = None
         self._rate_vote: int | None = None
 
-    # What is thought
+    # Estimates
 
     @property
     def rate(self) -> int:
-        """Tokens per byte of its prompts, within the range of a rate whatever a predecessor has told."""
+        """Tokens per byte of its prompts, clamped to the valid range even if a predecessor sent other values."""
         tokens = self.tokens_counted + _BYTES_TRUSTED * self._priors.rate.value
         return min(RATE_MAX, max(_RATE_MIN, tokens // (self.bytes_counted + _BYTES_TRUSTED)))
 
     def output_tokens(self) -> tuple[int, int]:
-        """Of one answer: the mean, and what nine in ten do not exceed."""
+        """The mean and the 90th percentile of one answer."""
         if self.lengths.total >= TRUSTED_FROM:
             return self.lengths.mean_and_ninetieth()
         return self._priors.mean.value, self._priors.most.value
 
-    # What is learned
+    # Learning
 
     def learn_output(self, tokens: int) -> None:
         self.lengths.learn(tokens)
         self._vote_lengths()
 
     def learn_prompt(self, prompt_bytes: int, tokens: int) -> None:
-        """Half of what is known is forgotten now and then."""
+        """Adds a prompt. Half of the record is forgotten from time to time."""
         counted, rate = min(prompt_bytes, _BYTES_COUNTED_MAX), self.rate
         told = tokens * MILLION // prompt_bytes
         believed = min(RATE_MAX, _RATE_TIMES_MAX * rate, max(_RATE_MIN, rate // _RATE_TIMES_MAX, told))
@@ -231,7 +231,7 @@ class Habits:
             self._rate_vote = self._priors.rate.change(self._rate_vote, own)
 
     def withdraw(self) -> None:
-        """It is forgotten: its votes count no more."""
+        """Withdraws its votes, because its record is dropped."""
         self._priors.mean.change(self._mean_vote, None)
         self._priors.most.change(self._most_vote, None)
         self._priors.rate.change(self._rate_vote, None)
@@ -242,7 +242,7 @@ class Predictions:
 
     def __init__(self) -> None:
         self._habits: dict[tuple[TenantId, ModelName], Habits] = {}
-        """The one that learned last is the last."""
+        """In the order of their last update, the latest last."""
         self._priors: dict[ModelName, Priors] = {}
 
     def output_tokens(self, ticket: Ticket, model: ModelName) -> tuple[int, int]:
@@ -272,7 +272,7 @@ class Predictions:
         return RATE_GUESS if priors is None else priors.rate.value
 
     def learn(self, ticket: Ticket, model: ModelName, usage: Usage, *, answers: int, output_most: int | None) -> None:
-        """What an engine says that a request has come to. `output_most` is what each answer was allowed."""
+        """Learns from the usage that an engine reported. `output_most` is the limit of each answer."""
         if impossible(usage, ticket, answers=answers, output_most=output_most) is not None:
             return
         habits = self._latest(ticket.tenant, model)
@@ -282,7 +282,7 @@ class Predictions:
             habits.learn_output(usage.output_tokens // answers)
 
     def _latest(self, tenant: TenantId, model: ModelName) -> Habits:
-        """The record of a tenant, which has learned later than all others from here on."""
+        """The record of a tenant, moved to the end of the update order."""
         habits = self._habits.pop((tenant, model), None)
         if habits is None:
             if len(self._habits) >= TENANTS_MAX:
@@ -296,7 +296,7 @@ class Predictions:
     # For a successor
 
     def lengths(self) -> tuple[LengthsCounter, ...]:
-        """Of all tenants, in the order in which they learned; also those of which only prompts are known."""
+        """The lengths of all tenants in update order, including those with known prompts only."""
         return tuple(
             LengthsCounter(tenant, model, habits.lengths.buckets()) for (tenant, model), habits in self._habits.items()
         )
@@ -309,7 +309,7 @@ class Predictions:
         )
 
     def restore(self, lengths: Iterable[LengthsCounter], prompts: Iterable[PromptCounter]) -> None:
-        """An earlier version told what all tenants had together under an empty name: that is left out."""
+        """Restores the records. Skips totals over all tenants, which earlier versions sent under an empty name."""
         for each in lengths:
             if each.tenant:
                 self._latest(each.tenant, each.model).restore_lengths(each.buckets)

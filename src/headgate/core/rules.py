@@ -28,7 +28,7 @@ class Rules:
         self.tiers: dict[str, ServiceClass] = {
             tier: each for each in reversed(policy.classes) for tier in each.service_tiers
         }
-        """The class that each value of `service_tier` selects: the first that lists it."""
+        """The class that each value of `service_tier` selects: the first class that lists it."""
         self.tenants: dict[TenantId, Tenant] = {each.id: each for each in policy.tenants}
         self.models: dict[ModelName, Model] = {each.name: each for each in policy.models}
         self.pools: dict[PoolName, Pool] = {each.name: each for each in policy.pools}
@@ -74,7 +74,7 @@ class Rules:
         return self.tenants[account].weight if account in self.tenants else WEIGHT
 
     def without_gone_names(self, ticket: Ticket) -> Ticket:
-        """The ticket as if it had not named its class, tier or rung, if there is none of that name any more."""
+        """The ticket without the class, tier or rung that it named, if that name does not exist any more."""
         if ticket.class_named is not None and ticket.class_named not in self.classes:
             ticket = replace(ticket, class_named=None)
         if ticket.service_tier not in self.tiers and ticket.service_tier not in (None, *NO_TIER_CHOICE):

@@ -58,8 +58,8 @@ class Attempt:
         self.endpoint = endpoint
         self.number = number
         self.reports_tokens = False
-        """Whether its tokens are reported as they come: of a stream always; of an answer that is delivered whole from
-        its first token on, if its engine streams it."""
+        """Whether its tokens are reported as they come: always for a stream; for an answer that is delivered whole,
+        from its first token on if its engine streams it."""
         self.reservation = reservation
         self.began = False
         """Whether its first token has come."""
@@ -67,7 +67,7 @@ class Attempt:
         """Whether its prompt has been computed, or should have been where nothing is heard of it."""
         self.computed_at = now
         self.left_with: tuple[int, int, int] | None = None
-        """As `used`, at the moment when its caller left or its caller's deadline passed; None for all others."""
+        """The values of `used` when its caller left or its caller's deadline passed; None for all other attempts."""
         self.streaming = False
         """Whether it has, and more follow one by one."""
         self.tokens = 0
@@ -76,7 +76,7 @@ class Attempt:
         self.let_go = False
         """Whether another attempt of its request spoke first: how this one ends says nothing."""
         self.excuse: FaultOrigin | None = None
-        """Who was blamed instead of the endpoint, until the request is answered elsewhere."""
+        """The origin that was blamed instead of the endpoint, until the request is answered elsewhere."""
         self.charged = 0
         """What its tenant has been charged for it, in this band."""
         self.band = 0
@@ -86,9 +86,9 @@ class Attempt:
         self.account = TenantId("")
         self.model = ModelName("")
         self.answers = 1
-        """How many it gives, to all prompts together."""
+        """The number of answers to all prompts together."""
         self.output_most: int | None = None
-        """How long each of them may be."""
+        """The largest number of tokens of each answer."""
         self.stay: Stay
         """Its part of its endpoint's time."""
         self.ending: AttemptEnding | None = None
@@ -194,9 +194,10 @@ class Request:
         self.excluded: EndpointRecord | None = None
         """The same as routing last took it: None if no other endpoint takes work."""
         self.out_of_reach: tuple[EndpointRecord, ...] = ()
-        """The endpoints that its member stayed away from when routing last looked; none if no other takes work."""
+        """The endpoints that its member stayed away from when routing last looked; none if no other accepts work."""
         self.member_line = ""
-        """Its member while that stays away from an endpoint, so that it waits in a line of its own; else empty."""
+        """Its member, as long as that stays away from an endpoint and the request waits in a separate line; else
+        empty."""
         self.deadline: Deadline | None
         """The caller's deadline that counts at the moment."""
         self.deadline_of_whole: Deadline | None

@@ -30,9 +30,9 @@ class EndpointSummary:
     unserved_members: tuple[str, ...] = ()
     """Members of the cell that fail at it while most others are served, so that their failures do not count."""
     trouble: EndpointTrouble | None = None
-    """Why it fails its probes, or why it was ejected or is on trial; None if neither."""
+    """The reason why it fails its probes, was ejected or is on trial; None if none of these."""
     trouble_detail: str = ""
-    """What was seen of that."""
+    """The observed error."""
     probe_fails: bool = False
 
 
@@ -72,7 +72,7 @@ class Summary:
     held: dict[tuple[PoolName, ClassName], int] = field(default_factory=dict[tuple[PoolName, ClassName], int])
     """Requests that came while a pool had no endpoint and wait, by pool and class; they have a bound of their own."""
     quarantined: int = 0
-    """Requests that are refused because they failed on endpoints which serve others."""
+    """Requests that are rejected because they failed on endpoints that serve others."""
     queued_tenants: dict[tuple[ClassName, TenantId], int] = field(default_factory=dict[tuple[ClassName, TenantId], int])
     """The same by class and tenant; only who has any waiting is there, so the bounds of the queues are its own."""
 

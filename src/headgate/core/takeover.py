@@ -97,7 +97,7 @@ class Takeover:
     def _wait_elsewhere(self, request: Request, now: Instant) -> None:
         """No endpoint of its pools accepts work: fall back, or hold the request regardless of the limit on held ones.
 
-        An endpoint that has joined may be just about to be said to be ready: who was not held waits for it.
+        An endpoint that has joined may be about to report that it is ready; a request that was not held waits for it.
         """
         state = self._state
         fallback = self._admission.fallback(request, now)

@@ -1,8 +1,8 @@
-"""What may a request ask of an engine, at most?
+"""Caps: the largest values that a request may ask of an engine.
 
-A class may allow less than an engine can do. Values above a cap are lowered, not rejected, and the answer lists what
-they were lowered to. Only two cases are rejected: too many prompts in one array, and a prompt that is too long, unless
-the class trims its oldest turns.
+A class may allow less than an engine can do. Values above a cap are lowered, not rejected, and the answer lists the
+lowered values. Only two cases are rejected: too many prompts in one array, and a prompt that is too long, unless the
+class trims its oldest turns.
 """
 
 from dataclasses import dataclass

@@ -21,7 +21,7 @@ class Endpoint:
 
 
 class EndpointTrouble(StrEnum):
-    """Why an endpoint does not serve, by its last probe or its last failed attempt."""
+    """The reason why an endpoint does not serve, from its last probe or its last failed attempt."""
 
     REFUSED = "refused"
     """Nothing listens at its address: the process is gone, or the address is wrong."""
@@ -36,7 +36,7 @@ class EndpointTrouble(StrEnum):
     KEY_REJECTED = "key_rejected"
     """It rejects the key that the gateway sends."""
     MODEL_UNKNOWN = "model_unknown"
-    """It serves other models than the one it is configured for."""
+    """It does not serve the model that it is configured for."""
 
 
 class EndpointState(StrEnum):

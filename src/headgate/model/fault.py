@@ -1,6 +1,6 @@
-"""Why did an attempt fail, and who is to blame for it?
+"""Why did an attempt fail, and what caused the failure?
 
-A `Fault` is what the engine adapter observed. A `FaultOrigin` is the scheduler's conclusion, which also takes into
+A `Fault` is the engine adapter's observation. A `FaultOrigin` is the scheduler's conclusion, which also takes into
 account how the endpoint served other requests in the meantime (`core/routing/blame`).
 """
 
@@ -11,7 +11,7 @@ class Fault(StrEnum):
     CONNECTION = "connection"
     """The connection was refused, timed out, or was reset before the engine answered."""
     UNAVAILABLE = "unavailable"
-    """The engine answered that it cannot serve: overloaded, starting, or set up differently."""
+    """The engine answered that it cannot serve: overloaded, starting, or configured differently."""
     ANSWER = "answer"
     """The engine accepted the request and then failed: it answered with an error, or its answer broke off."""
     LIMIT = "limit"
@@ -21,7 +21,7 @@ class Fault(StrEnum):
 
 
 class FaultOrigin(StrEnum):
-    """Who is to blame for a failed attempt."""
+    """The cause of a failed attempt."""
 
     ENDPOINT = "endpoint"
     REQUEST = "request"

@@ -18,7 +18,7 @@ class Limits:
     tokens_whole: int | None = None
     """Where these are a part of larger limits: all tokens per minute. A prompt that fits those may come again."""
     concurrency_whole: int | None = None
-    """The concurrency of the larger limits, likewise."""
+    """The concurrency of the larger limits, if these limits are a part of them."""
 
 
 @message

@@ -18,7 +18,7 @@ from headgate.model.ticket import Api
 from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, ModelName, PoolName, TenantId
 
 NO_TIER_CHOICE: Final = ("auto", "default")
-"""Values of `service_tier` that leave the choice of the class to the gateway, as leaving it out does."""
+"""Values of `service_tier` that leave the choice of the class to the gateway, like a missing value."""
 _USUAL_CAPS = Caps()
 _NO_CAPS = Caps(n=None, best_of=None, logprobs=None, prompt_logprobs=None, prompts=None, inputs=None)
 _USUAL_SPEED = EngineSpeed()
@@ -153,19 +153,19 @@ class RungRule:
 
 @dataclass(frozen=True, slots=True)
 class ClassRule:
-    """The class of requests that name none. A criterion that is left out fits every request."""
+    """The class of requests that name none. An omitted criterion matches every request."""
 
     service_class: ClassName
     plans: tuple[Plan, ...] = ()
     tenants: tuple[TenantId, ...] = ()
-    """These, and all tenants below them."""
+    """These tenants, and all tenants below them."""
     stream: bool | None = None
-    """Streamed requests only, or only those that are not."""
+    """True matches streamed requests only; False matches the others only."""
     apis: tuple[Api, ...] = ()
     metadata: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Keys of the request's metadata, each with the values of which it must have one."""
+    """Keys of the request's metadata, each with its accepted values."""
     prompt_tokens_max: int | None = None
-    """The longest prompt that it fits."""
+    """The longest prompt that the rule matches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,5 +308,5 @@ class Policy:
     unit: str | None = None
     """Which key of a request's metadata names its unit of business."""
     class_rules: tuple[ClassRule, ...] = ()
-    """The classes of requests that name neither class nor tier; the first rule that fits. Where none does, the size of
-    the prompt decides."""
+    """The classes of requests that name neither class nor tier: the first rule that matches decides. If none matches,
+    the size of the prompt decides."""

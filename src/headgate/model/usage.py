@@ -7,17 +7,17 @@ from typing import Final
 from headgate.model.ticket import Ticket
 
 TEMPLATE_TOKENS: Final = 1_024
-"""Most tokens that a chat template may add to each prompt."""
+"""Maximum tokens that a chat template may add to each prompt."""
 MEDIA_TOKENS_PER_BYTE: Final = 16
-"""Most tokens per byte of a prompt with media.
+"""Maximum tokens per byte of a prompt with media.
 
 Media counts as a fixed number of bytes by type, an image as 4,096. So each image may have 65,536 tokens, and audio,
 video and files in proportion.
 """
 MEDIA_TOKENS: Final = 65_536
-"""Most tokens that media may add to each prompt of an array if only the bytes of its URL are counted."""
+"""Maximum tokens that media may add to each prompt of an array if only the bytes of its URL are counted."""
 OUTPUT_SLACK: Final = 8
-"""Output tokens that an engine may report beyond the requested limit: some count the end-of-answer token."""
+"""Output tokens that an engine may report beyond the requested limit: some engines count the end-of-answer token."""
 TOKENS_MAX: Final = 2**31
 """More than this no attempt uses: an engine that claims more has not counted, and is not believed."""
 
@@ -38,7 +38,7 @@ class Usage:
 
 
 def impossible(usage: Usage, ticket: Ticket, *, answers: int, output_most: int | None) -> str | None:
-    """Why this usage cannot be right for the request; None if it can.
+    """The reason why this usage cannot be right for the request; None if it can.
 
     A token of text has at least one byte; a byte of media may stand for many tokens. An engine stops each answer at the
     requested length, `output_most`.

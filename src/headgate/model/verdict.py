@@ -54,7 +54,7 @@ class Incident(StrEnum):
     ENGINE_DOWN = "engine_down"
     """Nothing listens at an endpoint's address, it cannot be reached, or it restarts in a loop."""
     ENGINE_MISCONFIGURED = "engine_misconfigured"
-    """An engine rejects the gateway's key, or serves other models than the one it is configured for."""
+    """An engine rejects the gateway's key, or does not serve the model that it is configured for."""
     GATEWAY_RESOURCES = "gateway_resources"
     """The gateway itself cannot connect to engines: no file descriptors, memory, ports or name resolution."""
     CLIENT_TIMEOUTS = "client_timeouts"

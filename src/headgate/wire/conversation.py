@@ -86,7 +86,7 @@ def trim(raw: bytes, length_max: int) -> tuple[bytes, int, int]:
 
 
 def text_bytes(raw: bytes, name: str) -> int:
-    """Length of an array of objects, some of which may contain media."""
+    """Length of an array of objects; some of them may contain media."""
     return sum(_text_bytes(each, name) + 1 for each in _decode(_MESSAGES, raw, name)) + 1
 
 

@@ -1,15 +1,15 @@
-"""What would an answer have been, had it not been streamed?
+"""Joins the chunks of a stream into the answer that the engine would have given without streaming.
 
 An engine may be asked for a stream although the caller wants a whole answer: tokens are then seen as they come, and
 some engines notice only in streams that their client has left. The chunks are joined here into the object that the
-caller expects. Values stay the bytes that they came as: texts are joined between their quotes
-and arrays between their brackets, and of anything else the last word counts.
+caller expects. Values keep their received bytes: texts are joined between their quotes and arrays between their
+brackets; of any other value the last one counts.
 
-Nearly every event of an answer is like the one before but for its text. Such a one is not parsed: where all around the
-text is the same bytes, and the text is valid between its quotes, the text is all that it adds.
+Nearly every event of an answer differs from the previous one only in its text. Such an event is not parsed: if all
+bytes around the text are the same, and the text is valid inside a JSON string, only the text is appended.
 
-Nothing comes out before `[DONE]`, since half an answer is none. An error event becomes the answer that the engine would
-have given had it failed before its first byte: its own words, under the status that it names.
+No answer is returned before `[DONE]`, since a partial answer is not valid. An error event becomes the answer that the
+engine would have given if it had failed before its first byte: its own message, under its own status.
 """
 
 import re
@@ -23,19 +23,19 @@ from headgate.wire.sse import ASSEMBLED_BYTES_MAX, EventCutter
 from headgate.wire.whole_shape import AS_STREAMED, WholeShape, completed
 
 JOINED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""As much is read of one stream, which is more than is kept of it: about a quarter of a million tokens, or twenty
-thousand with twenty log probabilities each."""
+"""Maximum bytes read from one stream, more than are kept of it: about a quarter of a million tokens, or twenty thousand
+with twenty log probabilities each."""
 
 EVENT_BYTES_MAX: Final = 128 * 1024
 """The longest event of a joined stream. Unlike in a relayed stream, the whole event is parsed in one turn of the event
 loop. One token with twenty log probabilities takes about 3 KB."""
 CHOICES_MAX: Final = 2048
 TOOL_CALLS_MAX: Final = 1024
-"""Tool calls of one choice."""
+"""Maximum tool calls of one choice."""
 FIELDS_MAX: Final = 64
-"""Fields of one object; each takes many times its size in memory."""
+"""Maximum fields of one object; each takes many times its size in memory."""
 PIECES_MAX: Final = 32 * 1024
-"""Fields of one answer, which is encoded in one turn of the event loop."""
+"""Maximum fields of one answer, which is encoded in one turn of the event loop."""
 _OBJECT_PIECES: Final = 8
 """Number of fields that a choice or tool call counts as."""
 
@@ -60,7 +60,7 @@ _NULL: Final = msgspec.Raw(b"null")
 _EMPTY: Final = (b"null", b'""', b"[]")
 _TEXT_STARTS: Final = {Api.CHAT: b'"content":"', Api.COMPLETIONS: b'"text":"'}
 _INNER_TEXT: Final = re.compile(rb"""[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})[^"\\\x00-\x1f]*+)*+""")
-"""What may stand between the quotes of a JSON string."""
+"""Characters allowed inside a JSON string."""
 
 
 class BrokenStream(Exception):
@@ -68,7 +68,7 @@ class BrokenStream(Exception):
 
 
 class UnequalStream(Exception):
-    """The chunks need not add up to the answer that the engine would have given whole."""
+    """The chunks may differ from the answer that the engine would have given whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Joiner:
         self._text_start = _TEXT_STARTS[api]
         self._template: _Template | None = None
         self.events = 0
-        """Events that added to the answer: neither usage nor a role alone does, nor progress through the prompt."""
+        """Events that added to the answer; usage, a role alone and progress through the prompt do not count."""
         self._bytes_left = bytes_max
         self._kept = _Kept(assembled_bytes_max)
         self._cutter = EventCutter(event_bytes_max=EVENT_BYTES_MAX)
@@ -140,7 +140,8 @@ class Joiner:
             return True
         if data.find(b"\n\n") == len(data) - 2 or self._cutter.held_bytes:
             return self._take_read(data)
-        # Several events, or parts of some: each is taken by itself, so that it can be compared with the one before.
+        # Several events, or parts of events: each is handled separately, so that it can be compared with the previous
+        # one.
         *whole, rest = data.split(b"\n\n")
         for event in whole:
             if self._take_read(event + b"\n\n"):
@@ -154,7 +155,7 @@ class Joiner:
         return self._take_parsed(data)
 
     def _take_alike(self, data: bytes, before: bytes, after: bytes, text: "_Value") -> bool:
-        """Takes one event that differs from the latest only by its text; False if it is anything else."""
+        """Handles one event that differs from the latest only in its text; False for any other event."""
         start, end = len(before), len(data) - len(after)
         if len(data) > EVENT_BYTES_MAX or start > end or not (data.startswith(before) and data.endswith(after)):
             return False
@@ -181,7 +182,7 @@ class Joiner:
         return self._closed
 
     def _template_of(self, data: bytes) -> _Template | None:
-        """Of an event that came by itself and has one text, of one choice; None of any other."""
+        """The template of an event that came by itself and has one text of one choice; None for any other event."""
         alone = data.startswith(b"data: {") and data.endswith(b"}\n\n") and data.find(b"\n") == len(data) - 2
         if not alone or data.count(self._text_start) != 1 or data.count(b'"index":') != 1:
             return None
@@ -194,7 +195,7 @@ class Joiner:
         return _Template(before + start, rest[inner.end() :], text)
 
     def conclude(self) -> Joined:
-        """The answer that the stream held. Raises `BrokenStream` or `UnequalStream`."""
+        """The joined answer. Raises `BrokenStream` or `UnequalStream`."""
         if self._unequal:
             raise UnequalStream
         if self._error is not None:
@@ -263,7 +264,7 @@ class _Choice:
         self._function: Pieces = {}
 
     def take(self, chunk: Fields) -> bool:
-        """Whether the chunk added to the answer."""
+        """Adds the chunk. Returns whether it added to the answer."""
         kept, adds = self._kept, False
         for name, value in chunk.items():
             match name:
@@ -286,7 +287,7 @@ class _Choice:
         return adds
 
     def text_alone(self, chunk: Fields, api: Api) -> "_Value | None":
-        """The text that the chunk has added to; None if it has more than text in it."""
+        """The text that the chunk extended; None if the chunk has more than text."""
         text: _Value | None = None
         if bytes(chunk.get("logprobs", _NULL)) != b"null":
             return None
@@ -297,7 +298,7 @@ class _Choice:
         return text if text is not None and text.raw.startswith(b'"') else None
 
     def _take_delta(self, delta: Fields) -> bool:
-        """Whether it added to the answer. Raises `UnequalStream`."""
+        """Adds the delta. Returns whether it added to the answer. Raises `UnequalStream`."""
         adds = False
         for name, value in delta.items():
             if name == "role":
@@ -388,7 +389,7 @@ class _Value:
         self._inner += further
 
     def extend(self, inner: bytes) -> None:
-        """Appends to a text what stands between the quotes of another."""
+        """Appends the content of another JSON string to a text."""
         if self._inner is None:
             self._inner = bytearray(self.raw[1:-1])
         self._inner += inner
@@ -413,7 +414,7 @@ class _Kept:
         self._pieces += pieces
 
     def last(self, pieces: Pieces, name: str, value: msgspec.Raw) -> None:
-        """The last non-empty value counts: some engines repeat the fields of a tool call with empty strings."""
+        """Keeps the last non-empty value: some engines repeat the fields of a tool call with empty strings."""
         raw = bytes(value)
         if name not in pieces:
             _check_number(len(pieces), FIELDS_MAX, "fields")
@@ -446,7 +447,7 @@ class _Kept:
     def _count(self, size: int) -> None:
         self._bytes_left -= size
         if self._bytes_left < 0:
-            raise BrokenStream("the engine sent a longer answer than can be put together")
+            raise BrokenStream("the engine sent an answer that is too long to assemble")
 
 
 def _check_number(number: int, most: int, things: str) -> None:

@@ -1,12 +1,12 @@
 """Measures the prompt of a request, in all fields that become tokens.
 
-A prompt is measured in bytes; the scheduler learns how many tokens these are. Besides the messages, a chat template
+A prompt is measured in bytes; the scheduler learns the number of tokens per byte. Besides the messages, a chat template
 adds other fields to the prompt: tools, functions, documents, the schema of the answer. Images and audio count as a
 fixed number of tokens (`media.py`).
 
 `/v1/completions` and `/v1/embeddings` accept several prompts in one array. They are counted, since an engine computes
-each as a separate sequence. So is each tensor in `prompt_embeds` of `/v1/completions`; its length tells its tokens
-approximately.
+each as a separate sequence. The tensors in `prompt_embeds` of `/v1/completions` are counted too; the length of a tensor
+gives its approximate number of tokens.
 """
 
 from typing import Final, NamedTuple
@@ -59,7 +59,7 @@ class PromptLength(NamedTuple):
     text: int
     """Bytes of the messages, the prompts or the input."""
     text_kept: int
-    """Bytes of `text` that remain if every turn is left out that can be."""
+    """Bytes of `text` that remain after all removable turns are left out."""
     before: int = 0
     """Bytes of fields that come before the text in the engine's prompt."""
     beside: int = 0
@@ -106,7 +106,7 @@ def measure_prompt(fields: Fields, api: Api) -> PromptLength:
     if api is Api.COMPLETIONS and EMBEDS in fields:
         embeds_bytes, embeds = _measure_embeds(bytes(fields[EMBEDS]))
         beside += embeds_bytes
-        # A caller that sends tensors alone must still send a prompt, which is empty and no sequence.
+        # A caller that sends only tensors must still send a prompt, which is empty and does not count as a sequence.
         prompts = max(1, prompts + embeds - (raw == b'""'))
     return PromptLength(length, length if kept is None else kept, before, beside, prompts, media)
 
@@ -121,7 +121,7 @@ def _measure_array(raw: bytes) -> tuple[int, int]:
 
 
 def _measure_embeds(raw: bytes) -> tuple[int, int]:
-    """The length of one tensor or an array of them, as prompts are measured, and how many they are."""
+    """Length of one tensor or an array of tensors, in the bytes of an equivalent prompt, and the number of tensors."""
     if raw in _NOTHING:
         return 0, 0
     lengths = [len(memoryview(each)) for each in _ELEMENTS.decode(raw)] if raw.startswith(b"[") else [len(raw)]

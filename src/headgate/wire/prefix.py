@@ -1,9 +1,8 @@
 """Computes the prefix hashes of a prompt.
 
-An engine need not compute the prefix of a prompt again that it still has in its cache. To send a request to an endpoint
-that has its prefix, the scheduler compares hashes of prefixes of increasing length (`model/prefix.py`). They are
-computed here from the bytes of the prompt as received: in a conversation each request starts with the whole previous
-one.
+An engine need not compute a prefix again that it still has in its cache. To send a request to an endpoint that has its
+prefix, the scheduler compares hashes of prefixes of increasing length (`model/prefix.py`). They are computed here from
+the bytes of the prompt as received: in a conversation each request starts with the whole previous one.
 
 Fields that the engine puts before the prompt, such as tools, go into every hash but do not count towards its length:
 their length is reported separately. Images do not count towards the length either, because their cost to a model has

@@ -12,7 +12,7 @@ MESSAGE_CHARS_MAX: Final = 500
 """How much of an engine's error message is kept."""
 
 ERROR_BYTES_MAX: Final = 256 * 1024
-"""The longest error body that is parsed for its message; of a longer one only the start is kept."""
+"""The longest error body that is parsed for its message; only the start of a longer one is kept."""
 
 _ENCODER: Final = msgspec.json.Encoder()
 _NULL: Final = msgspec.Raw(b"null")

@@ -154,7 +154,7 @@ class RequestBody:
 
     @property
     def prompt_bytes_kept(self) -> int:
-        """Prompt bytes that remain if every turn is left out that can be."""
+        """Prompt bytes that remain after all removable turns are left out."""
         return self.length.text_kept + self.length.other
 
     @property
@@ -265,7 +265,7 @@ class RequestBody:
     def encode_in_pieces(
         self, *, served_model: str, passes_priority: bool = False, cache_salt: str | None = None
     ) -> list[bytes | memoryview]:
-        """As `encode`. Large values are not copied: the body stays in memory as long as the engine is asked."""
+        """Like `encode`, but large values are not copied: the body stays in memory while the engine is asked."""
         fields = self._sent(served_model, passes_priority=passes_priority, cache_salt=cache_salt)
         in_pieces = self.is_large or any(len(memoryview(value)) >= _PIECE_BYTES_MIN for value in fields.values())
         return _pieces(fields) if in_pieces else [_ENCODER.encode(fields)]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 SLICE_BYTES: Final = 16 * 1024
-"""Most bytes that are parsed without checking the clock: less than 3 ms of work for any input."""
+"""Maximum bytes that are parsed without checking the clock: less than 3 ms of work for any input."""
 UNTIMED_BYTES: Final = 1024
 """Reads up to this size are parsed at once, because checking the clock would cost more than parsing them."""
 UNTIMED_BYTES_IN_ALL: Final = 16 * 1024
@@ -18,7 +18,7 @@ UNTIMED_BYTES_IN_ALL: Final = 16 * 1024
 READ_BYTES: Final = 256
 """Bytes added to the size of each read, because even the shortest request takes work."""
 REQUEST_NS: Final = 100_000
-"""Charged for each request that starts in a read: its key is checked in the next turn."""
+"""Time charged for each request that starts in a read: its key is checked in the next turn."""
 TURN_NS_MAX: Final = 10_000_000
 """Time for slices in one turn of the loop."""
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -47,7 +47,7 @@ class TurnBudget:
         self.waiting_bytes = 0
         self.untimed_bytes = 0
         """Bytes parsed without checking the clock. Connections add to it directly, and call `allows` once it exceeds
-        the bound; only then does the budget see the turn, at whose end it resets this to 0."""
+        the bound. Only then does the budget track the turn, and it resets this to 0 at the end of the turn."""
 
     def allows(self) -> bool:
         """Whether another slice may be parsed in this turn."""

@@ -1,6 +1,6 @@
-"""How a whole answer of an engine differs from the sum of its chunks.
+"""Differences between an engine's whole answer and the sum of its chunks.
 
-An engine may write fields into a whole answer that it leaves out of chunks, all of them null. An answer that is joined
+An engine may write fields into a whole answer that it omits from chunks, all of them null. An answer that is joined
 from a stream (`joining.py`) gets them too, so that a caller cannot tell the two apart.
 """
 
@@ -18,16 +18,16 @@ Written = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class WholeShape:
-    """Fields of a whole answer that are null where a stream does not name them, by the object that they are in."""
+    """Fields that are null in a whole answer if the stream omits them, grouped by the object that contains them."""
 
     top: tuple[str, ...] = ()
     choice: tuple[str, ...] = ()
     message: tuple[str, ...] = ()
     usage: tuple[str, ...] = ()
     prompt_details: tuple[str, ...] = ()
-    """Of `prompt_tokens_details` in the usage, if the engine reports them."""
+    """Fields of `prompt_tokens_details` in the usage, if the engine reports them."""
     unequal: frozenset[str] = frozenset()
-    """Fields of a delta after which the stream need not add up to the whole answer, since the engine parses the two
+    """Fields of a delta after which the stream may differ from the whole answer, since the engine parses the two
     separately."""
 
     def complete_usage(self, top: Written) -> None:

@@ -143,7 +143,7 @@ def restarted(*, back: Instant | None, **facts: Any) -> EndpointLook:
 def test_engine_that_restarts_in_a_loop_is_told_until_it_is_steady() -> None:
     one = told_of(endpoint(), restarted(back=at(995)))
     assert one.incident is Incident.ENGINE_DOWN
-    assert "restarts again and again: 2 times in 40 s" in one.sentence
+    assert "restarts repeatedly: 2 times in 40 s" in one.sentence
 
     gone = told_of(endpoint(), restarted(back=None, trouble=EndpointTrouble.REFUSED, probe_fails=True))
     assert "at the moment it refuses connections" in gone.sentence

@@ -1,14 +1,14 @@
 """Can its deadline be met?
 
-How long a newcomer must wait follows from what waits already: all of the bands before its own, what its own tenant has
-waiting, and of every other tenant of its band no more than that tenant's weighted share beside its own; divided by how
-many endpoints work on it. Where `in_flight_max` binds, they work on it only as fast as places are given back. Long
-prompts, which have a lane of their own, are reckoned apart from the others. It is refused at once where that is longer
-than it may wait, so that its caller can go elsewhere while there is time.
+The wait of a new request follows from the requests that are already queued: those of all bands before its own, those of
+its own tenant, and for every other tenant of its band at most that tenant's weighted share beside its own. Their sum is
+divided by the number of endpoints that work on it. Where `in_flight_max` binds, the endpoints work only as fast as
+places become free. Long prompts have their own lane and are estimated separately. A request is rejected immediately if
+the estimated wait is longer than it may wait, so that its caller can go elsewhere in time.
 
-Being wrong is dearer on one side: who is refused for nothing is lost, who is let in for
-nothing expires in the queue and has cost no engine anything. So the wait is estimated from below: what the bands before
-its own will yet be sent does not count, and a lower band still gets what a lull leaves.
+The two errors differ in cost: a request that is rejected in error is lost, while one that is admitted in error expires
+in the queue and costs no engine time. So the wait is estimated from below: later arrivals in the bands before its own
+do not count, and a lower band still gets the capacity that is idle in a lull.
 """
 
 from math import isqrt
@@ -64,16 +64,16 @@ def wait_ns(request: Request, backlog: Backlog, fleet: Fleet, rules: Rules, *, e
 
 
 def _late(work: int, pace: int, grain: Duration) -> Duration:
-    """How long `work` may well take: by one standard deviation longer than its mean.
+    """A cautious estimate of how long `work` takes: one standard deviation above the mean.
 
-    Places are given back at random moments. After the mean wait, half of those would still be waiting.
+    Places become free at random moments. After the mean wait, half of the requests would still be waiting.
     """
     wait = work * MILLE // pace
     return Duration(wait + isqrt(wait * grain * MILLE // pace))
 
 
 def _ahead(request: Request, backlog: Backlog, rules: Rules) -> Duration:
-    """The engine time that is served before it."""
+    """The engine time that is served before the request."""
     before, waiting = backlog.work.before(request.pools, request.service_class.band), backlog.work.beside(request)
     own = waiting.get(request.account, 0)
     if not before and not own:

@@ -100,7 +100,7 @@ def duplicate(first: RequestId | None, request: Request) -> Refusal | None:
 
 
 def quarantined(request: Request, left_ns: Duration | None) -> Refusal | None:
-    """Whether the same body of the same tenant has failed on endpoints that serve others, and for how long it waits."""
+    """The rejection of a quarantined request: the same body of the tenant failed on endpoints that serve others."""
     if left_ns is None:
         return None
     reason = f"the same request failed on two endpoints that serve others; it is not sent again for {seconds(left_ns)}"
@@ -248,7 +248,7 @@ def _too_long(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
 
 
 def _too_many_prompts(ticket: Ticket, service_class: ServiceClass) -> Refusal | None:
-    """Whether one array brings more prompts than the class takes. Each is a sequence of its own for an engine."""
+    """The rejection of an array with too many prompts for the class. An engine computes each as a sequence."""
     if ticket.prompts == 1:
         return None
     caps, field, counted = service_class.caps, "prompts", f"{ticket.prompts} prompts"

@@ -5,15 +5,15 @@ names them. A request comes in only where it fits all of them at once, so that a
 
 Theory of operation. A rate remembers how much is used, and what is used drains evenly: a minute's limit in a minute.
 What does not make it more than the limit fits, so a full minute may come at once, and nothing is refilled by a clock.
-A request counts as one when it comes in, whatever becomes of it; one that a gateway
-rejects after reading its body counts too. Its tokens are reserved then, as predicted; when its
-last attempt has ended the reservation becomes what was truly used. More than predicted is a debt, for which later
-requests wait. Less is given back, but only what has not drained meanwhile: a minute that was kept for somebody is over
-and is not handed out a second time. So in any span of time no more comes in than the limit allows for that span and one
-minute besides, however much is given back.
+A request counts as one when it is admitted, regardless of its outcome; one that a gateway rejects after reading its
+body counts too. Its predicted tokens are reserved at that time; when its last attempt has ended, the reservation
+becomes the tokens actually used. If these exceed the prediction, the difference is a debt, and later requests wait for
+it. If they are fewer, the difference is returned, but only the part that has not drained meanwhile: a minute that was
+reserved is over and is not handed out a second time. So in any span of time the admitted amount never exceeds the limit
+for that span plus one minute, however much is returned.
 
-What is not ideal: of what came after a reservation all is taken to be still there, be it given back or not. A tenant
-with long requests and much too high predictions gets back less than it could, never more.
+Known limitation: everything that came after a reservation is assumed to be still there, whether or not it was returned.
+A tenant with long requests and much too high predictions gets back less than it could, never more.
 
 All numbers are integers, and every operation looks at the levels of one path only.
 """
@@ -129,9 +129,9 @@ class _Level:
         """Of how many per minute these tokens are a part; 0 where they are all."""
         self.concurrency: int | None = None
         self.concurrency_whole = 0
-        """Of how many this concurrency is a part; 0 where it is all."""
+        """The whole concurrency if this is a share of it; 0 if this is all of it."""
         self.open = 0
-        """Requests of the tenant and those below it that have not ended, each as often as it has prompts."""
+        """Unfinished requests of the tenant and of those below it; a request counts once per prompt."""
         self.life_ns = _LIFE_GUESS
         """How long its requests stay, the last ones counting most."""
 
@@ -176,14 +176,14 @@ class _Level:
             return Shortage(Outcome.TOO_LARGE, reason, None)
         count = f"{self.open} of {most} requests open"
         if sequences > 1:
-            count += f" and this one has {sequences} prompts, each of which counts as one"
+            count += f" and this one has {sequences} prompts, and each prompt counts as one"
             wait = _PARTED if sequences > most else wait
         reason = f"{name} has {count}; wait for one to end or raise its concurrency"
         return Shortage(Outcome.RATE_LIMITED, reason, wait)
 
 
 class Asked(NamedTuple):
-    """What a request asks of limits."""
+    """The amounts that a request needs within the limits."""
 
     sequences: int
     prompt_tokens: int
@@ -191,7 +191,7 @@ class Asked(NamedTuple):
 
 
 _NEXT: Final = Asked(1, 0, 0)
-"""Any request, however short."""
+"""The smallest possible request."""
 
 
 class _Path:
@@ -236,7 +236,7 @@ class _Claim:
     def __init__(self, ticket: Ticket, levels: list[_Level], now: Instant) -> None:
         self.tenant = ticket.tenant
         self.sequences = ticket.sequences
-        """How many open requests it counts as."""
+        """The number of open requests that it counts as."""
         self.levels = levels
         """Where it counts as open."""
         self.since = now
@@ -347,7 +347,7 @@ class TenantLimits:
             claim.reserved.append((rate, amount, rate.take(amount, now)))
 
     def take_rejected(self, tenant: TenantId, now: Instant) -> None:
-        """Counts a request that a gateway rejected, wherever one still fits: rejected requests cause no debt."""
+        """Counts a request that a gateway rejected, at every level with room for one: rejections cause no debt."""
         path = self._paths.get(tenant)
         for rate in () if path is None else path.requests:
             if rate.holds(1, now):

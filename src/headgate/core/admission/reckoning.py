@@ -107,7 +107,7 @@ def _by_tokens(price: Price) -> bool:
 
 
 def _alone_ns(request: Request, speed: EngineSpeed, output_tokens: int) -> Duration:
-    """Of an engine that serves nobody else; the answers of one request share their steps."""
+    """Time on an otherwise idle engine; the answers of one request share their steps."""
     prompt_tokens, answers, prompts = request.prompt_tokens, request.answers, request.ticket.prompts
     steps = -(-prompt_tokens // speed.chunk_tokens)
     own = cost_ns(speed, prompt_tokens, output_tokens, batch=answers, prompts=prompts)

@@ -90,7 +90,7 @@ class _Open:
         """Where it was sent last; empty while it waits for the first time."""
         self.answers = 1
         self.output_most: int | None = None
-        """How long each of them may be."""
+        """The largest number of tokens of each answer."""
 
 
 class _There:

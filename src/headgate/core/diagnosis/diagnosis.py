@@ -9,9 +9,9 @@ is usual is learned while all is well, and stands still while it is not.
 Until enough has been seen nothing is usual, and only what is seen directly is told: an engine that hangs, a pool
 without endpoints, a process that falls behind.
 
-What is not ideal: one verdict per pool. Of two things that go wrong at once the one is told that comes first in the
-order of patterns, and the other when that is over; but endpoints that do not serve come last where they are few and
-callers are harmed by something else.
+Known limitation: one verdict per pool. If two incidents happen at once, the one that comes first in the order of
+patterns is reported, and the other one when the first is over. Exception: endpoints that do not serve come last if they
+are few and callers are harmed by another incident.
 """
 
 from collections import deque
@@ -122,7 +122,7 @@ class _PoolState:
     prompts: "deque[int]"
     """The mean prompt at each of the last looks."""
     queued: "deque[int]"
-    """How many requests waited at each of the last looks."""
+    """The number of queued requests at each of the last looks."""
     affected: tuple[Affected, ...] = ()
     bad: int = 0
 
@@ -133,10 +133,10 @@ class Diagnosis:
     __slots__ = ("_began", "_gateway", "_hosts", "_operable", "_pools", "_watch", "saw")
 
     def __init__(self, *, operable: bool = False) -> None:
-        """`operable` is whether operators can give orders here; what is advised goes by it."""
+        """`operable`: whether operators can give orders here; the advice depends on it."""
         self._operable = operable
         self._began: Instant | None = None
-        """When the first look was."""
+        """The time of the first look."""
         self._watch = Watch()
         self.saw = self._watch.saw
         self._hosts = HostsSeen()

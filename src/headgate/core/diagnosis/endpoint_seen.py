@@ -19,16 +19,16 @@ TOKENS_MIN: Final = 40
 """Of fewer nothing is said."""
 TOKENS_SLOW_MIN: Final = 10
 SLOW_PERCENT: Final = 155
-"""An endpoint is slow whose pace is so many percent of its usual one at its load. It then produces few tokens, and so
-many are enough to say that it still is."""
+"""An endpoint is slow from this percentage of its usual pace at its load. A slow endpoint produces few tokens, so
+`TOKENS_SLOW_MIN` of them are enough to confirm that it is still slow."""
 LEARNED_PERCENT: Final = 130
 """Of the usual, what is learned at most."""
 RESTARTS_MIN: Final = 2
 RESTARTS_MAX: Final = 16
 RESTARTS_NS: Final = Duration(120 * SECOND)
-"""An endpoint that is gone so often within this time restarts in a loop."""
+"""An endpoint that disappears `RESTARTS_MIN` times within this time restarts in a loop."""
 STEADY_NS: Final = Duration(10 * SECOND)
-"""It has stopped doing so when it has served for this long."""
+"""The loop is over once the endpoint has served for this long."""
 _PS_PER_NS: Final = 1_000
 
 
@@ -84,12 +84,12 @@ class EndpointSeen:
         self.failing_since = self.failed_at = now
         """When the first of them did, and the last."""
         self.failed_silently = False
-        """Whether the last of them got no answer in time."""
+        """Whether the last of these failures was a timeout without a response."""
         self.outs: deque[Instant] = deque(maxlen=RESTARTS_MAX)
-        """When it was gone, after it had served; the latest of these moments."""
+        """The latest moments at which it disappeared after it had served."""
         self.is_gone = False
         self.back_at: Instant | None = now
-        """Since when it has been serving again; None while it does not."""
+        """The time since which it has been serving again; None while it does not."""
         self.running = self.waiting = 0
         self.kv_percent: int | None = None
         """As its engine says."""
@@ -113,7 +113,7 @@ class EndpointSeen:
         self.failures += 1
 
     def note_out(self, now: Instant, *, out: bool, gone: bool) -> None:
-        """Whether it serves at this look, and whether it seems to be gone or to have restarted."""
+        """Records whether it serves at this look, and whether it seems to be gone or to have restarted."""
         if not out:
             self.back_at = self.back_at or now
             self.is_gone = False
@@ -127,12 +127,12 @@ class EndpointSeen:
             self.outs.popleft()
 
     def restarts(self, now: Instant) -> int:
-        """How often it was gone of late; 0 if too few times to call it a loop."""
+        """How often it disappeared recently; 0 if too few times to call it a loop."""
         count = sum(now - each <= RESTARTS_NS for each in self.outs)
         return count if count >= RESTARTS_MIN else 0
 
     def steady(self, now: Instant) -> bool:
-        """Whether it has served for a while."""
+        """Whether it has served for at least `STEADY_NS`."""
         return self.back_at is not None and now - self.back_at >= STEADY_NS
 
     def silent_ns(self, now: Instant) -> Duration:

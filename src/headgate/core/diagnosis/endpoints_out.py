@@ -1,10 +1,10 @@
 """Which endpoints of a pool do not serve, and in which state is each?
 
-An endpoint that fails its probes, is ejected or on trial is an incident, even if no caller notices it: the others carry
-its work, and there are fewer of them. The incident lasts until the endpoint serves again, not until requests are routed
-around it. An endpoint that has only just joined may be starting; it is given time.
+An endpoint that fails its probes, is ejected or on trial is an incident, even if no caller notices it: the other
+endpoints carry its work, and there are fewer of them. The incident lasts until the endpoint serves again, not until
+requests are routed around it. An endpoint that has only just joined may be starting, so it gets a grace period.
 
-If several endpoints do not serve, the incident is the one of most of them.
+If several endpoints do not serve, the incident that most of them have is reported.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,24 +17,24 @@ from headgate.model.units import SECOND, Duration, seconds
 from headgate.model.verdict import Incident
 
 SILENT_NS: Final = Duration(5 * SECOND)
-"""Several streams go on at an endpoint, and nothing has come for so long: it hangs."""
+"""An endpoint hangs if several of its streams are open and none of them has sent anything for this long."""
 SILENT_STREAMS: Final = 3
 TWO_SILENT_NS: Final = Duration(10 * SECOND)
 ONE_SILENT_NS: Final = Duration(20 * SECOND)
-"""The same of two, and where but one or none of its streams has begun: an engine may keep a tool call back until it is
-whole, and a long prompt takes a while."""
+"""The same limit for two streams, and for an endpoint with one or no stream that has begun: an engine may hold back a
+tool call until it is complete, and a long prompt takes a while."""
 PREFILL_TIMES: Final = 4
-"""While prompts are computed others may stand still: so many times what these take by the pool's speed is allowed."""
+"""Streams may pause while prompts are computed, up to this multiple of the prompts' time at the pool's speed."""
 FAILURES: Final = 3
 FAILING_NS: Final = Duration(15 * SECOND)
-"""So many failures in a row are an incident if callers are harmed, or if they go on for so long."""
+"""`FAILURES` failures in a row are an incident if callers are harmed, or if the failures go on for this long."""
 FAILED_AGO_NS_MAX: Final = Duration(10 * SECOND)
-"""After so long without a further failure they are over, even if no request has come that could succeed."""
+"""The failures are over after this time without a new one, even if no request has come that could succeed."""
 START_NS: Final = Duration(5 * SECOND)
-"""An endpoint that the gateway knew from its own start is given so long until its probe passes."""
+"""The time that an endpoint known since the gateway's own start has until its probe passes."""
 NAMED_MAX: Final = 3
 MINOR_PERCENT: Final = 20
-"""If fewer of a pool's endpoints than this do not serve, another cause that harms callers is told first."""
+"""If a smaller percentage of a pool's endpoints does not serve, another cause that harms callers is reported first."""
 
 _INCIDENTS: Final = {
     EndpointTrouble.REFUSED: Incident.ENGINE_DOWN,
@@ -52,7 +52,7 @@ _ORDER: Final = (
     Incident.ENGINE_FAILING,
     Incident.COLD_START,
 )
-"""Which incident is told if as many endpoints have one as the other."""
+"""The precedence of incidents that equally many endpoints have."""
 
 
 class Out(NamedTuple):
@@ -85,7 +85,7 @@ def endpoints_out(picture: Picture) -> Found | None:
 
 
 def is_minor(picture: Picture) -> bool:
-    """Whether callers are harmed, and hardly by the endpoints that do not serve."""
+    """Whether callers are harmed, and mostly by something other than the endpoints that do not serve."""
     late = picture.late
     if not harmed(picture) or 2 * (late.failed + late.missing) >= late.bad:
         return False
@@ -123,7 +123,7 @@ def _out(each: EndpointLook, picture: Picture) -> Out | None:
 
 
 def _is_starting(each: EndpointLook) -> bool:
-    """Whether it has never served, and its probe does not say that it never will."""
+    """Whether it has never served, and its probe does not rule out that it will."""
     never = each.seen.readied_at is None and each.summary.state is EndpointState.WARMING
     return never and _INCIDENTS[each.summary.trouble or EndpointTrouble.LOADING] is not Incident.ENGINE_MISCONFIGURED
 
@@ -147,12 +147,12 @@ def _starting(each: EndpointLook, picture: Picture) -> Out | None:
 
 def _restarting(each: EndpointLook, picture: Picture) -> str:
     count, since = each.seen.restarts(picture.now), each.seen.outs[0]
-    how = f"restarts again and again: {count} times in {seconds(Duration(picture.now - since))}"
+    how = f"restarts repeatedly: {count} times in {seconds(Duration(picture.now - since))}"
     return f"{how}; at the moment it {_words(each)}" if each.summary.trouble is not None else how
 
 
 def _words(each: EndpointLook) -> str:
-    """The state of an endpoint, to follow its name."""
+    """The state of an endpoint, as words that follow its name."""
     summary = each.summary
     match summary.trouble:
         case EndpointTrouble.REFUSED:
@@ -184,7 +184,7 @@ def _silence_allowed_ns(each: EndpointLook) -> Duration:
     return Duration(ONE_SILENT_NS + prefill_ns)
 
 
-# What is told of them
+# Messages
 
 
 def _sentence(outs: Sequence[Out], picture: Picture) -> str:
@@ -200,14 +200,14 @@ def _sentence(outs: Sequence[Out], picture: Picture) -> str:
 def _evidence(out: Out) -> str:
     summary = out.look.summary
     probe = f"probe: {summary.trouble_detail}" if summary.probe_fails else "its probe does not fail"
-    return f"{summary.id}: {summary.state}, {out.words}; {probe}; {summary.in_flight} requests are there"
+    return f"{summary.id}: {summary.state}, {out.words}; {probe}; {summary.in_flight} requests in flight"
 
 
 def _start_again(out: Out, picture: Picture) -> str:
     return (
-        f"Start the engine of {out.look.summary.id} again and read its log for why it ended; if it runs, correct its "
-        f"address in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. It serves within "
-        "seconds of its return."
+        f"Restart the engine of {out.look.summary.id} and check its log for why it ended; if it is running, correct "
+        f"its address in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. It serves again "
+        "within seconds of its return."
     )
 
 
@@ -239,7 +239,7 @@ def _wait(out: Out, picture: Picture) -> str:
 
 
 def take_out(each: EndpointLook, picture: Picture) -> str:
-    """How nothing more is sent to an endpoint, in a way that works in this deployment."""
+    """Advice on how to stop sending requests to an endpoint, in a way that works in this deployment."""
     name = each.summary.id
     if picture.operable:
         return f"Take it out meanwhile: `headgate operate drain {name} --for 1h`."

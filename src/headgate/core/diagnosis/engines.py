@@ -28,7 +28,7 @@ TRANSPORT_TIMES: Final = 4
 
 
 def gateway_resources(picture: Picture) -> Found | None:
-    """Attempts fail, and not for want of engines."""
+    """Attempts fail because a gateway lacks resources, not because of the engines."""
     late = picture.late
     if late.attempts_unsent < UNSENT_MIN or 2 * late.attempts_unsent < late.attempts_failed:
         return None
@@ -42,7 +42,7 @@ def gateway_resources(picture: Picture) -> Found | None:
             arrivals(picture),
         ),
         "Raise the limit that the reason names (file descriptors: `ulimit -n` or LimitNOFILE; memory; local ports), or "
-        "mend name resolution on its machine; then restart the gateway.",
+        "fix name resolution on its machine; then restart the gateway.",
     )
 
 
@@ -163,7 +163,7 @@ def engines_late(picture: Picture) -> Found | None:
     late = picture.late
     if not harmed(picture) or not plain(picture):
         return None
-    # Requests that found no endpoint a moment ago say nothing of engines that are back.
+    # Requests that found no endpoint a moment ago are no evidence about engines that are back.
     if 2 * late.missing >= late.bad and not picture.latest.missing:
         return None
     return Found(

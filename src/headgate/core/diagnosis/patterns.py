@@ -3,9 +3,9 @@
 One function per pattern: given the picture of a pool it says what it found, or None. They are asked in the order of
 `PATTERNS`: what is seen directly before what is inferred, and a shape of the load before the mere amount of it. The
 consequences of one incident look like another: who is refused tries again, and a queue fills whatever the reason. So
-retries and amounts come last. Most patterns need harm: callers wait for longer than was promised, or are not served.
-Endpoints that do not serve, answers that grow, callers who give up and a backlog that never drains are incidents
-without it. Where there is harm, and it is plain, some pattern always fits.
+retries and amounts come last. Most patterns require harm: callers wait longer than promised, or are not served. Four
+kinds of incident do not: endpoints that do not serve, answers that grow, callers that give up, and a backlog that never
+drains. If there is clear harm, some pattern always matches.
 """
 
 from collections.abc import Callable, Sequence
@@ -68,9 +68,10 @@ RETRIES_PERCENT: Final = 30
 FRESH_PERCENT: Final = 135
 GAVE_UP_MIN: Final = 5
 GAVE_UP_PERCENT: Final = 15
-"""So many requests, and so many in a hundred beyond twice the usual share, are given up by their callers."""
+"""Callers give up if they abandon at least `GAVE_UP_MIN` requests, and the share of abandoned requests exceeds twice
+the usual one by this many percentage points."""
 BACKLOG_MIN: Final = 5
-"""If never fewer than so many wait for `BACKLOG_LOOKS` looks, more is asked for than can be computed."""
+"""The pool is overloaded if at least this many requests are queued at each of `BACKLOG_LOOKS` looks."""
 NEW_NS: Final = Duration(20 * SECOND)
 """So long after it has become ready an endpoint has only just come."""
 
@@ -266,7 +267,7 @@ def client_timeouts(picture: Picture) -> Found | None:
             arrivals(picture),
         ),
         "Raise the timeout of these callers above the time to the first token of their class, or let them stream; "
-        "`headgate explain --outcome cancelled --since 10m` shows who they are.",
+        "`headgate explain --outcome cancelled --since 10m` lists them.",
     )
 
 
@@ -357,7 +358,7 @@ def overload(picture: Picture) -> Found | None:
 
 
 def _backlog(picture: Picture) -> Found:
-    """More is asked for than can be computed, and those who wait for it do not mind so far."""
+    """The pool is asked for more than it can compute, but so far no caller is harmed."""
     return Found(
         Incident.OVERLOAD,
         f"Pool {picture.pool} is asked for more than its {len(picture.serving)} endpoints can compute: "
@@ -368,7 +369,7 @@ def _backlog(picture: Picture) -> Found:
             arrivals(picture),
             f"{picture.late.bad} of {picture.late.resolved} requests were late or not served in {LATE_SECONDS} s",
         ),
-        "Nothing, if what waits is work that can wait; otherwise add endpoints (raise endpoints_max or start them).",
+        "No action if the queued work can wait; otherwise add endpoints (raise endpoints_max or start them).",
     )
 
 

@@ -51,7 +51,7 @@ class Picture:
     late: Seen
     """The last ten seconds."""
     latest: Seen
-    """The last three."""
+    """The last three seconds."""
     later: Seen
     """The last twenty."""
     usual: Seen
@@ -72,13 +72,13 @@ class Picture:
     told: Incident | None
     """What is being told of it; None where all is well."""
     backlog: int
-    """The least that has waited at any of the last looks (`BACKLOG_LOOKS`); 0 if there were fewer looks."""
+    """The smallest number of queued requests at any of the last `BACKLOG_LOOKS` looks; 0 if there were fewer looks."""
     began: Instant
-    """When the first look was."""
+    """The time of the first look."""
     cold_start_ns: Duration
-    """What an endpoint of the pool usually takes to start."""
+    """The usual start time of an endpoint of the pool."""
     unsent_why: str
-    """Why a gateway last could not send an attempt; empty if that has not happened."""
+    """The reason why a gateway last could not send an attempt; empty if that has not happened."""
     operable: bool
     """Whether operators can give orders here (`headgate operate`)."""
 

@@ -15,7 +15,7 @@ from headgate.model.units import ClassName, TenantId
 LATE_SECONDS: Final = 10
 """What happens of late; and so late does a second become a part of what is usual."""
 LATEST_SECONDS: Final = 3
-"""What still happens has happened within so many."""
+"""Something is still happening if it has happened within this many seconds."""
 KEPT_SECONDS: Final = 20
 """Lengths of answers are judged over so many."""
 FIRST_SECONDS: Final = 10
@@ -139,9 +139,9 @@ class Seen:
         self.asked_tokens = self.cached_tokens = 0
         """Of answers, by the engines' own word: tokens of prompts, and those that were cached."""
         self.attempts_failed = self.attempts_unsent = 0
-        """Attempts that failed, and those of them that a gateway could not send for want of its own resources."""
+        """Failed attempts, and the subset that a gateway could not send because it lacked resources."""
         self.gave_up = 0
-        """Requests that callers cancelled, or whose own deadline was shorter than what was promised to them."""
+        """Requests that callers cancelled, or whose own deadline was shorter than the time promised to them."""
         self.tenants, self.tenants_work = Shares(), Shares()
         """What each asked for the first time: requests, and tokens of prompts and answers."""
         self.bad_by = Shares()

@@ -75,7 +75,7 @@ class PoolSeen:
         self.name, self.speed, self.cold_start_ns = pool.name, pool.speed, pool.cold_start_ns
         self.history = History()
         self.unsent_why = ""
-        """Why a gateway last could not send an attempt."""
+        """The reason why a gateway last could not send an attempt."""
         self.answer_tokens = 128
         """What an answer is reckoned to have, for the work that tenants ask for."""
 
@@ -107,7 +107,7 @@ class _Attempt:
         endpoint.unbegun_ns += self.prefill_ns
         self.begun_at: Instant | None = None
         self.reports_tokens = of.stream
-        """Also of an answer that its engine streams and its caller gets whole, once its first token has come."""
+        """True also for an answer that the engine streams and the caller gets whole, once its first token has come."""
 
 
 _Key = RequestId | tuple[RequestId, int]

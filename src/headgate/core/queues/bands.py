@@ -6,9 +6,9 @@ first, then the oldest. A request that may use several pools waits for all of th
 room first.
 
 The requests of a tenant that may go to the same places, and are of the same size, stand in one line. So if there is no
-room for the head of a line there is hardly any for those behind it; a request that waits for another endpoint than the
-one that failed it, a long one that waits for its lane, and those of a member that cannot reach an endpoint, hold up
-nobody else.
+room for the head of a line there is hardly any for those behind it. Three kinds of request hold up no others: a
+request that waits for another endpoint than the one that failed it, a long one that waits for its lane, and those of a
+member that cannot reach an endpoint.
 """
 
 from collections.abc import Callable, Iterator
@@ -89,7 +89,7 @@ class Backlog:
         self.work.take(request)
 
     def realign(self, request: Request) -> None:
-        """Moves it into another line, if it waits, after the places that it may go to have changed."""
+        """Moves a waiting request into another line after the places that it may go to have changed."""
         self._bands[request.service_class.band].realign(request, self.apart)
 
     def offer(self, pool: PoolName, ask: Callable[[Request], int | None], closed: tuple[int, ...] = ()) -> bool:

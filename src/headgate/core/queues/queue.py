@@ -58,7 +58,7 @@ class Queue:
         self._fleet.waited_for(request.pools)
 
     def set_apart(self, member: str, requests: Iterable[Request]) -> None:
-        """Lets those of this member that wait stand in lines of their own, since it may use fewer endpoints."""
+        """Moves waiting requests of this member into separate lines, since the member may use fewer endpoints."""
         for request in requests:
             if request.ticket.gateway == member and request.member_line != member:
                 request.member_line = member

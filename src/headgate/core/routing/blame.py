@@ -1,34 +1,34 @@
 """Who is to blame for a failed attempt: the endpoint, the request, its tenant, its model, or this gateway?
 
-Only failures of the endpoint eject it. What the adapter saw decides first: connections that are refused or reset are
-always the endpoint's, and what this process could not do is the gateway's. A failure after the engine has accepted the
-request is judged by what the endpoint does for others:
+Only failures of the endpoint eject it. The adapter's observation decides first: refused or reset connections are always
+the endpoint's fault, and operations that failed in this process are the gateway's. A failure after the engine has
+accepted the request is judged by the endpoint's service to others:
 
-- If the same request has failed at another endpoint too, both have served other requests within the last seconds, and
-  no other request has failed at either since its last success, it is the request's. An engine that has died fails
-  others as well, and convicts none of them. The request is not tried again, and is quarantined: as long as that lasts,
-  whoever sends the same body as the same tenant is refused without asking an engine.
-- If all failures since the endpoint's last success are of one tenant, and it has served other tenants within the last
-  seconds, it is the tenant's. The same holds for models.
-- Otherwise it is the endpoint's.
+- The request is to blame if it has failed at another endpoint too, both have served other requests within the last
+  seconds, and no other request has failed at either since its last success. An engine that has died fails others as
+  well, so none of them is blamed. The request is not retried and is quarantined: during the quarantine the same body
+  from the same tenant is rejected without asking an engine.
+- The tenant is to blame if all failures since the endpoint's last success are of one tenant, and the endpoint has
+  served other tenants within the last seconds. The same holds for models.
+- Otherwise the endpoint is to blame.
 
 A stream without a token for too long is judged by the same rules, with one stricter condition: the endpoint must have
 served the others in the later half of the silence. An engine that hangs serves no request from then on, so its silent
-streams are the endpoint's, and eject it as quickly as any other failure.
+streams are the endpoint's fault and eject it as quickly as any other failure.
 
-An answer that is too long for the limit of its class (`total_max`) is the request's, without a quarantine; unless the
-engine, which used to tell of itself, has fallen silent: then it may hang.
+An answer that is too long for the limit of its class (`total_max`) is the request's fault, without a quarantine.
+Exception: if the engine used to report its own state and has stopped, it may hang, so the endpoint is to blame.
 
-In a cell a failure that would be the endpoint's counts only if most members agree that have tried it within the last
-seconds. Otherwise it is the member's own, and the member is shown as one that the endpoint does not serve.
+In a cell, a failure of the endpoint counts only if most members that have tried it within the last seconds agree.
+Otherwise the failure is the member's own, and the member is shown as one that the endpoint does not serve.
 
-A failure that was put down to a tenant or a model is counted against its endpoint after all as soon as the same request
-is answered elsewhere: then nothing was wrong with the request. The same holds for what the gateway could not do, since
-it may lack a port or an address for one endpoint only; unless it has failed alike at most endpoints within the last
-seconds. In a cell the members must agree on that, too.
+A failure attributed to a tenant or a model counts against its endpoint after all as soon as the same request is
+answered elsewhere: then nothing was wrong with the request. The same holds for failures of the gateway, since it may
+lack a port or an address for one endpoint only; unless it has failed alike at most endpoints within the last seconds.
+In a cell the members must agree on that, too.
 
-Which requests are suspected is not told to a successor: it takes two failures to find that out again. Which are
-quarantined is.
+A successor does not receive the suspected requests: two failures identify them again. It does receive the quarantined
+ones.
 """
 
 from collections.abc import Iterable
@@ -46,10 +46,10 @@ from headgate.model.units import MINUTE, SECOND, Duration, EndpointId, Instant, 
 SERVED_NS_MAX: Final = Duration(10 * SECOND)
 """An endpoint serves others if it has done so within this time."""
 SUSPECT_NS_MAX: Final = Duration(MINUTE)
-"""Two failures of the same request are compared if they are no further apart."""
+"""Two failures of the same request are compared if they are at most this far apart."""
 QUARANTINE_NS: Final = Duration(MINUTE)
 REQUESTS_MAX: Final = 1_024
-"""Requests that are suspected, and as many that are quarantined. The oldest make room."""
+"""The largest number of suspected requests, and of quarantined ones. The oldest are dropped."""
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 _Way = tuple[str, EndpointId]
@@ -57,7 +57,7 @@ _Way = tuple[str, EndpointId]
 
 
 class _Suspect(NamedTuple):
-    """Where a request failed last, after it had been accepted."""
+    """The place of a request's last failure after it had been accepted."""
 
     endpoint: EndpointRecord
     at: Instant
@@ -72,29 +72,29 @@ class Blame:
         self._requests_max = requests_max
         self._suspects: dict[str, _Suspect] = {}
         self._unreached: dict[_Way, Instant] = {}
-        """When each gateway last could not ask an endpoint for want of its own resources; the earliest first."""
+        """The last time at which each gateway lacked the resources to ask an endpoint; the earliest first."""
         self._quarantined: dict[str, Instant] = {}
-        """Requests by their identity, each with the end of its quarantine; the earliest first."""
+        """Request identities, each with the end of its quarantine; the earliest first."""
 
     def quarantined(self, ticket: Ticket, now: Instant) -> Duration | None:
-        """How long a request is still quarantined; None if it is not."""
+        """The rest of a request's quarantine; None if it is not quarantined."""
         if not self._quarantined or (until := self._quarantined.get(ticket.identity)) is None or until <= now:
             return None
         return Duration(until - now)
 
     def count(self, now: Instant) -> int:
-        """How many are quarantined."""
+        """The number of quarantined requests."""
         return sum(until > now for until in self._quarantined.values())
 
     def answered(self, ticket: Ticket) -> None:
-        """A request was answered whole, so nothing is wrong with it."""
+        """Clears a request that was answered in full, so nothing is wrong with it."""
         if self._suspects:
             self._suspects.pop(ticket.identity, None)
         if self._quarantined:
             self._quarantined.pop(ticket.identity, None)
 
     def judge(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
-        """Who is to blame for an attempt that failed or fell silent at its endpoint.
+        """The origin of an attempt's failure or silence at its endpoint.
 
         In a cell the endpoint is to blame only if most members that have tried it within the last seconds failed.
         """
@@ -115,9 +115,9 @@ class Blame:
         *,
         among: Iterable[EndpointRecord],
     ) -> bool:
-        """Whether a failure counts that was put down to another, now that the request was answered elsewhere.
+        """Whether a failure counts against the endpoint, now that the request was answered elsewhere.
 
-        A gateway that could not ask most of these endpoints of late is to blame for all of that.
+        A gateway that recently could not ask most of these endpoints is to blame for all of these failures.
         """
         if excuse is not FaultOrigin.GATEWAY:
             return True
@@ -149,7 +149,7 @@ class Blame:
         """Whether the request has failed at another endpoint as well, while both serve other requests and fail none."""
         endpoint, ticket, since = attempt.endpoint, attempt.ticket, _meanwhile(attempt, event, now)
         suspect = self._suspects.get(ticket.identity)
-        # A silence is compared by its beginning: otherwise limits of a minute and more would never be compared.
+        # Silences are compared by their beginning: otherwise limits of a minute and more would never be compared.
         began = attempt.heard_at if event.ending is AttemptEnding.SILENT else now
         if suspect is None or suspect.endpoint is endpoint or began - suspect.at > SUSPECT_NS_MAX:
             return False
@@ -181,7 +181,7 @@ class Blame:
         if len(table) >= self._requests_max:
             del table[next(iter(table))]
 
-    # From one scheduler to the next
+    # Handover to the next scheduler
 
     def counters(self, now: Instant) -> tuple[QuarantineCounter, ...]:
         return tuple(
@@ -201,10 +201,10 @@ def _was_accepted(event: AttemptEnded) -> bool:
 
 
 def _meanwhile(attempt: Attempt, event: AttemptEnded, now: Instant) -> Instant:
-    """The moment since which an endpoint must have served others, so that a failure may be put down to one of them.
+    """The time since which an endpoint must have served others for a failure to be attributed to one of them.
 
-    Of a silence it is the middle. An engine that hangs stops serving all its streams at the same moment, which is the
-    beginning of their silence; at one that still serves in the later half, something else is wrong.
+    For a silence, it is the middle. An engine that hangs stops serving all its streams at the same moment, which is the
+    beginning of their silence. If an endpoint still serves others in the later half, it does not hang.
     """
     if event.ending is AttemptEnding.SILENT:
         return Instant((attempt.heard_at + now) // 2 + 1)
@@ -212,7 +212,7 @@ def _meanwhile(attempt: Attempt, event: AttemptEnded, now: Instant) -> Instant:
 
 
 def _may_be_the_requests(attempt: Attempt, event: AttemptEnded, now: Instant) -> bool:
-    """Whether the failure is remembered, to be compared with one of the same request at another endpoint."""
+    """Whether the failure is remembered, for comparison with one of the same request at another endpoint."""
     if event.ending is not AttemptEnding.SILENT:
         return event.fault is Fault.ANSWER
     served_others = attempt.endpoint.service.requests.other_than(attempt.ticket.identity)
@@ -220,7 +220,7 @@ def _may_be_the_requests(attempt: Attempt, event: AttemptEnded, now: Instant) ->
 
 
 def _among_others(attempt: Attempt, since: Instant) -> FaultOrigin:
-    """Whether failures are confined to one tenant or one model of several that the endpoint serves."""
+    """Whether failures are confined to one tenant or one model among several that the endpoint serves."""
     service = attempt.endpoint.service
     if service.alone_tenant and service.tenants.other_than(attempt.ticket.tenant) >= since:
         return FaultOrigin.TENANT
@@ -236,5 +236,5 @@ def _serves_other_requests(endpoint: EndpointRecord, ticket: Ticket, since: Inst
 
 
 def _members_agree(endpoint: EndpointRecord, ticket: Ticket, now: Instant) -> bool:
-    """Whether most members of a cell that have tried the endpoint of late failed; without a cell there is no doubt."""
+    """Whether most members of a cell that tried the endpoint recently failed; always true without a cell."""
     return not ticket.gateway or endpoint.service.members.failed(ticket.gateway, now, SERVED_NS_MAX)

@@ -40,7 +40,7 @@ class Held:
         """The time between two tokens as last measured; 0 while nobody streams."""
 
     def count(self, name: ClassName, change: int) -> None:
-        """Notes that so many of this class came or, where it is negative, went."""
+        """Records that `change` requests of this class came or, if it is negative, went."""
         count = self.in_flight_of.get(name, 0) + change
         if count:
             self.in_flight_of[name] = count

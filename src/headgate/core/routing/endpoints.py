@@ -43,7 +43,7 @@ class Reservation(NamedTuple):
     cached_tokens: int = 0
     """What of the prompt the engine probably holds, and need not compute."""
     places: int = 1
-    """How many of the endpoint's places it takes: one for each prompt that is to be answered."""
+    """The number of the endpoint's places that it takes: one for each prompt to be answered."""
 
     @property
     def pending_tokens(self) -> int:
@@ -55,7 +55,7 @@ _SHORTEST: Final = Reservation(1, 2)
 
 
 class Trouble(NamedTuple):
-    """Why an endpoint does not serve, and what was seen of that."""
+    """The reason why an endpoint does not serve, and the observed error."""
 
     kind: EndpointTrouble
     detail: str
@@ -126,7 +126,7 @@ class EndpointRecord(Held):
         self.terms = terms
         self.state = EndpointState.WARMING
         self.leaving = self.drained = False
-        """Whether it is on its way out, and whether an operator has ordered that nothing new goes there."""
+        """Whether it is being removed, and whether an operator has ordered that no new requests go there."""
         self.streams = 0
         """How many of those in flight have begun to stream, and so must show signs of life."""
         self.last_heard = now
@@ -150,17 +150,17 @@ class EndpointRecord(Held):
         """Ejections in a row."""
         self.returns_at = now
         self.probe_passes = False
-        """Whether its last probe passed; false as well where it has not been probed."""
+        """Whether its last probe passed; false also if it has not been probed."""
         self.probe_trouble: Trouble | None = None
-        """Why its last probe failed."""
+        """The reason why its last probe failed."""
         self.attempt_trouble: Trouble | None = None
-        """Why its last attempt failed, until one succeeds."""
+        """The reason why its last attempt failed, until one succeeds."""
         self.live = False
         """Whether it takes work at all, be it full at the moment or not."""
         self.counted_long = False
         """Whether a long prompt is being computed there."""
         self.counted_limit = 0
-        """How many of its pool's places are its own."""
+        """The number of its pool's places that belong to it."""
         self.slot = 0
         """Its number in its pool, the least that was free when it came."""
         self.place: int | None = None
@@ -189,7 +189,7 @@ class EndpointRecord(Held):
 
     @property
     def why_out(self) -> Trouble | None:
-        """Why it does not serve. A failing probe is more recent than the last attempt, and says more."""
+        """The reason why it does not serve. A failing probe is more recent and more specific than the last attempt."""
         if self.probe_trouble is not None:
             return self.probe_trouble
         return self.attempt_trouble if self.state in (EndpointState.EJECTED, EndpointState.TRIAL) else None
@@ -229,10 +229,10 @@ class EndpointRecord(Held):
         self.limit = min(self.in_flight_max, max(1, part))
 
     def fits(self, reservation: Reservation) -> bool:
-        """Whether this one may come too to an endpoint that takes anybody. Who is alone always may.
+        """Whether the request may be sent to an endpoint that accepts work; always true if it would be alone there.
 
-        One free place is enough for an array of prompts, since places come free one by one: it would wait for ever for
-        as many at once as it takes.
+        One free place is enough for an array of prompts, since places become free one by one: the array would wait
+        forever for as many free places at once as it takes.
         """
         shared, terms, rules, places = self.shared, self.terms, self.terms.rules, reservation.places
         if terms.reserves and reservation.service_class and not self.open_to(reservation.service_class):
@@ -324,7 +324,7 @@ class PoolRecord:
         self.live = 0
         """How many endpoints take work."""
         self._limit = 0
-        """How many requests they take at once."""
+        """The number of requests that they accept at once."""
         self.turnover = Turnover()
         self.prefixes = PrefixIndex()
         self._slots: dict[int, EndpointRecord] = {}
@@ -380,17 +380,17 @@ class PoolRecord:
         return max(1, self.live * self.terms.rules.long_percent // 100)
 
     def pace(self, *, long: bool) -> int:
-        """How much engine time is served here, in thousandths of the time that passes."""
+        """The engine time that is served here, in thousandths of the elapsed time."""
         pace = self.turnover.pace(self.live, self._limit)
         return pace * self.lane // max(1, self.live) if long else pace
 
     @property
     def grain_ns(self) -> Duration:
-        """The engine time of a mean request where places bind, else nothing."""
+        """The engine time of a mean request if places are the bottleneck, else 0."""
         return self.turnover.grain_ns(self.live, self._limit)
 
     def free_in_ns(self, ahead_ns: Duration, now: Instant) -> Duration:
-        """How long it takes at least until a place is free here for one who comes after so much engine time."""
+        """The minimum time until a place is free for a request with this much engine time ahead of it."""
         return Duration(0) if self.places else self.turnover.free_in_ns(self._limit, ahead_ns, now)
 
     def remove(self, endpoint: EndpointRecord) -> None:

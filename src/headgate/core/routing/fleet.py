@@ -66,9 +66,9 @@ class Fleet:
         return count
 
     def pace(self, pools: tuple[PoolName, ...], *, long: bool) -> int:
-        """How much engine time these pools serve, in thousandths of the time that passes; of `long` prompts or others.
+        """The engine time that these pools serve for `long` or other prompts, in thousandths of the elapsed time.
 
-        At least what one endpoint could: where none takes work, nothing is known.
+        The result is at least the time of one endpoint: if none accepts work, nothing is known.
         """
         pace = 0
         for name in pools:
@@ -77,7 +77,7 @@ class Fleet:
         return pace or MILLE
 
     def grain_ns(self, pools: tuple[PoolName, ...]) -> Duration:
-        """The engine time of a mean request, where places bind in all of these pools."""
+        """The engine time of a mean request, if places are the bottleneck in all of these pools."""
         return min((pool.grain_ns for name in pools if (pool := self.pools.get(name)) is not None), default=Duration(0))
 
     def has_places(self, pools: tuple[PoolName, ...]) -> bool:
@@ -85,9 +85,9 @@ class Fleet:
         return any(pool.places for name in pools if (pool := self.pools.get(name)) is not None)
 
     def free_in_ns(self, pools: tuple[PoolName, ...], ahead_ns: Duration, now: Instant) -> Duration:
-        """How long it takes at least until a place is free for one who comes after so much engine time, shared evenly.
+        """The minimum time until a place is free after this much engine time, shared evenly by the pools.
 
-        Nothing where that is not known.
+        0 if unknown.
         """
         known = [pool for name in pools if (pool := self.pools.get(name)) is not None]
         share_ns = Duration(ahead_ns // max(1, len(known)))

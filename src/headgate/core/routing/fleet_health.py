@@ -23,7 +23,7 @@ from headgate.model.units import SECOND, Duration, EndpointId, Instant, after, s
 PASSING_EJECT_NS_MAX: Final = Duration(10 * SECOND)
 """An endpoint whose probe passes stays ejected for no longer than this."""
 UNTRIED_NS_MAX: Final = Duration(10 * SECOND)
-"""A trial that no request has used for so long ends, if the probe passes."""
+"""A trial without a request for this long ends, if the probe passes."""
 DETAIL_CHARS_MAX: Final = 200
 _TROUBLES: Final = {
     Fault.CONNECTION: EndpointTrouble.UNREACHABLE,
@@ -89,7 +89,7 @@ class FleetHealth:
         self._placement.place(endpoint)
 
     def probed(self, endpoint: EndpointRecord, result: EndpointProbed, now: Instant) -> None:
-        """Its probe fails or passes again. One that is ejected is put on trial as soon as its probe passes."""
+        """Records a probe that fails or passes again. An ejected endpoint is on trial once its probe passes."""
         endpoint.probe_passes = result.trouble is None
         if result.trouble is not None:
             endpoint.probe_trouble = Trouble(result.trouble, result.detail[:DETAIL_CHARS_MAX])
@@ -119,11 +119,11 @@ class FleetHealth:
     # What its attempts say of it
 
     def member_failed(self, endpoint: EndpointRecord, member: str, now: Instant) -> bool:
-        """A failure is the member's own; whether its requests go elsewhere from here on."""
+        """Records a member's own failure; returns whether the member's requests go elsewhere from now on."""
         return self.reach.failed(member, endpoint, now, self.rules)
 
     def sent(self, endpoint: EndpointRecord, member: str, now: Instant) -> None:
-        """A request goes there, by this member."""
+        """Records that this member sends a request to the endpoint."""
         self.reach.sent(member, endpoint, now, self.rules)
 
     def watch_streams(self, endpoint: EndpointRecord, now: Instant) -> None:
@@ -149,7 +149,7 @@ class FleetHealth:
         return self._eject(endpoint, detail, now) if health.failed(endpoint, self.rules) else []
 
     def failed_after_all(self, endpoint: EndpointRecord, now: Instant) -> list[Eject]:
-        """Counts a failure that had been put down to a tenant, a model or a gateway: it was answered elsewhere."""
+        """Counts a failure that was attributed to a tenant, a model or a gateway until another endpoint answered."""
         is_there = self._placement.endpoints.get(endpoint.id) is endpoint
         if not is_there or not endpoint.serving:
             return []
@@ -158,7 +158,7 @@ class FleetHealth:
     def attempt_ended(
         self, endpoint: EndpointRecord, event: AttemptEnded, now: Instant, origin: FaultOrigin
     ) -> list[Eject] | list[Readmit]:
-        """What the end of an attempt says of its endpoint; `origin` is who is to blame, if it failed."""
+        """Applies the end of an attempt to the health of its endpoint; `origin` is the cause of a failure."""
         match event.ending:
             case AttemptEnding.COMPLETED:
                 readmitted = self.succeeded(endpoint, now)
@@ -169,13 +169,13 @@ class FleetHealth:
                 endpoint.attempt_trouble = _trouble(event)
                 return self.failed(endpoint, event.detail, now)
             case AttemptEnding.REFUSED | AttemptEnding.ABORTED:
-                # An engine that cannot generate may still refuse what is invalid.
+                # An engine that cannot generate may still refuse invalid requests.
                 return []
             case _:
                 assert_never(event.ending)
 
     def return_due(self, now: Instant) -> list[Readmit]:
-        """Puts on trial those whose ejection is over, lets those grow that have just come, and notes who is silent.
+        """Puts endpoints on trial after their ejection, advances slow starts, and marks silent endpoints.
 
         Ends the trials that no request has used.
         """
@@ -298,7 +298,7 @@ class FleetHealth:
 
 
 def _trouble(event: AttemptEnded) -> Trouble:
-    """Why an endpoint failed an attempt."""
+    """The reason why an endpoint failed an attempt."""
     kind = EndpointTrouble.SILENT if event.ending is AttemptEnding.SILENT else EndpointTrouble.ERRORS
     if event.fault is not None and event.ending is AttemptEnding.FAILED:
         kind = _TROUBLES.get(event.fault, EndpointTrouble.ERRORS)

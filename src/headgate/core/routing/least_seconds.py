@@ -9,9 +9,9 @@ shorter than computing all of it elsewhere. Otherwise a prompt that is nearly al
 whichever endpoint has just become free, and under load hardly anything would ever be found again. For the same reason a
 long prompt does not wait for its lane where what is left of it is short.
 
-The endpoint where its last attempt failed is passed over as long as any other that it may use takes work at all, be
-that one full at the moment. The same holds for endpoints that the member of a cell which holds the request cannot reach
-(`reach`).
+The endpoint where its last attempt failed is skipped as long as any other that it may use accepts work at all, even if
+that one is full at the moment. The same holds for endpoints that are out of reach of the cell member that holds the
+request (`reach`).
 """
 
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ class LeastSeconds:
         for endpoint in pool.by_load(zone):
             if self._passes(endpoint, request, promised):
                 return endpoint
-            # A member that cannot reach a whole zone must still find the others behind it.
+            # A member that cannot reach a whole zone must still find the endpoints behind it.
             looked_at += endpoint not in request.out_of_reach
             if looked_at > _LOOKED_AT_MAX:
                 break
@@ -114,7 +114,7 @@ class LeastSeconds:
 
 
 def _out_of_reach(request: Request, fleet: Fleet) -> tuple[EndpointRecord, ...]:
-    """The endpoints that its member stays away from; none if no other is left that takes work."""
+    """The endpoints that its member stays away from; none if no other endpoint accepts work."""
     away = fleet.health.reach.away.get(request.ticket.gateway)
     if away is None:
         return ()

@@ -19,7 +19,8 @@ class Heard:
 
     def __init__(self) -> None:
         self.attempts = self.tokens = self.took_ns = 0
-        """Of those that produced anything: each weighs in the endpoint's speed by its share of the tokens."""
+        """Totals over the streams that produced tokens: each weighs in the endpoint's speed by its share of the
+        tokens."""
         self.kv_tokens_more = 0
         """What they have been promised beyond what was first thought."""
 

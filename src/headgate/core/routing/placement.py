@@ -71,7 +71,7 @@ class Placement:
             self.look_everywhere()
 
     def look_everywhere(self) -> None:
-        """Has every pool looked at again for those who wait."""
+        """Makes every pool look for places for waiting requests again."""
         self.changed.update(dict.fromkeys(self.pools))
 
     def remove(self, endpoint: EndpointRecord) -> None:

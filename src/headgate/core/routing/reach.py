@@ -1,13 +1,13 @@
 """Which endpoints does each member of a cell stay away from, because it alone cannot reach them?
 
-A member whose requests fail at an endpoint that serves most other members is not a reason to eject the endpoint
-(`blame`). But the member's next requests would fail there too. So after as many failures in a row as eject an endpoint,
-the member's requests go elsewhere. The rules are those of an ejection: it lasts `eject`, each one in a row twice as
-long up to `eject_max`, and ends with a trial of one request. The first answer that begins ends it for good.
+Failures of one member at an endpoint that serves most other members do not eject the endpoint (`blame`).
+But the member's next requests would fail there too. So after as many failures in a row as eject an endpoint, the
+member's requests go elsewhere. The rules are those of an ejection: it lasts `eject`, each one in a row twice as long up
+to `eject_max`, and ends with a trial of one request. The first answer that begins ends it for good.
 
-A member that would have no endpoint left is not kept from any (`least_seconds`).
+A member without any other endpoint may use all of them (`least_seconds`).
 
-None of this is handed to a successor: the next few failures show it again.
+This state is not handed to a successor: the next few failures restore it.
 """
 
 from headgate.core import health
@@ -22,7 +22,7 @@ _Way = tuple[str, EndpointId]
 
 
 class _Failing:
-    """Failures of one member at one endpoint, none of which was the endpoint's."""
+    """Failures of one member at one endpoint that are not the endpoint's fault."""
 
     __slots__ = ("away", "endpoint", "failures", "spells", "trial")
 
@@ -34,7 +34,7 @@ class _Failing:
         """How many times in a row the member was kept away."""
         self.away = False
         self.trial = False
-        """Whether its next failure, or the one of the request that is on trial, keeps it away again."""
+        """Whether its next failure, or that of the request on trial, keeps it away again."""
 
 
 class Reach:
@@ -43,20 +43,20 @@ class Reach:
     def __init__(self, placement: Placement, agenda: Agenda) -> None:
         self._placement = placement
         self._failing: dict[_Way, _Failing] = {}
-        """Each has an alarm, after which it is forgotten unless something was heard of it; so members that are gone
-        leave nothing behind."""
+        """Each entry has an alarm and is dropped when it fires without news of the member, so departed members leave no
+        state behind."""
         self._looks: Alarms[_Way] = Alarms(agenda)
         self.away: dict[str, dict[EndpointId, EndpointRecord]] = {}
         """The endpoints that each member stays away from; no entry for a member that may use all."""
 
     def failed(self, member: str, endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> bool:
-        """Notes a failure that was the member's own; whether the member stays away from here on."""
+        """Records a failure of the member itself; returns whether the member stays away from now on."""
         way = (member, endpoint.id)
         failing = self._failing.get(way)
         if failing is None:
             failing = self._failing[way] = _Failing(endpoint)
         if failing.away and not failing.trial:
-            # It was sent before the member was kept away.
+            # The request was sent before the member was kept away.
             return False
         failing.failures += 1
         if not failing.trial and failing.failures < rules.failures_max:
@@ -68,18 +68,18 @@ class Reach:
         return True
 
     def served(self, member: str, endpoint: EndpointRecord) -> None:
-        """The endpoint has begun to answer a request of this member."""
+        """Records that the endpoint has begun to answer a request of this member."""
         if (member, endpoint.id) in self._failing:
             self._forget((member, endpoint.id))
 
     def sent(self, member: str, endpoint: EndpointRecord, now: Instant, rules: HealthRules) -> None:
-        """A request goes there. On trial no second one does until it is known what becomes of the first."""
+        """Records a request to the endpoint. During a trial, no second request is sent until the first has a result."""
         failing = self._failing.get((member, endpoint.id))
         if failing is not None and failing.trial and not failing.away:
             self._keep_away((member, endpoint.id), failing, now, rules)
 
     def return_due(self, now: Instant, rules: HealthRules) -> None:
-        """Puts on trial those whose time is over, and forgets those of which nothing was heard since."""
+        """Puts members on trial after their time away, and drops entries without news since then."""
         for way in self._looks.take():
             failing = self._failing[way]
             if failing.away:
@@ -90,7 +90,7 @@ class Reach:
                 self._forget(way)
 
     def forget(self, endpoint: EndpointRecord) -> None:
-        """The endpoint is gone or ejected: it is everybody's matter now."""
+        """Drops the entries of an endpoint that is gone or ejected, which concerns all members."""
         for way in [each for each in self._failing if each[1] == endpoint.id]:
             self._forget(way)
 

@@ -1,10 +1,10 @@
-"""Whom has an endpoint served of late, and whose requests fail there?
+"""Which tenants, models and requests has an endpoint served recently, and which fail there?
 
-To judge a failure it must be known whether the endpoint serves anybody else. Of each kind of name (tenant, model,
-request) the two that were served last are enough for that: of whomever is asked, one of them is another.
+A failure can be judged only if it is known whether the endpoint serves other tenants, models or requests. The two names
+of each kind that were served last are enough: at least one of them differs from any given name.
 
-Nothing of this is told to a successor. It is made anew by the traffic of seconds; until then failures count against the
-endpoint, as they would without it.
+A successor does not receive this log. Seconds of traffic rebuild it; until then failures count against the endpoint, as
+they would without it.
 """
 
 from typing import Final
@@ -13,12 +13,12 @@ from headgate.model.ticket import Ticket
 from headgate.model.units import Duration, Instant, ModelName
 
 MEMBERS_MAX: Final = 64
-"""Members of a cell that are remembered; the one that has not tried for longest makes room."""
+"""The largest number of cell members that are remembered; the one with the oldest attempt is dropped."""
 _LONG_AGO = Instant(-(2**62))
 
 
 class LastServed:
-    """The two names that were served last, each with the moment."""
+    """The two names that were served last, each with its time."""
 
     __slots__ = ("_at", "_before", "_before_at", "_name")
 
@@ -33,21 +33,21 @@ class LastServed:
         self._at = now
 
     def other_than(self, name: str) -> Instant:
-        """When another name than this was served last."""
+        """The last time at which another name was served."""
         return self._before_at if name == self._name else self._at
 
 
 class MembersServed:
-    """Which members of a cell are served by an endpoint, and which are not."""
+    """The members of a cell that an endpoint serves, and those that it does not."""
 
     __slots__ = ("_members_max", "_tried", "unserved")
 
     def __init__(self, *, members_max: int = MEMBERS_MAX) -> None:
         self._members_max = members_max
         self._tried: dict[str, tuple[Instant, bool]] = {}
-        """When each of them last tried, and whether it was served."""
+        """The time of each member's last attempt, and whether it was served."""
         self.unserved: dict[str, None] = {}
-        """Those whose failures do not count, since the others are served."""
+        """Members whose failures do not count, since the others are served."""
 
     def served(self, member: str, now: Instant) -> None:
         if self.unserved:
@@ -58,7 +58,7 @@ class MembersServed:
         return member in self.unserved
 
     def failed(self, member: str, now: Instant, within_ns: Duration) -> bool:
-        """Notes a failure; whether most who tried within this time agree that the endpoint fails."""
+        """Records a failure; returns whether the endpoint fails for most members that tried it within this time."""
         self._note(member, now, served=False)
         recent = [served for at, served in self._tried.values() if now - at <= within_ns]
         agreed = 2 * recent.count(False) > len(recent)
@@ -99,10 +99,10 @@ class ServiceLog:
         self.alone_tenant = self.alone_model = True
         """Whether all failures since the last success are of one tenant, and of one model."""
         self.alone_request = True
-        """The same of one request, whatever went wrong."""
+        """Whether all failures since the last success are of one request, whatever their cause."""
 
     def served(self, ticket: Ticket, model: ModelName, now: Instant) -> None:
-        """Part of an answer to this request has come."""
+        """Records that part of an answer to this request has come."""
         self.tenants.note(ticket.tenant, now)
         self.models.note(model, now)
         self.requests.note(ticket.identity, now)
@@ -110,7 +110,7 @@ class ServiceLog:
             self.members.served(ticket.gateway, now)
 
     def succeeded(self) -> None:
-        """The failures in a row are over."""
+        """Ends the failures in a row."""
         self._tenant = self._model = self._identity = ""
         self.alone_tenant = self.alone_model = self.alone_request = True
 
@@ -120,7 +120,7 @@ class ServiceLog:
         self._tenant, self._model = ticket.tenant, model
 
     def let_down(self, ticket: Ticket) -> None:
-        """An attempt failed, for whatever reason but the gateway's own."""
+        """Records a failed attempt; failures of the gateway itself are not recorded."""
         self.alone_request = self.alone_request and self._identity in ("", ticket.identity)
         self._identity = ticket.identity
 

@@ -1,15 +1,15 @@
-"""How fast do the places of a pool work off what waits, and how soon is one given back?
+"""How fast do the places of a pool serve the queue, and how soon is one free?
 
-An engine may take only so many requests at once (`in_flight_max`). Where that binds, a request waits for a place and
-not for engine time, and its wait follows from how long others keep theirs. Two things are learned from the requests
-that ended last: how much estimated engine time was served while places were held for how long, and how long the
-quickest of them held its place, beside what it was thought to take. Where all answers are about equally long, places
-are given back in bursts, and who comes too late for one has to wait for the next.
+An engine may accept only so many requests at once (`in_flight_max`). Where that binds, a request waits for a place and
+not for engine time, and its wait depends on how long others keep their places. Two things are learned from the requests
+that ended last: the ratio of estimated engine time served to the time that places were held, and how long the quickest
+request held its place, relative to its estimate. If all answers are about equally long, places become free in bursts,
+and a request that misses one burst has to wait for the next.
 
-A caller that reads slowly keeps its place for as long as it likes, and how much of that it spent reading is not known
-here. So a place counts as held for at most `LIFE_TIMES_MAX` times as long as is usual for what its request was thought
-to take. What is usual is the median over the last few requests of each tenant: one tenant beside another cannot move
-it, however many slow callers it has.
+A caller that reads slowly keeps its place for as long as it likes, and the time spent reading is not known here. So a
+place counts as held for at most `LIFE_TIMES_MAX` times as long as is usual for its request's estimate. The usual time
+is the median over the last few requests of each tenant: one tenant beside another cannot move it, however many slow
+callers it has.
 """
 
 from collections import deque
@@ -19,17 +19,17 @@ from headgate.model.units import Duration, Instant, TenantId
 
 MILLE: Final = 1_000
 _MEMORY: Final = 128
-"""About so many requests are remembered."""
+"""The approximate number of requests that are remembered."""
 _SEEN_MIN: Final = 8
-"""One or two requests say little about how long others take."""
+"""The minimum number of requests to learn from: one or two are no evidence of how long others take."""
 _QUICKEST_OF: Final = 32
 LIFE_TIMES_MAX: Final = 4
-"""A place counts as held for at most so many times as long as is usual."""
+"""A place counts as held for at most this multiple of the usual time."""
 _LIVES_OF_TENANT: Final = 8
 _TENANTS: Final = 8
-"""Of so many tenants, those served last, so many requests each say what is usual."""
+"""The usual time comes from the last `_LIVES_OF_TENANT` requests of each of the last `_TENANTS` tenants served."""
 _LOOKED_AT: Final = 64
-"""Where more hold places than this, they are given back often enough."""
+"""If more requests than this hold places, places become free often enough."""
 
 
 _NO_TENANT: Final = TenantId("")
@@ -38,19 +38,19 @@ _NO_TENANT: Final = TenantId("")
 class _Held(NamedTuple):
     since: Instant
     cost_ns: Duration
-    """What the request was thought to take of an engine's time."""
+    """The estimated engine time of the request."""
     places: int
     tenant: TenantId
 
 
 class _Lives:
-    """For how long places were held of late, in thousandths of what was thought."""
+    """The times for which places were recently held, in thousandths of their estimates."""
 
     __slots__ = ("_of_tenant",)
 
     def __init__(self) -> None:
         self._of_tenant: dict[TenantId, deque[int]] = {}
-        """The tenant that was served last is the last."""
+        """In the order of service, the tenant served last at the end."""
 
     def note(self, tenant: TenantId, life: int) -> None:
         lives = self._of_tenant.pop(tenant, None)
@@ -62,7 +62,7 @@ class _Lives:
         self._of_tenant[tenant] = lives
 
     def clipped(self, life: int) -> int:
-        """The same, but no longer than a few times the median. Of an even number the lower one of the middle counts."""
+        """`life`, but at most `LIFE_TIMES_MAX` times the median (the lower one of two middle values)."""
         known = sorted(each for lives in self._of_tenant.values() for each in lives)
         if len(known) < _SEEN_MIN:
             return life
@@ -70,18 +70,18 @@ class _Lives:
 
 
 class Turnover:
-    """Of one pool."""
+    """The turnover of one pool's places."""
 
     __slots__ = ("_count", "_held_ns", "_last", "_lives", "_places", "_served_ns", "_taken")
 
     def __init__(self) -> None:
         self._served_ns = self._held_ns = self._count = 0
-        """Of the requests that are remembered; their number in thousandths."""
+        """Decaying sums over the remembered requests; the count is in thousandths."""
         self._taken: dict[object, _Held] = {}
         self._places = 0
-        """How many places those hold together."""
+        """The number of places that these hold together."""
         self._last: deque[int] = deque(maxlen=_QUICKEST_OF)
-        """For how long the last of them held theirs, in thousandths of what they were thought to take."""
+        """The times for which the last requests held their places, in thousandths of their estimates."""
         self._lives = _Lives()
 
     def take(
@@ -91,10 +91,10 @@ class Turnover:
         self._places += places
 
     def give_back(self, holder: object, now: Instant, *, served: bool) -> None:
-        """Learns only from attempts that were served to their end.
+        """Frees the place, and learns only from attempts that were served to their end.
 
-        A failed attempt is made again, and how long an attempt took that was refused or whose caller left tells
-        nothing about others: a tenant that leaves at once must not make places look quick.
+        A failed attempt is repeated, and the duration of an attempt that was refused or whose caller left is no
+        evidence about others: a tenant that leaves at once must not make places look quick.
         """
         held = self._taken.pop(holder, None)
         if held is None:
@@ -113,26 +113,26 @@ class Turnover:
         self._last.append(counted)
 
     def pace(self, endpoints: int, places: int) -> int:
-        """Thousandths of a nanosecond of engine time that so many endpoints serve per nanosecond.
+        """Thousandths of a nanosecond of engine time that `endpoints` endpoints serve per nanosecond.
 
         An endpoint never serves more than its own time, however short places are held.
         """
         at_most = MILLE * endpoints
         if len(self._last) < _SEEN_MIN or not self._held_ns:
             return at_most
-        # Zero would be taken for a pool of which nothing is known.
+        # Zero would mean a pool without any data.
         return min(at_most, max(1, MILLE * places * self._served_ns // self._held_ns))
 
     def grain_ns(self, endpoints: int, places: int) -> Duration:
-        """The engine time of a mean request where places bind: they are given back one by one, not evenly."""
+        """The engine time of a mean request if places bind: they become free one by one, not evenly."""
         if self.pace(endpoints, places) == MILLE * endpoints:
             return Duration(0)
         return Duration(MILLE * self._served_ns // self._count)
 
     def free_in_ns(self, places: int, ahead_ns: Duration, now: Instant) -> Duration:
-        """How long it takes at least until a place is given back after `ahead_ns` of engine time has got others.
+        """The minimum time until a place is free, after others have used `ahead_ns` of engine time.
 
-        Nothing where not all places are taken, and where those ahead take all of them once more: pace tells of that.
+        0 if not all places are taken, or if the requests ahead take all of them once more: `pace` covers that case.
         """
         taken = len(self._taken)
         if len(self._last) < _SEEN_MIN or self._places < max(1, places) or taken > _LOOKED_AT:

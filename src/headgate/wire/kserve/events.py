@@ -107,7 +107,7 @@ class Generated:
         if self._bytes_left is not None:
             self._bytes_left -= payload_bytes
             if self._bytes_left < 0:
-                self.error = "the engine sent a longer answer than can be put together"
+                self.error = "the engine sent an answer that is too long to assemble"
                 self.texts.clear()
                 return
         self.texts.append(text)
