@@ -110,7 +110,7 @@ def test_machines_get_one_object(classify: Any) -> None:
     [
         (("--tenant", "nobody"), {}, 'has no tenant "nobody"; if it is in the database, add --plan'),
         ((), {"messages": None, "input": "hi"}, "the body does not show its API; add --api"),
-        ((), {"messages": "hi"}, "is not a request that the gateway takes"),
+        ((), {"messages": "hi"}, "is not a valid request"),
     ],
 )
 def test_a_request_that_cannot_be_read_is_told_with_the_next_step(
@@ -128,7 +128,7 @@ def test_a_tenant_must_be_named_where_there_is_no_anonymous_one(headgate: Headga
 
     said = headgate("classify", "request.json")
     assert said.code == 2
-    assert "headgate.yaml has no anonymous_tenant; name the tenant of the key by --tenant" in said.err
+    assert "headgate.yaml has no anonymous_tenant; set the tenant of the key with --tenant" in said.err
 
 
 def test_files_that_are_not_there_are_named(headgate: Headgate, file: Path) -> None:

@@ -167,6 +167,6 @@ def test_the_summary_counts_what_ended_since_the_start() -> None:
 
     first, *_, counts, _, endings = summary(status(5.0, 0), status(25.0, 80))
 
-    assert first == "Summary of 20 s, as the gateway measured it:"
+    assert first == "Summary of 20 s, measured by the gateway:"
     assert counts.split()[:5] == ["batch", "3", "5.0", "80", "%"]
     assert endings == "endings, last 20 s: completed 80  queue_full 20"

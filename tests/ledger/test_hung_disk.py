@@ -269,7 +269,7 @@ async def test_a_ledger_that_refuses_lets_no_attempt_be_sent_while_the_disk_hang
         assert why is not None
         assert "the disk under ledger.spool hangs" in why
     assert "requests are rejected meanwhile" in caplog.text
-    assert "answers again" in caplog.text
+    assert "responds again" in caplog.text
 
 
 async def test_a_ledger_that_refuses_does_so_while_the_disk_is_full_and_finds_by_itself_that_it_is_not(

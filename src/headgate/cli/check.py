@@ -1,7 +1,7 @@
-"""What does a configuration file mean, and what is wrong with it?
+"""Show what a configuration file means, and report its problems.
 
-Fails where `headgate serve` would: problems of the file, optional libraries that are not installed, workers that cannot
-run by it. It works offline; `--connect` also asks the store of the cell and the database.
+Fails if `headgate serve` would: problems in the file, optional libraries that are not installed, or workers that cannot
+run with it. It works offline; `--connect` also connects to the store of the cell and the database.
 """
 
 import argparse
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
-    parser.add_argument("--workers", type=int, metavar="N", help="as `headgate serve --workers N` would run it")
+    parser.add_argument("--workers", type=int, metavar="N", help="check for `headgate serve --workers N`")
     parser.add_argument("--connect", action="store_true", help="also connect to the store of the cell and the database")
     parser.add_argument("--json", action="store_true", help="print one JSON object, problems included")
 
 
 def run(args: argparse.Namespace) -> int:
-    """No engine is asked and nothing is started."""
+    """Sends nothing to engines and starts nothing."""
     import os
 
     from headgate.config.explain import as_data, explain
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _obstacles(settings: "Settings", file: Path, *, workers: int | None, connect: bool) -> "list[Problem]":
-    """Why `headgate serve` would fail although the file is right, each with the fix."""
+    """Reasons why `headgate serve` would fail with a valid file, each with the fix."""
     from headgate.config.extras import missing_extras
     from headgate.config.problems import Problem
     from headgate.config.workers import unfit

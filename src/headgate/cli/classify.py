@@ -1,6 +1,6 @@
 """Show which class a request would get, and by which rule.
 
-Reads the configuration and the body of a request, and decides as a gateway would. Nothing is asked and nothing is sent.
+Reads the configuration and the body of a request, and decides as a gateway would. It sends nothing over the network.
 """
 
 import argparse
@@ -23,7 +23,7 @@ _PLANS = ("free", "standard", "critical")
 
 
 class _Unclear(Exception):
-    """The message says what is wrong with the arguments or the request, and the next step."""
+    """An error in the arguments or the request. The message includes the next step."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """The exit code is 1 if the request would be rejected, 2 if it cannot be read."""
+    """Returns exit code 1 if the request would be rejected, 2 if it cannot be read."""
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
     from headgate.core.admission.gate import Refusal, judge
@@ -76,12 +76,12 @@ def _tenant_of(args: argparse.Namespace, settings: "Settings") -> str:
     if args.tenant is not None:
         return args.tenant
     if settings.anonymous_tenant is None:
-        raise _Unclear(f"{args.config} has no anonymous_tenant; name the tenant of the key by --tenant")
+        raise _Unclear(f"{args.config} has no anonymous_tenant; set the tenant of the key with --tenant")
     return settings.anonymous_tenant
 
 
 def _with_tenant(settings: "Settings", name: str, plan: str | None) -> "Settings":
-    """The settings with this tenant in this plan. A tenant of the database is known by its plan alone."""
+    """The settings with this tenant and plan. For a tenant in the database only the plan is known."""
     from headgate.model.tenant import Plan, Tenant
     from headgate.model.units import TenantId
 
@@ -105,7 +105,7 @@ def _ticket(args: argparse.Namespace, settings: "Settings") -> "Ticket":
         api = _api(args.api, raw)
         body = RequestBody.parse(raw, api)
     except BadRequest as bad:
-        raise _Unclear(f"{args.request} is not a request that the gateway takes: {bad.message}") from None
+        raise _Unclear(f"{args.request} is not a valid request: {bad.message}") from None
     return Ticket(
         request_id=RequestId("req_sample"),
         api=api,
@@ -182,7 +182,7 @@ def _print_json(ticket: "Ticket", rules: "Rules", choice: "ClassChoice", rejecte
 
 
 def _step(choice: "ClassChoice") -> str:
-    """The row of the table that applies."""
+    """Name of the table row that applies."""
     from headgate.config.class_rules import rule_name
     from headgate.core.classify import ChosenBy
 

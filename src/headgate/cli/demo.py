@@ -123,7 +123,7 @@ class Demo:
 
     @cached_property
     def access(self) -> "DemoAccess":
-        """Where everything is, with commands that work as they are printed."""
+        """Addresses, keys and commands that work as printed."""
         from headgate.cli.output.demo import DemoAccess
 
         endpoint = "simulated/1" if self._first is None else self._first["endpoints"][0]["id"]
@@ -156,7 +156,7 @@ class Demo:
         return self._tell_lines(seconds)
 
     def summarize(self) -> None:
-        """What became of the requests so far. Nothing if the gateway never was ready, or is gone."""
+        """Prints a summary of the requests so far. Prints nothing if the gateway was never ready or has ended."""
         from headgate.cli.output.demo import summary
         from headgate.cli.top import ask
 
@@ -262,7 +262,7 @@ class Demo:
             )
 
     def _wait_until_ready(self) -> "Status":
-        """The first status in which the gateway has found every engine ready."""
+        """Returns the first status in which every engine is ready."""
         from headgate.cli.top import ask
 
         until = time.monotonic() + _START_S_MAX

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--workers", type=int, metavar="N", help="as `headgate serve --workers N` would run it")
+    parser.add_argument("--workers", type=int, metavar="N", help="check for `headgate serve --workers N`")
     parser.add_argument("--live", action="store_true", help="ask a running gateway what is wrong at this moment")
     parser.add_argument(
         "--gateway", metavar="URL", help="with --live: its admin listener, such as http://127.0.0.1:9090"

@@ -27,7 +27,7 @@ class _Secret:
 
 
 class _Taken(Exception):
-    """The file has a key of this name already."""
+    """The file already has a key of this name."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,8 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     new = actions.add_parser("new", help="make a key for a tenant and print it, this once")
     new.add_argument("--tenant", required=True, help="whose key it is, as named in the configuration")
     new.add_argument("--write", action="store_true", help="write the key's hash into the configuration")
-    operator = actions.add_parser("operator", help="make a key for `headgate operate` and print it, this once")
-    operator.add_argument("--name", default="operator", help="the operator, as the audit log names them (operator)")
+    operator = actions.add_parser("operator", help="create a key for `headgate operate` and print it once")
+    operator.add_argument("--name", default="operator", help="name of the operator in the audit log (operator)")
     operator.add_argument(
         "--permissions", type=_permissions, default=("read", "operate"), help="comma-separated (read,operate)"
     )
@@ -183,7 +183,7 @@ def _new(tenant: str, config: Path | None, *, write: bool) -> int:
 
 
 def _operator(name: str, permissions: Sequence[str], config: Path | None, *, write: bool) -> int:
-    """A key by which a running gateway takes orders (`headgate operate`), with or without a database."""
+    """Creates a key for `headgate operate`, with or without a database."""
     import secrets
 
     from headgate.config.edit import add_item, add_value, has
@@ -191,7 +191,7 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
     from headgate.wire.keys import digest, format_digest
 
     if not is_name(name):
-        return _problem(f'"{name}" cannot name an operator; use up to 64 letters, digits, and . _ -')
+        return _problem(f'"{name}" is not a valid operator name; use up to 64 letters, digits, and . _ -')
     secret = _key_secret(config)
     if secret is None:
         return 1
@@ -223,7 +223,7 @@ def _operator(name: str, permissions: Sequence[str], config: Path | None, *, wri
 def _taken_up(secret: _Secret) -> str:
     if secret.in_file:
         return "a running gateway takes it up on SIGHUP"
-    return f"so is the setting key_secret, which is new: restart the gateway with {VARIABLE} in its environment"
+    return f"the setting key_secret was added too: restart the gateway with {VARIABLE} in its environment"
 
 
 def _permissions(text: str) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ def _permissions(text: str) -> tuple[str, ...]:
 
     named = tuple(dict.fromkeys(each.strip() for each in text.split(",") if each.strip()))
     if not named or not set(named) <= set(PERMISSIONS):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(PERMISSIONS)}, with commas between them")
+        raise argparse.ArgumentTypeError(f"use a comma-separated list of {', '.join(PERMISSIONS)}")
     return named
 
 
@@ -258,7 +258,7 @@ def _key_secret(config: Path | None) -> _Secret | None:
 
 
 def _write(file: Path, secret: _Secret, edited: Callable[[str], str]) -> bool:
-    """Whether the file is now as `edited` returns it, and names the secret; if not, the reason is printed."""
+    """Writes the text that `edited` returns, and the secret if new. Prints the reason and returns False on failure."""
     from headgate.config.edit import Unedited, add_value
     from headgate.config.load import read_text
     from headgate.config.problems import ConfigErrors

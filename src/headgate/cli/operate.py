@@ -1,7 +1,7 @@
 """Place orders on a running gateway: hold a class, throttle a tenant, drain an endpoint, pin the level of a pool.
 
-Each order ends by itself. With a database it holds in all gateways that share it; without one, in the gateway that was
-asked, until it restarts.
+Each order ends by itself. With a database it applies to all gateways that share it; without one, to the gateway that
+received it, until it restarts.
 """
 
 import argparse

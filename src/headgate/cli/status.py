@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def admin_url(given: str | None, file: Path) -> str | None:
-    """Where the gateway's admin listener is: as given, else as the file has it; if no file was named either, by the
-    environment variable `HEADGATE_ADMIN_URL` first. None if the file is wrong, which is printed."""
+    """URL of the gateway's admin listener: `given`, else from the file. If no file was named either, the environment
+    variable `HEADGATE_ADMIN_URL` comes first. Prints the problem and returns None if the file is invalid."""
     from headgate.cli.output.status import url_of
     from headgate.config.load import admin_listen
     from headgate.config.problems import ConfigErrors

@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 def watch(url: str, *, seconds: float | None = None, above: Callable[[], str] | None = None) -> int:
     """Shows the gateway behind this address until interrupted, or for so many seconds.
 
-    The lines that `above` returns, once for each frame, are shown above it."""
+    `above` returns the lines to show above each frame."""
     view = View(sys.stdout.isatty())
     until = None if seconds is None else time.monotonic() + seconds
     try:

@@ -64,7 +64,7 @@ class Accounts:
         self._ledger = _open_ledger(settings)
         self._directory = _open_directory(settings, self._changed)
         self._orders = MemoryOrders(on_change, now, in_cell=settings.cell is not None)
-        """Orders of operators without a database."""
+        """Operators' orders of a gateway without a database."""
         self._in_force = settings.policy
         database = None if settings.database is None else settings.database.url
         self._budgets = BudgetNews(database, tell_host, lambda: self._in_force, now)
@@ -242,7 +242,7 @@ class Accounts:
         budgets_left: Callable[[TenantId | None], Sequence[BudgetLeft] | None],
         endpoints: Callable[[], Collection[EndpointId]],
     ) -> AdminApi | None:
-        """What operators may change: orders, and with a database tenants, keys and budgets. None without a key."""
+        """API for orders, and with a database for tenants, keys and budgets. None without an operator key."""
         directory = self._directory
         if not settings.admin_keys:
             return None

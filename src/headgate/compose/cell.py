@@ -61,7 +61,7 @@ def open_cell(
 def open_registry(
     host: CellHost, cell: CellOptions, admin: Callable[[], tuple[str, int]], leave: Callable[[], None]
 ) -> "Registry":
-    """The registry in which members of the cell publish their admin addresses; `admin` returns that of this process.
+    """The registry in which members of the cell publish their admin addresses. `admin` returns this process's address.
 
     `leave` is called when another process has taken this member's name.
     """

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 class EjectionWatch:
-    """Observer of the scheduler that lets an ejected endpoint be probed at once."""
+    """Observer of the scheduler that starts a probe as soon as an endpoint is ejected."""
 
     def __init__(self) -> None:
         self.watch: EngineWatch | None = None
-        """Set when engines are watched from here."""
+        """Set if this process watches the engines."""
 
     def saw(self, event: Event, commands: Sequence[Command], now: Instant) -> None:
         del event, now

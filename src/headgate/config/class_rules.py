@@ -1,7 +1,7 @@
-"""The table of class rules: the class of requests that name neither a class nor a tier.
+"""The table of class rules, which choose the class of requests that name neither a class nor a tier.
 
-Without `class_rules` in the file the table is `DEFAULT_RULES`; with it, the file's table is the whole table. An empty
-one leaves the choice to the length of the prompt.
+Without `class_rules` in the file the table is `DEFAULT_RULES`; otherwise it is exactly the table of the file. With an
+empty table the length of the prompt decides.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from headgate.model.ticket import Api
 from headgate.model.units import ClassName, TenantId
 
 DEFAULT_RULES: Final = (ClassRule(ClassName("interactive"), plans=(Plan.CRITICAL,)),)
-"""Those of them whose class exists."""
+"""Rules used without `class_rules`, if their class exists."""
 METADATA_KEYS_MAX: Final = 8
-"""Keys of metadata in the whole table: each is looked up in every request."""
+"""Maximum number of metadata keys in the whole table. Each is looked up in every request."""
 
 
 def class_rules(file: File, classes: Sequence[ServiceClass], report: Report) -> tuple[ClassRule, ...]:
@@ -73,7 +73,7 @@ def _check_tenants(section: ClassRuleSection, place: Place, file: File, report: 
 
 
 def _check_reached(rules: Sequence[ClassRule], report: Report) -> None:
-    """A rule that fits every request leaves nothing to those after it."""
+    """Warns about a rule that fits every request and is not the last."""
     for number, rule in enumerate(rules[:-1]):
         if rule == ClassRule(rule.service_class):
             warning = f"names no criterion, so rule {number + 2} and those after it apply only to tenants that may not"
@@ -82,7 +82,7 @@ def _check_reached(rules: Sequence[ClassRule], report: Report) -> None:
 
 
 def metadata_keys(rules: Sequence[ClassRule]) -> tuple[str, ...]:
-    """The keys of a request's metadata that the rules ask for."""
+    """Metadata keys that the rules use."""
     return tuple(dict.fromkeys(name for rule in rules for name, _ in rule.metadata))
 
 
@@ -90,7 +90,7 @@ def metadata_keys(rules: Sequence[ClassRule]) -> tuple[str, ...]:
 
 
 def class_table(policy: Policy) -> Iterator[tuple[str, str]]:
-    """Each step by which a class is chosen, in order, and what it decides."""
+    """The steps that choose a class, in order, each with its description."""
     yield "x-headgate-class", "the class that the request names"
     tiers = "; ".join(
         f"{', '.join(each.service_tiers)} -> {each.name}" for each in policy.classes if each.service_tiers

@@ -58,7 +58,7 @@ def admin_keys(file: File, report: Report) -> tuple[AdminKey, ...]:
 
 
 def _check_without_database(keys: list[AdminKey], file: File, report: Report) -> None:
-    """One gateway keeps orders in its memory; tenants, keys and the orders of a cell need a database."""
+    """Warns about operator keys that need a database: for tenants and keys, and for the orders of a cell."""
     if keys and file.cell is not None:
         report.warn(
             ("admin_keys",), "cannot place orders in a cell without a database; add database.url, or remove the cell"

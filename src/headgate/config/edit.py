@@ -33,7 +33,7 @@ def add_value(text: str, path: tuple[str, ...], value: str) -> str:
 
 
 def has(text: str, path: tuple[str, ...]) -> bool:
-    """Whether the text has something at this path. Raises `Unedited` if it cannot be read."""
+    """Whether the text has a value at this path. Raises `Unedited` if it cannot be parsed."""
     inner = _tree(text)
     for name in path:
         if not isinstance(inner, dict) or name not in inner:

@@ -1,4 +1,4 @@
-"""The optional libraries that a configuration needs; without them `headgate serve` does not start."""
+"""Optional libraries that a configuration needs. Without them `headgate serve` does not start."""
 
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
@@ -14,12 +14,12 @@ _LIBRARIES: Final = {
     "ledger": ("asyncpg", "asyncpg"),
     "tracing": ("opentelemetry.proto", "opentelemetry-proto"),
 }
-"""The module that an extra brings, and the name of its library."""
+"""Module and library name of each extra."""
 
 
 class MissingExtra(NamedTuple):
     place: str
-    """The setting that needs it."""
+    """The setting that needs the library."""
     message: str
     fix: str
 
@@ -28,7 +28,7 @@ def is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
-        # The package around it is missing.
+        # The parent package is missing.
         return False
 
 
@@ -40,7 +40,7 @@ def missing_extras(settings: Settings, installed: Callable[[str], bool] = is_ins
 
 
 def _needed(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    """The setting, what cannot be done without the library, and the extra that brings it."""
+    """The setting, the error without the library, and the extra that installs it."""
     if settings.cell is not None:
         yield "cell", "cannot use the store", "cell"
     if settings.database is not None:

@@ -43,7 +43,7 @@ class PoolSettings:
     passes_priority: bool = False
     """Whether its engines schedule by priority, so that the field `priority` of a request may reach them."""
     watches_whole_answers: bool = False
-    """Whether engines that can are asked for streams in place of whole answers."""
+    """Whether the gateway requests streams instead of whole answers from engines that support it."""
     gpu_metrics_port: int | None = None
     """Where on its endpoints' machines a DCGM exporter tells of their GPUs; None where nobody asks one."""
     fleet: DnsOptions | ProcessOptions | None = None
@@ -127,7 +127,7 @@ class Settings:
 
     @property
     def metadata_names(self) -> tuple[str, ...]:
-        """Keys of a request's metadata that are looked at: those of the ledger and those of class rules."""
+        """Metadata keys that the gateway reads: those of the ledger and those of class rules."""
         of_rules = (name for rule in self.policy.class_rules for name, _ in rule.metadata)
         return tuple(dict.fromkeys((*(() if self.ledger is None else self.ledger.metadata), *of_rules)))
 

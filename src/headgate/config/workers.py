@@ -1,5 +1,4 @@
-"""The configuration of several workers on one port (`headgate serve --workers N`): whether a file allows it, and what
-each worker makes of it."""
+"""Configuration of several workers on one port (`headgate serve --workers N`): checks, and settings of each worker."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,7 +7,7 @@ from headgate.config.settings import Address, Settings
 
 
 def as_worker(settings: Settings, *, worker: int, workers: int, port: int) -> Settings:
-    """What one of them makes of the file: an admin port of its own, and at least as many members as there are here."""
+    """Settings of one worker: its own admin port, and at least as many cell members as workers."""
     admin = settings.admin_listen
     return replace(
         settings,
@@ -20,7 +19,7 @@ def as_worker(settings: Settings, *, worker: int, workers: int, port: int) -> Se
 
 
 def unfit(settings: Settings, file: Path, workers: int) -> str | None:
-    """Why they cannot run by this file, with the next step."""
+    """Why the workers cannot run with this file, with the next step; None if they can."""
     if settings.cell is None:
         return (
             f"{file} names no cell, and workers that do not know of each other would give the same place twice; "

@@ -1,4 +1,4 @@
-"""What a process reports of its cell: on /status, on the console and as metrics."""
+"""A process's report on its cell, for /status, the console and metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -37,7 +37,7 @@ def cell_status(host: CellHost, cell: CellOptions, staged: str | None) -> Mappin
 
 
 def cell_now(host: CellHost, members: "Sequence[CellMember]" = ()) -> CellNow:
-    """`members` are those whose addresses are known."""
+    """`members` are the members with known addresses."""
     view = host.view()
     if view.epoch is None:
         return CellNow(view.mode.value, view.leads, None)

@@ -20,7 +20,7 @@ class LiveDiagnosis:
     """An observer where decisions are made."""
 
     def __init__(self, *, operable: bool = False) -> None:
-        """`operable` is whether operators can give orders here (`headgate operate`)."""
+        """`operable` is whether operators can place orders here (`headgate operate`)."""
         self._operable = operable
         self._machine = Diagnosis(operable=operable)
         self._decided = True

@@ -1,7 +1,7 @@
 """Operators' orders of one gateway without a database, kept in its memory.
 
-An order that is placed or ended is in force before the answer leaves. A restart ends all of them, a reload of the file
-none. A cell needs a database: its members must agree on the orders in force, and only the database reaches them all.
+A change takes effect before the response is sent. Orders survive a reload of the file but not a restart. A cell needs a
+database: its members must agree on the orders in force, and only the database reaches all of them.
 """
 
 import logging
@@ -19,14 +19,14 @@ from headgate.ports.directory import Actor, AuditRow, OrderRow, Unknown, Unwritt
 from headgate.telemetry.log import tell
 
 ORDERS_MAX: Final = 200
-"""Orders in force at a time."""
+"""Maximum number of orders in force."""
 AUDIT_MAX: Final = 1_000
-"""Changes that are remembered; the log has all of them."""
+"""Maximum number of changes kept in memory. The log has all of them."""
 NO_DATABASE: Final = (
     "tenants, keys, budgets and cost reports need a database: add database.url to the configuration, or change the "
     "tenants and keys of the file (`headgate keys new --write`) and send SIGHUP; without a database "
 )
-"""What the admin API of a gateway without a database adds to the answer about an unknown path."""
+"""Hint in the admin API's response for an unknown path, without a database."""
 _OF_A_CELL: Final = (
     "this gateway belongs to a cell, whose gateways share orders through a database, and the configuration has none; "
     "add database.url to it"
@@ -34,7 +34,7 @@ _OF_A_CELL: Final = (
 
 
 def operator_order(row: OrderRow) -> OperatorOrder | None:
-    """The order as the scheduler knows it; None for one of a newer version, which this one cannot carry out."""
+    """Converts a row to an order for the scheduler; None if only a newer version knows its verb."""
     until, terms = Instant(row.expires_at), row.terms
     match row.verb:
         case "throttle":
@@ -83,7 +83,7 @@ class MemoryOrders:
         in_cell: bool = False,
         audit_max: int = AUDIT_MAX,
     ) -> None:
-        """`on_change` brings the policy up to date."""
+        """`on_change` updates the policy."""
         self._on_change = on_change
         self._in_cell = in_cell
         self._now = now
@@ -93,7 +93,8 @@ class MemoryOrders:
 
     @property
     def name(self) -> str:
-        """Names the orders in the hash of the policy; empty if there never were any."""
+        """Identifies the orders in the hash of the policy; empty if there were never any."""
+
         return f"orders.{self._changes}" if self._changes else ""
 
     def take(self, policy: Policy) -> Policy:

@@ -1,7 +1,7 @@
 """How much memory may the request bodies of each tenant take?
 
-All bodies together are bounded by `bodies_bytes_max`, and those of one tenant by its share of it (`tenant_shares`). The
-only body of a tenant may take all the room that is free.
+All bodies together are bounded by `bodies_bytes_max`, and those of one tenant by its share of it (`tenant_shares`). If
+a tenant has only one body, that body may take all free bytes.
 """
 
 from headgate.edge.tenant_shares import TenantShares, is_within_share
@@ -9,7 +9,7 @@ from headgate.model.units import TenantId
 
 
 class BodyBytes(TenantShares):
-    """Bytes of the bodies of all open requests, by tenant."""
+    """Total size of the bodies of all open requests, by tenant."""
 
     __slots__ = ()
 
@@ -18,7 +18,7 @@ class BodyBytes(TenantShares):
 
 
 class BodyClaim:
-    """Bytes of one request's body."""
+    """Size of one request's body."""
 
     __slots__ = ("_all", "_size", "_tenant")
 
@@ -28,14 +28,14 @@ class BodyClaim:
         self._size = 0
 
     def has_room(self, size: int, bytes_max: int) -> bool:
-        """Whether so many further bytes fit."""
+        """Whether `size` more bytes fit."""
         everything = self._all
         free = bytes_max - everything.total - size
         held = everything.of(self._tenant)
         return free >= 0 and (held == self._size or is_within_share(held + size, free=free))
 
     def grow(self, size: int, bytes_max: int) -> bool:
-        """Counts so many further bytes if they fit."""
+        """Counts `size` more bytes if they fit. Returns whether they do."""
         if not self.has_room(size, bytes_max):
             return False
         self._size += size

@@ -42,9 +42,9 @@ class Wire(Protocol):
         ...
 
     def identified(self, tenant: TenantId | None = None, /) -> bool:
-        """The caller is known: its connection counts as the tenant's, no longer as an unauthenticated one.
+        """Counts the connection towards the tenant instead of as unauthenticated.
 
-        False if the tenant holds its share of connections already; this one is closed after the response.
+        Returns False if the tenant already has its share of connections; this one is closed after the response.
         """
         ...
 
@@ -129,7 +129,7 @@ class Client:
         self.on_unblocked: Callable[[], None] | None = None
         self._on_left: Callable[[], None] | None = None
         self._held: bytes | bytearray = b""
-        """The body as far as it has come: one buffer, since many small pieces would take many times their bytes."""
+        """The part of the body received so far, in one buffer, since many small pieces would take much more memory."""
         self._size = 0
         self._too_large = False
         self._grow: Callable[[int], bool] | None = None
@@ -160,7 +160,7 @@ class Client:
         return self._size
 
     def identified(self, tenant: TenantId | None = None, /) -> bool:
-        """The application knows who calls. False if the tenant may not have another connection."""
+        """Called when the caller is authenticated. Returns False if the tenant may not have another connection."""
         return self._wire.identified(tenant)
 
     async def body(self, size_max: int) -> bytes | bytearray:
@@ -175,7 +175,7 @@ class Client:
         if not self._complete:
             raise ClientLeft
         if self._size <= LARGE_BYTES:
-            self._held = bytes(self._held)  # A large body stays as it is: to copy it would hold the loop for long.
+            self._held = bytes(self._held)  # A large body is not copied, because that would block the loop.
         return self._held
 
     def count_body(self, grow: Callable[[int], bool]) -> None:
@@ -185,10 +185,10 @@ class Client:
             self._give_up_body()
 
     def release(self) -> None:
-        """The request is over: drops its body, and what refers to the exchange.
+        """Drops the body and the references to the exchange at the end of the request.
 
-        Connection, client and exchange refer to each other. Without this the body would stay until the garbage
-        collector finds them, while its bytes are counted as free.
+        Connection, client and exchange refer to each other. Without this the body would stay in memory until the next
+        garbage collection, while its bytes are counted as free.
         """
         self._held = b""
         self._grow = self._on_left = self.on_blocked = self.on_unblocked = None

@@ -41,7 +41,7 @@ class Shared(Protocol):
     def remove(self, connection: "Connection") -> None: ...
 
     def identified(self, connection: "Connection", tenant: TenantId | None) -> bool:
-        """Its caller is known. False if the tenant holds its share of connections already."""
+        """Called when the caller is authenticated. Returns False if the tenant already has its share of connections."""
         ...
 
     def serve(self, client: Client, connection: "Connection") -> None: ...
@@ -52,7 +52,7 @@ class Shared(Protocol):
 
 
 class Connection(RequestReader):
-    """One caller's connection, and the protocol of its parser."""
+    """One caller's connection, with the callbacks of its parser."""
 
     __slots__ = (
         "_bodiless",
@@ -117,7 +117,7 @@ class Connection(RequestReader):
         if self._client is not None:
             self._surplus = True
             self._keep_alive = False
-            raise Refused(400, "wait for the answer before another request is sent")  # Ends the parsing, no more.
+            raise Refused(400, "wait for the response before sending another request")  # Only ends the parsing.
         self._in_head = False
         head, limits = self._head, self._others.limits
         self._keep_alive = self._parser.should_keep_alive()

@@ -43,11 +43,11 @@ class Connections:
         self.tasks: set[asyncio.Task[None]] = set()
         """The exchanges under way."""
         self._open: dict[Connection, TenantId | None] = {}
-        """Each connection and the tenant that used it last; None before any did."""
+        """Open connections, each with the tenant that used it last; None if not used yet."""
         self._held = TenantShares()
-        """Connections that belong to a tenant."""
+        """Number of connections of each tenant."""
         self._unidentified: dict[Connection, None] = {}
-        """Connections whose caller is not known yet, the oldest first."""
+        """Unauthenticated connections, oldest first."""
         self._dated = (0, b"")
 
     def __len__(self) -> int:
@@ -62,7 +62,7 @@ class Connections:
         if is_full and not self._unidentified:
             return False
         if is_full or len(self._unidentified) >= self.limits.unauthenticated_connections_max:
-            # The oldest goes: a caller with a key sends it at once, connections that only take up room do not.
+            # Close the oldest: a caller with a key sends it at once, an idle connection does not.
             oldest = next(iter(self._unidentified))
             self.remove(oldest)
             oldest.abort()
@@ -76,7 +76,7 @@ class Connections:
 
     def identified(self, connection: Connection, tenant: TenantId | None) -> bool:
         if connection not in self._open:
-            return True  # It has been closed meanwhile.
+            return True  # The connection was closed in the meantime.
         if tenant is not None and tenant != self._open[connection]:
             self._disown(connection)
             free = self.limits.connections_open_max - self._held.total - 1
@@ -100,7 +100,7 @@ class Connections:
 
     @property
     def any_unheard(self) -> bool:
-        """Whether a caller has connected and its request has not arrived yet."""
+        """Whether any connected caller has not sent a request yet."""
         return any(each.unheard for each in self._open)
 
     def close_idle(self) -> None:

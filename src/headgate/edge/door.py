@@ -47,7 +47,7 @@ MODELS_ROUTE = b"/v1/models"
 USAGE_ROUTE = b"/v1/usage"
 READ_ROUTES = (MODELS_ROUTE, USAGE_ROUTE)
 _COUNTED = (Outcome.INVALID, Outcome.TOO_LARGE, Outcome.MODEL_NOT_FOUND, Outcome.FORBIDDEN, Outcome.DUPLICATE)
-"""Mistakes of the caller that the gateway rejects before admission; they count in the tenant's request rate."""
+"""Outcomes of invalid requests rejected before admission. They count in the tenant's request rate."""
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class Door:
     sample_ppm: int | None = None
     """Of a million traces so many are kept whatever becomes of them; None where no traces are sent."""
     journal: AttemptJournal | None = None
-    """Notes each attempt before it is sent; None without a ledger."""
+    """Journal of attempts, written before each is sent; None without a ledger."""
     draining: bool = False
     _bodies: BodyBytes = field(default_factory=BodyBytes)
     _parse_turns: ParseTurns = field(default_factory=ParseTurns)
@@ -211,9 +211,9 @@ class Door:
                 self._emptied.set()
 
     def _check_head(self, client: Client, tenant: TenantId, body: BodyClaim) -> None:
-        """Rejects what the head alone decides, before a body is read that has not arrived yet or is not small."""
+        """Rejects requests by their head alone, before a body is read that is large or has not arrived yet."""
         if client.received and client.received_bytes <= SLICE_BYTES:
-            return  # The scheduler decides with the whole request in hand.
+            return  # The scheduler decides with the whole request.
         if (short := self.host.limit_reached(tenant)) is not None:
             if (left := self.host.limits_left(tenant)) is not None:
                 client.always += rates_left(left)
@@ -235,7 +235,7 @@ class Door:
 
     @property
     def bodies_bytes(self) -> int:
-        """Bytes of the bodies of open requests."""
+        """Total size of the bodies of open requests."""
         return self._bodies.total
 
     def _no_room(self) -> Turned:

@@ -46,7 +46,7 @@ from headgate.wire.request import RequestBody
 
 _SPOKEN = "another attempt was the first to answer"
 _REPORTED_BEFORE_S = 0.002
-"""So long before a deadline it is told what was delivered: timers of the loop are a millisecond apart."""
+"""How long before a deadline the delivered tokens are reported. Timers of the loop have a resolution of 1 ms."""
 
 
 class Exchange:
@@ -65,9 +65,9 @@ class Exchange:
         traced: bool = False,
         journal: AttemptJournal | None = None,
     ) -> None:
-        """What becomes of it is written into `record`. Where it is `traced` engines are told of its trace.
+        """The result is written into `record`. If `traced`, engines receive the trace context.
 
-        No attempt is sent before the `journal` has it.
+        No attempt is sent before it is in the `journal`.
         """
         self._client = client
         ticket = self._ticket = intake.ticket
@@ -119,7 +119,7 @@ class Exchange:
                 await hedge
 
     def _report_before_deadline(self) -> asyncio.TimerHandle | None:
-        """Sees to it that what was delivered is told just before the scheduler ends the request at its deadline."""
+        """Schedules a report of the delivered tokens just before the scheduler ends the request at its deadline."""
         if (left_ns := self._ticket.completion_ns_left) is None:
             return None
         seconds_left = max(0.0, left_ns / SECOND - _REPORTED_BEFORE_S)
@@ -130,7 +130,7 @@ class Exchange:
         self._host.tell(RequestWithdrawn(self._ticket.request_id, WithdrawalCause.GRACE_OVER))
 
     def _report_delivered(self) -> None:
-        """Tells what each attempt has produced so far. What its tenant pays goes by what was told before the end."""
+        """Reports the tokens of each attempt so far. The tenant pays for tokens reported before the request ends."""
         reports: list[AttemptProgress] = []
         for attempt in self._open.values():
             if attempt.events > attempt.reported:
@@ -228,7 +228,7 @@ class Exchange:
         return result if result.usage is None else self._believed(result, result.usage, dispatch.caps)
 
     def _believed(self, result: Result, usage: Usage, caps: Caps) -> Result:
-        """The result without its usage if that cannot be: then what was delivered counts, as without any."""
+        """Removes impossible usage from the result; delivered tokens are then counted, as without usage."""
         ticket = self._ticket
         answers, most = ticket.answers(caps.n), ticket.output_most(caps.output_tokens)
         flaw = impossible(usage, ticket, answers=answers, output_most=most)
@@ -270,7 +270,7 @@ class Exchange:
         self._host.tell(FirstToken(attempt.dispatch.request_id, attempt.dispatch.attempt))
 
     def _first_undelivered(self, dispatch: Dispatch) -> None:
-        """Another attempt may still answer the request."""
+        """Reports a first token that has not been delivered: another attempt may still answer the request."""
         self._host.tell(FirstToken(dispatch.request_id, dispatch.attempt, delivered=False))
 
     def _attempt_ended(self, dispatch: Dispatch, result: Result, record: AttemptRecord) -> None:

@@ -74,7 +74,7 @@ class Intake:
     passed_on: Mapping[str, str]
     """Headers that go along to the engine."""
     digest: bytes = b""
-    """Hash of the body as it came."""
+    """Hash of the body as received."""
 
     def of(self, tenant: TenantId) -> "Intake":
         """The same, asked by another tenant."""
@@ -156,7 +156,7 @@ async def take_in(
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """Who reads a body, and for whom."""
+    """Parsers of request bodies, and the tenant whose body is parsed."""
 
     tenant: TenantId
     read_large: ReadLarge
@@ -169,14 +169,14 @@ class _Reading:
                 digest, body = await self.parse_turns.run(parse, size=len(raw), tenant=self.tenant)
             else:
                 digest, body = await digest_of(raw), None
-            # A large body may be handed over to another process by what reads it.
+            # `read_large` may pass a large body to another process.
             return digest, await self.read_large(raw, api, self.tenant) if body is None else body
         except BadRequest as bad:
             raise _not_understood(bad) from None
 
 
 def _parse_inline(raw: bytes, api: Api) -> tuple[bytes, RequestBody | None]:
-    """Digest of the body and the body; None if it is better parsed elsewhere."""
+    """Returns the digest and the parsed body, or None for a body that should not be parsed in the event loop."""
     return body_digest(raw), None if is_large(raw) else RequestBody.parse(raw, api)
 
 
@@ -199,14 +199,14 @@ async def _read_tensors(client: Client, asked: ModelAsked, size_max: int, readin
 
 
 async def digest_of(raw: bytes | bytearray) -> bytes:
-    """Hashes the body without keeping the event loop for longer than a small body takes."""
+    """Hashes the body without blocking the event loop for longer than a small body takes."""
     return body_digest(raw) if len(raw) <= HASHED_AT_ONCE_BYTES else await asyncio.to_thread(body_digest, raw)
 
 
 def announced_bytes(client: Client) -> int:
-    """The length of the body that the head announces; 0 if it announces none."""
+    """Value of the Content-Length header; 0 if there is none."""
     announced = client.headers.get(b"content-length", b"")
-    # Digits beyond counting are too many whatever they are; leading zeros are none.
+    # 20 digits always exceed the limit, so the rest need not be converted. Leading zeros do not count.
     return int(announced.lstrip(b"0")[:20] or b"0") if announced.isdigit() else 0
 
 
@@ -222,7 +222,7 @@ async def _receive(client: Client, size_max: int) -> bytes | bytearray:
 
 
 def _check_names(body: RequestBody, chars_max: int) -> None:
-    """Names are kept in records and shown to operators, so they are short."""
+    """Rejects long names, because names are kept in records and shown to operators."""
     for field, name in (("model", body.model), ("service_tier", body.service_tier)):
         if name is not None and len(name) > chars_max:
             raise Turned(Outcome.INVALID, f"{field} has {len(name)} characters; at most {chars_max} are allowed", field)

@@ -60,8 +60,8 @@ class OpenAttempt:
         self.key = (dispatch.request_id, dispatch.attempt)
         self.client = client
         self.reports_tokens = reports_tokens
-        """Whether its tokens are seen as they come, so that silence means something: of a stream, and of an answer
-        that the engine streams and the caller gets whole."""
+        """Whether the gateway sees each token, so that it can detect silence. True for a stream, and for a whole answer
+        that the engine streams to the gateway."""
         self._task = task
         self.started_at = now
         self.heard_at = now
@@ -136,7 +136,7 @@ class OpenAttempts:
     def _check_engine(self, attempt: OpenAttempt, now: float) -> None:
         dispatch = attempt.dispatch
         if _is_over(attempt, now):
-            # A stream that has yet to begin is silent. How far an answer is that comes whole is not known.
+            # A stream without a first token is silent. The progress of a whole answer is not known.
             silent = attempt.reports_tokens and not attempt.first_seen
             why = f"not complete within {seconds(dispatch.total_ns_max)}"
             attempt.stop(AttemptEnding.SILENT, why, None if silent else Fault.LIMIT)

@@ -18,14 +18,14 @@ class EdgeLimits:
     connections_open_max: int = 25_000
     """Further connections are closed immediately."""
     unauthenticated_connections_max: int = 4_096
-    """Connections that have not sent a valid key; beyond it the oldest of them is closed.
+    """Maximum number of connections that have not sent a valid key. Above it the oldest of them is closed.
 
     Twice the accept backlog, so that a burst of reconnecting clients is served."""
     head_bytes_max: int = 64 * KIB
     headers_max: int = 100
     """Header lines per request."""
     field_bytes_max: int = FIELD_BYTES_MAX
-    """Size of one header line, and of the names that a body may carry (`model`, `service_tier`)."""
+    """Maximum size of one header line, and of the names in a body (`model`, `service_tier`)."""
     head_ns_max: Duration = Duration(10 * SECOND)
     """Time for a request's head, from its first byte, and for a new connection to send that byte."""
     receive_ns_max: Duration = Duration(60 * SECOND)

@@ -1,7 +1,7 @@
-"""Parses request bodies in the event loop, within the time that one turn of the loop has for it.
+"""Parses request bodies in the event loop, within the time budget of one turn of the loop.
 
-Bodies that arrive at the same moment are parsed one after the other until the time of the turn is used up. The rest
-waits for the next turns, tenants by turns, so that a tenant that sends many bodies delays its own.
+Bodies that arrive at the same moment are parsed one after the other until the budget is used up. The rest wait for the
+next turns of the loop, where tenants take turns, so that a tenant that sends many bodies delays only its own.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class _Waiting:
 
 
 class ParseTurns:
-    """All bodies of one process that are parsed in its loop."""
+    """Queue of the bodies that one process parses in its event loop."""
 
     def __init__(self, budget: TurnBudget | None = None) -> None:
         self._budget = budget or loop_budget()
@@ -41,11 +41,11 @@ class ParseTurns:
         self._numbers = count()
 
     def __len__(self) -> int:
-        """Bodies that wait for another turn."""
+        """Number of bodies that wait for another turn."""
         return len(self._waiting)
 
     async def run(self, parse: Callable[[], _Parsed], *, size: int, tenant: TenantId) -> _Parsed:
-        """Result of `parse`, in this turn or a later one."""
+        """Returns the result of `parse`, in this turn or a later one."""
         budget = self._budget
         budget.untimed_bytes += size + READ_BYTES
         if budget.untimed_bytes <= UNTIMED_BYTES_IN_ALL or (not self._waiting and budget.allows()):
@@ -53,7 +53,7 @@ class ParseTurns:
             return parse()
         waiting = _Waiting(size, next(self._numbers), parse, asyncio.get_running_loop().create_future())
         self._waiting.push(tenant, waiting)
-        # Its bytes are bounded as those of a body (`bodies_bytes_max`), so the budget need not bound them again.
+        # `bodies_bytes_max` bounds the bytes of bodies, so the budget need not bound them again.
         waits = budget.wait(self._parse_next, 0)
         assert waits, "nothing is too much to wait"
         return await waiting.parsed
@@ -61,10 +61,10 @@ class ParseTurns:
     def _parse_next(self) -> None:
         waiting = self._waiting.pop()
         if waiting.parsed.done():
-            return  # Its request has been given up.
+            return  # The request was cancelled.
         self._budget.charge(REQUEST_NS)
         try:
             waiting.parsed.set_result(waiting.parse())
         except Exception as error:  # noqa: BLE001 (raised again where the body is awaited)
             waiting.parsed.set_exception(error)
-            waiting.parsed.exception()  # Without a reader it would be logged.
+            waiting.parsed.exception()  # Otherwise asyncio would log it if nothing awaits it.

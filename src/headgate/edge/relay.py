@@ -33,7 +33,7 @@ _KINDS_TOLD = frozenset({"application/json", "application/xml", "text/event-stre
 """Content types that may stand in a message. Others are the engine's own words."""
 
 _UNAVAILABLE = frozenset({502, 503, 504})
-"""Error statuses that say nothing about the request: the engine, or a proxy before it, cannot serve."""
+"""Error statuses unrelated to the request: the engine, or a proxy in front of it, cannot serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,9 @@ class Result:
     detail: str = ""
     usage: Usage | None = None
     fault: Fault | None = None
-    """What went wrong, if it failed."""
+    """Kind of failure, if the attempt failed."""
     disbelieved: bool = False
-    """Whether the engine reported a usage that cannot be."""
+    """Whether the engine reported impossible usage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class Relay:
         return result
 
     def _begin_whole(self) -> None:
-        """Notes when it came. Of one that was streamed inside the gateway all has come by now."""
+        """Records when the answer arrived. An answer that was streamed to the gateway is complete by now."""
         record, now = self._attempt.record, time.monotonic_ns()
         self._attempt.reports_tokens = False
         if record.held_back:
@@ -274,7 +274,7 @@ class _Whole:
         if not self._client.started and (error := reported_error(self._held)) is not None:
             return _failed(quote("", error), self._finder.usage)
         if not self._any_bytes and not self._held.rstrip().endswith(b"}"):
-            # Where the engine sends no length, a connection that breaks looks like the end.
+            # Without a Content-Length, a broken connection looks like the end of the answer.
             return _failed("the engine's answer is not a whole JSON object")
         if self._client.started:
             self._client.finish()

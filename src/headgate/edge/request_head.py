@@ -61,14 +61,14 @@ class HeadBytes:
 
 
 def _upgrade_begun(head: bytes) -> int:
-    """How many bytes at the end of it may be the beginning of an upgrade header."""
+    """Number of bytes at the end of `head` that may be the beginning of an upgrade header."""
     end = head[1 - len(_UPGRADE) :].lower()
     line = end.rfind(b"\n")
     return len(end) - line - 1 if line >= 0 and _UPGRADE.startswith(end[line:]) else 0
 
 
 def _without_upgrades(head: bytes) -> bytes:
-    """With its upgrade headers renamed. A regular expression that ignores case takes thirty times as long."""
+    """Renames upgrade headers. A case-insensitive regular expression would take thirty times as long."""
     lowered = head.lower()
     at = lowered.find(_UPGRADE)
     if at < 0:
@@ -99,7 +99,7 @@ class RequestHead:
         if self._lines > limits.headers_max:
             raise Refused(431, f"a request may have {limits.headers_max} headers")
         if len(name) + len(value) > limits.field_bytes_max:
-            raise Refused(431, f"one header may have {limits.field_bytes_max} bytes (limits.field_bytes_max)")
+            raise Refused(431, f"a header exceeds {limits.field_bytes_max} bytes (limits.field_bytes_max)")
         name = name.lower()
         if name in _ONCE and name in self.headers:
             raise Refused(400, f"the header {name.decode()} may stand only once")

@@ -1,7 +1,7 @@
-"""The reading side of a caller's connection: from the bytes of the socket to heads and bodies, within bounds.
+"""The reading side of a caller's connection: parses bytes from the socket into heads and bodies, within bounds.
 
-Bytes are parsed in slices, within the budget of the loop's turn. The pieces of a body that one slice brings are handed
-on together, so that a body in tiny chunks costs little more than another.
+Bytes are parsed in slices, within the time budget of the loop's turn. The pieces of a body in one slice are joined
+before they are passed on, so that a body in tiny chunks costs little more than any other.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from headgate.wire.turn_budget import (
 
 
 class ReadingLimits(Protocol):
-    """The bounds of all connections of a listener."""
+    """Bounds shared by all connections of a listener."""
 
     limits: EdgeLimits
     budget: TurnBudget
 
 
 class RequestReader(asyncio.Protocol):
-    """Reads one request at a time. A connection extends it by the exchange and the end of the connection."""
+    """Reads one request at a time. `Connection` adds the exchange and the end of the connection."""
 
     __slots__ = (
         "_began_at",
@@ -63,17 +63,17 @@ class RequestReader(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self._pieces: list[bytes] = []
-        """Pieces of the body that the parser has found in the bytes it was given last."""
+        """Pieces of the body that the parser found in its last input."""
         self.on_body = self._pieces.append
         self._parser = httptools.HttpRequestParser(self)
         self._budget = bounds.budget
         self._slices = SlicedReads(self._budget, self)
         self._began_at = 0
-        """When the first byte of the request came, in nanoseconds of the clock that never goes back."""
+        """When the first byte of the request arrived, in nanoseconds of the monotonic clock."""
         self._client: Client | None = None
-        """The exchange under way; None between two requests."""
+        """The current exchange; None between two requests."""
         self._in_head = True
-        """Whether the next bytes belong to the head of a request, rather than to a body."""
+        """Whether the next bytes belong to the head of a request instead of a body."""
         self._head_bytes = HeadBytes()
         self._framing = BodyFraming()
         self._head = RequestHead()
@@ -81,12 +81,12 @@ class RequestReader(asyncio.Protocol):
         self._surplus = False
         """Whether a second request began before the first was answered. Only its head is parsed."""
         self._discarded: int | None = None
-        """Bytes that were discarded unparsed after the answer; None while bytes are parsed."""
+        """Bytes discarded without parsing after the response; None while bytes are parsed."""
         self._closing = False
         self.blocked = False
-        """Whether more waits to be read by the caller than should."""
+        """Whether the write buffer is above its limit because the caller reads too slowly."""
         self.due_at = self._loop.time() + bounds.limits.head_ns_max / SECOND
-        """When something must have happened on this connection, or it ends."""
+        """When the connection times out unless it makes progress."""
 
     def _refuse(self, refused: Refused) -> None:
         raise NotImplementedError
@@ -96,7 +96,7 @@ class RequestReader(asyncio.Protocol):
 
     @property
     def unheard(self) -> bool:
-        """Whether nothing has come over this connection yet."""
+        """Whether no byte has arrived on this connection yet."""
         return not self._began_at and not self._closing
 
     # Bytes
@@ -120,7 +120,7 @@ class RequestReader(asyncio.Protocol):
             self.parse(data)
 
     def parse(self, data: bytes) -> bool:
-        """Whether further bytes are to be parsed."""
+        """Parses a slice. Returns whether further bytes are to be parsed."""
         if self._closing:
             return False
         try:
@@ -149,7 +149,7 @@ class RequestReader(asyncio.Protocol):
             self._take_pieces(0)
 
     def _take_pieces(self, data_bytes: int) -> None:
-        """Hands on the pieces of the body that `data_bytes` bytes have brought, joined."""
+        """Joins the pieces of the body found in the last `data_bytes` bytes and passes them on."""
         pieces, client = self._pieces, self._client
         number, body = len(pieces), b""
         if number:
@@ -166,13 +166,13 @@ class RequestReader(asyncio.Protocol):
         self._framing.check()
         client = self._client
         if client is not None and client.finished and not self._framing.check_passed_over(self._bounds.limits):
-            # The end of the request will not be known. The caller may still read the answer, and sees its end.
+            # The end of the request cannot be found any more. The caller can still read the whole response.
             self._keep_alive = False
             self._discarded = 0
             self._transport.write_eof()
 
     def _discard(self, size: int) -> None:
-        """Drops bytes that nobody will parse, so that the caller can read its answer before the connection ends."""
+        """Drops bytes without parsing them, so that the caller can read its response before the connection ends."""
         if self._discarded is None:
             self._head_bytes.count += size
             bound, counted = self._bounds.limits.head_bytes_max, self._head_bytes.count
@@ -194,7 +194,7 @@ class RequestReader(asyncio.Protocol):
     def give_up_reading(self) -> None:
         self._refuse(Refused(503, "too many request bodies are being received at once; retry in a moment"))
 
-    # What the parser tells
+    # Callbacks of the parser
 
     def on_message_begin(self) -> None:
         self._began_at = time.monotonic_ns()
@@ -205,20 +205,20 @@ class RequestReader(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            # A trailer, which says nothing that was not known before the body.
+            # A trailer; the gateway does not use trailers.
             self._framing.add_trailer(self._bounds.limits)
             return
         self._head.add(name, value, self._bounds.limits)
 
 
 def _refused(error: httptools.HttpParserError | httptools.HttpParserUpgrade) -> Refused:
-    """Raises a mistake of our own in one of the parser's callbacks."""
+    """Converts a parser error. Raises it unchanged if a callback failed for another reason."""
     match error:
         case httptools.HttpParserCallbackError():
             if not isinstance(error.__context__, Refused):
                 raise error
             return error.__context__
         case httptools.HttpParserUpgrade():
-            return Refused(400, "this is not a request that is served here; speak HTTP/1.1")
+            return Refused(400, "this kind of request is not supported; use HTTP/1.1")
         case _:
             return Refused(400, f"the bytes are not an HTTP/1.1 request: {error}")

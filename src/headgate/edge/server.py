@@ -36,7 +36,7 @@ class Listener:
         on_refused: OnRefused = lambda _id, _refused: None,
         health: Health | None = None,
     ) -> None:
-        """With `health`, a thread accepts the connections and answers probes by it while the loop is busy."""
+        """With `health`, a thread accepts connections and answers health probes while the loop is busy."""
         self.connections = Connections(app, limits, on_refused)
         self._socket = listening
         self._health = health
@@ -87,7 +87,7 @@ class Listener:
             self._accepting.stop()
             await asyncio.gather(*self._taking, return_exceptions=True)
         elif self._server is not None:
-            await asyncio.sleep(0)  # Accepts what has connected meanwhile; closing would reset it.
+            await asyncio.sleep(0)  # Accept pending connections first; closing would reset them.
             self._server.close()
         else:
             self._socket.close()
@@ -105,7 +105,7 @@ class Listener:
         await asyncio.sleep(0)
 
     async def _hear_the_last(self) -> None:
-        """Waits for the requests of callers that have just connected: they still expect an answer."""
+        """Waits for the requests of callers that have just connected: they still expect a response."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LAST_REQUESTS_S):
                 while self.connections.any_unheard:  # noqa: ASYNC110 (a moment of a process's life)

@@ -1,7 +1,7 @@
 """How much of a shared resource may one tenant hold?
 
-A tenant that already holds some may hold at most `_SHARE` times as much as stays free. One tenant alone thus gets four
-fifths, and less the more others hold; the rest always stays free for tenants that hold nothing yet.
+A tenant that already holds some may hold at most `_SHARE` times the amount that stays free. A single tenant thus gets
+at most four fifths, and less as others hold more. The rest always stays free for tenants that hold nothing yet.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ class TenantShares:
         return self._by_tenant.get(tenant, 0)
 
     def add(self, tenant: TenantId, amount: int) -> None:
-        """Counts so much more, or less if the amount is negative."""
+        """Adds `amount`, which may be negative."""
         self.total += amount
         if held := self.of(tenant) + amount:
             self._by_tenant[tenant] = held
@@ -32,11 +32,11 @@ class TenantShares:
             self._by_tenant.pop(tenant, None)
 
     def has_room(self, tenant: TenantId, amount: int, *, free: int) -> bool:
-        """Whether the tenant may take so much more, if `free` is left after that."""
+        """Whether the tenant may take `amount` more, if `free` is left after that."""
         held = self.of(tenant)
         return free >= 0 and (not held or is_within_share(held + amount, free=free))
 
 
 def is_within_share(held: int, *, free: int) -> bool:
-    """Whether one tenant may hold so much while `free` is left for all."""
+    """Whether one tenant may hold `held` while `free` is left for all."""
     return held <= _SHARE * free

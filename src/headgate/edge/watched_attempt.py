@@ -1,7 +1,7 @@
-"""Reports the tokens of an answer that its engine streams and its caller gets whole.
+"""Reports the tokens of a whole answer that the engine streams to the gateway.
 
-The scheduler hears of its first token and of its progress as it does of a stream, and the sweep judges its silence by
-tokens. Nothing of it has been delivered before it is complete: until then another attempt may be made.
+The scheduler receives its first token and its progress as for a stream, and the sweep detects silence by tokens.
+Nothing is delivered before the answer is complete; until then another attempt may be made.
 """
 
 import time
@@ -28,7 +28,8 @@ class WatchedAttempt:
     def heard(self, events: int) -> None:
         attempt, record = self._attempt, self._attempt.record
         if attempt.stopped is not None:
-            # Its end has been decided in this turn of the event loop.
+            # The attempt was stopped in this turn of the event loop.
+
             return
         attempt.events = events
         if not attempt.first_seen:

@@ -31,10 +31,10 @@ INTERIM_MAX: Final = 8
 READ_BUFFER_BYTES: Final = 64 * 1024
 """As much is held for one answer whose reader is slow, and one more read; then the engine's socket is left full."""
 FRAMING_BYTES_MAX: Final = 16 * 1024
-"""The most bytes of a chunk extension, or of all trailers, without a byte of the body between them."""
+"""Maximum size of a chunk extension, or of all trailers, without a byte of the body between them."""
 _UNBROKEN_BYTES_MAX: Final = FRAMING_BYTES_MAX + SLICE_BYTES
 UNTIMED_BYTES: Final = 4 * 1024
-"""Reads up to this size are parsed at once; longer ones in slices, within the budget of the turn."""
+"""Reads up to this size are parsed at once; longer ones in slices, within the time budget of the turn."""
 END_S_MAX: Final = 1.0
 """How long to wait, after all that matters, for the clean end that lets the connection be used again."""
 
@@ -87,11 +87,11 @@ class EngineConnection(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._head_bytes = 0
         self._framing_bytes = 0
-        """Bytes that came since the last piece of the body, and those that came with it."""
+        """Bytes received since the last piece of the body, including the read that contained it."""
         self._pieces: list[bytes] = []
-        """Pieces of the body that the slice has brought which is being parsed."""
+        """Pieces of the body found in the current slice."""
         self._joins = False
-        """Whether pieces are collected, to be handed on together at the end of a slice."""
+        """Whether pieces are collected and passed on together at the end of a slice."""
         self._budget = budget
         self._slices = SlicedReads(budget, self)
         self._interim = 0
@@ -144,14 +144,14 @@ class EngineConnection(asyncio.Protocol):
 
     def _take_timed(self, data: bytes) -> None:
         if self._answer is None and self._waiter is None:
-            self.abort()  # Were they to wait, a question could be asked meanwhile, and they would be its answer.
+            self.abort()  # Later they would be taken for the response to the next request.
             return
         self._slices.take(data)
         if not self._slices.unparsed:
-            self.go_on_reading()  # The answer may have stopped it and gone on while it was being parsed.
+            self.go_on_reading()  # The answer may have paused and resumed reading during parsing.
 
     def parse(self, data: bytes) -> bool:
-        """Parses a slice of a long read; its pieces of the body are handed on together. Whether more is wanted."""
+        """Parses a slice of a long read and passes its body on in one piece. Returns whether to parse more slices."""
         self._joins = True
         try:
             self._parse(data)
@@ -187,7 +187,7 @@ class EngineConnection(asyncio.Protocol):
             self._fail(EngineFault(f"the head of its answer has more than {HEAD_BYTES_MAX} bytes"))
 
     def _hand_on(self) -> None:
-        """Hands the pieces of the body that a slice has brought to the answer, joined."""
+        """Joins the pieces of the body found in a slice and passes them to the answer."""
         pieces, answer = self._pieces, self._answer
         if not pieces:
             return
@@ -254,7 +254,7 @@ class EngineConnection(asyncio.Protocol):
             return
         answer, self._answer = self._answer, None
         answer.end(None)
-        # Bytes behind the answer would be taken for the next one.
+        # Bytes after the answer would be taken for the next one.
         unsent_or_unparsed = self._transport.get_write_buffer_size() or self._slices.unparsed_bytes
         if self._parser.should_keep_alive() and not unsent_or_unparsed and self.is_open:
             self.resume()
@@ -285,7 +285,7 @@ class EngineConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def give_up_reading(self) -> None:
-        reason = "the gateway has too many bytes of engines waiting to be parsed"
+        reason = "the gateway has too many bytes from engines waiting to be parsed"
         self._fail(EngineFault(reason, Fault.GATEWAY))
 
     # Ends
@@ -434,7 +434,7 @@ class HttpAnswer:
         self._wake()
 
     def _go_on(self) -> None:
-        """Hands over held bytes within the budget of this turn, and schedules the rest."""
+        """Passes on held bytes within the budget of this turn, and schedules the rest."""
         handed = 0
         while self._held and self._take is not None and not self._paused:
             if handed >= READ_BUFFER_BYTES:

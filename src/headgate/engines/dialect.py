@@ -116,12 +116,12 @@ class Dialect:
     never_streamed_together: frozenset[str] = frozenset()
     """Fields that this engine takes together, but not in a request for a stream."""
     watches_whole_answers: bool = False
-    """Whether the chunks of a stream add up to the answer that this engine gives whole. It is then asked for a stream
-    always, so that the gateway sees each token come, unless a request has one of the fields `asked_whole`."""
+    """Whether the joined chunks of a stream equal this engine's whole answer. The gateway then always requests a
+    stream, so that it sees each token, unless the request has one of the fields in `asked_whole`."""
     asked_whole: frozenset[str] = frozenset()
-    """Fields with which a whole answer is more than a stream, or another one."""
+    """Request fields for which a whole answer differs from the joined stream."""
     whole_shapes: Mapping[Api, WholeShape] = field(default_factory=dict[Api, WholeShape])
-    """How whole answers differ from joined chunks; the same where nothing is said."""
+    """Differences between whole answers and joined chunks, by API. APIs that are not listed have none."""
     takes_cache_salt: bool = False
     """Whether a request may carry a salt that keeps its cached prefix from requests with another (embeddings aside)."""
     models_path: str = "/v1/models"

@@ -1,4 +1,4 @@
-"""Why could an engine not be asked, and was that its doing or ours?"""
+"""Classifies connection errors: the reason, and whether the engine or this process is the cause."""
 
 import errno
 import os
@@ -13,11 +13,11 @@ _OWN_ERRORS: Final = frozenset(
 )
 """Errors of this process or its host, not of the engine: out of descriptors, memory, disk or local ports."""
 _NO_SUCH_HOST: Final = frozenset({socket.EAI_NONAME, socket.EAI_NODATA})
-"""What a resolver that works says of a name that does not exist. Anything else means that it does not work."""
+"""Error codes of a working resolver for a name that does not exist. Any other code means that the resolver failed."""
 
 
 def fault_of(error: BaseException | None, otherwise: Fault) -> Fault:
-    """Whether an error is this process's own, for want of descriptors, memory, ports or name resolution."""
+    """The fault behind an error: `GATEWAY` if this process lacks descriptors, memory, ports or name resolution."""
     match error:
         case socket.gaierror(errno=int(number)):
             return Fault.CONNECTION if number in _NO_SUCH_HOST else Fault.GATEWAY
@@ -30,7 +30,7 @@ def fault_of(error: BaseException | None, otherwise: Fault) -> Fault:
 
 
 def why(error: BaseException | None) -> str:
-    """Why an engine was not heard, without its address: the reason may reach callers, who need not know it."""
+    """Reason for a failed request to an engine, without its address, because callers may see the reason."""
     match error:
         case None:
             return "the connection was closed"

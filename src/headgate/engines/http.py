@@ -39,7 +39,7 @@ IDLE_S_MAX: Final = 3.0
 on its way is lost, and would look like a failure of the engine. llama.cpp does the same after 5 s."""
 
 WAITING_BYTES_MAX: Final = 256 * 1024 * 1024
-"""Bytes of all engines that may wait to be parsed: one read each of a thousand connections."""
+"""Maximum number of bytes from all engines that wait to be parsed: one read from each of a thousand connections."""
 
 _UNFIT: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 """What may not stand in the value of a header."""
@@ -48,7 +48,7 @@ _OURS: Final = frozenset({"authorization", "connection", "content-length", "cont
 
 
 def turn_budget() -> TurnBudget:
-    """For the engines of one loop, inside which it is made."""
+    """Creates the budget shared by the engines of the running event loop."""
     call_soon = asyncio.get_running_loop().call_soon
     return TurnBudget(call_soon, time.perf_counter_ns, waiting_bytes_max=WAITING_BYTES_MAX)
 
@@ -87,9 +87,9 @@ class HttpEngine:
         on_connected: Callable[[Duration], None] | None = None,
         budget: TurnBudget | None = None,
     ) -> None:
-        """`on_connected` is told of each new connection how long it took to open.
+        """`on_connected` is called with the time that each new connection took to open.
 
-        The `budget` bounds the parsing of all engines that share it; without one the engine has its own.
+        The `budget` bounds the parsing of all engines that share it. Without one the engine has its own.
         """
         parts = urlsplit(url)
         assert parts.hostname is not None, "an address without a host was let through"
@@ -102,7 +102,7 @@ class HttpEngine:
         self._dialect = dialect
         self._watches_whole = watches_whole_answers and dialect.watches_whole_answers
         self._streams_differ: set[Api] = set()
-        """Where a stream of this engine was found not to add up to its whole answer."""
+        """APIs for which a stream of this engine was found to differ from its whole answer."""
         self._lines = _lines(parts.netloc, api_key)
         self._heads = {api: f"POST {path} HTTP/1.1\r\n{self._lines}" for api, path in dialect.paths.items()}
         self._speaker = dialect.speaker(self) if dialect.speaker is not None else None
@@ -129,14 +129,14 @@ class HttpEngine:
         return await self._ask(call)
 
     async def _joined(self, call: Call) -> Answer | None:
-        """The whole answer, put together from a stream; None if it must be asked for whole."""
+        """The whole answer joined from a stream; None if it must be requested whole."""
         if call.watch is not None:
             call.watch.begin()
         try:
             return await joined(await self._ask(self._as_stream(call)), call.api, call.watch)
         except UnequalStream:
-            # The server parses its output, as with a reasoning parser. That costs the first such request a second
-            # prefill, which the prefix cache makes short, and later ones nothing.
+            # The server parses its output, for instance with a reasoning parser. The first such request needs a second
+            # prefill, which the prefix cache shortens; later requests cost nothing extra.
             self._streams_differ.add(call.api)
         if call.watch is not None:
             call.watch.end()
@@ -250,7 +250,7 @@ class HttpEngine:
         return made
 
     async def _resolve(self) -> list[Any]:
-        """Where the host is; asked again when the answer is some seconds old, which holds on if the resolver fails."""
+        """Addresses of the host, resolved again after some seconds. If the resolver fails, the old ones stay in use."""
         if self._loop.time() > self._resolved_until:
             try:
                 found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)

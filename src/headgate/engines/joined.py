@@ -1,8 +1,8 @@
-"""How does a caller get a whole answer from an engine that is better asked for a stream?
+"""Joins the stream of an engine into a whole answer.
 
-Like any answer that is not streamed, this one begins when it is known to the end: until then an attempt can be made
-elsewhere. The `watch` is told of its tokens as they come. A caller that gives up waiting has the engine's connection
-cut at once. What the engine answers without a stream, as its errors, passes as it is.
+Like any answer that is not streamed, it begins when it is complete; until then the request can be retried elsewhere.
+The `watch` receives its tokens as they arrive. If the caller disconnects, the engine's connection is closed at once.
+Responses that are not streams, such as errors, are passed on unchanged.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from headgate.wire.whole_shape import AS_STREAMED
 
 
 async def joined(answer: HttpAnswer, api: Api, watch: GenerationWatch | None = None) -> Answer:
-    """The answer that the stream adds up to, once it has ended. Raises `EngineFault` or `UnequalStream`."""
+    """Reads the stream to its end and returns the joined answer. Raises `EngineFault` or `UnequalStream`."""
     if answer.status >= 300 or not answer.content_type.lower().startswith("text/event-stream"):
         return answer
     joiner = Joiner(api, answer.dialect.whole_shapes.get(api, AS_STREAMED))

@@ -1,10 +1,10 @@
-"""What does a metrics page say of the few metrics that we want?
+"""Reads a few metrics from a metrics page.
 
-The page is Prometheus' text format. An engine's page has a thousand lines and we want four of them, from hundreds of
-engines every few seconds, so the lines are found by searching for their names; the rest is not looked at.
+The page has Prometheus' text format. An engine's page has a thousand lines, of which the gateway needs four, from
+hundreds of engines every few seconds. So the reader searches for the names of the metrics and skips all other lines.
 
-A page may come from a hostile or broken engine. Rows and the series of a metric are bounded, and a long page is read in
-slices, so that other work gets its turn between them (`in_turns`).
+A page may come from a hostile or broken engine. The size of rows and the number of series are bounded, and a long page
+is read in slices, with a turn of the event loop between them (`in_turns`).
 """
 
 import asyncio
@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 SLICE_BYTES: Final = 64 * 1024
-"""A page is read in slices of about so many bytes; most pages have one."""
+"""Approximate size of a slice of a page. Most pages fit into one."""
 ROW_BYTES_MAX: Final = 8 * 1024
-"""Of one row, after the name of its metric. Longer rows are skipped; real ones have a few hundred bytes."""
+"""Maximum size of one row after the name of its metric. Longer rows are skipped; real ones have some hundred bytes."""
 LABELS_MAX: Final = 64
-"""Of one row. Rows with more are skipped; GPU exporters write about 20."""
+"""Maximum number of labels of one row. Rows with more are skipped; GPU exporters write about 20."""
 SERIES_MAX: Final = 4096
-"""Of one metric. A metric with more is treated as missing, since a sum over some of its series would be wrong."""
+"""Maximum number of series of one metric. A metric with more counts as missing, since a partial sum would be wrong."""
 
 # Labels may hold any character inside quotes. After the value may come a timestamp or an exemplar.
 _REST: Final = re.compile(rb'(\{(?:[^"}\n]|"(?:[^"\\\n]|\\.)*")*\})?[ \t]+(\S+)')
@@ -32,7 +32,7 @@ _VALUE_MAX: Final = 2.0**53
 
 _T = TypeVar("_T")
 Steps = Generator[None, None, _T]
-"""The reading of a page, one slice per step; it returns what was found."""
+"""Generator that reads one slice of a page per step and returns the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Metric:
 
 
 async def in_turns(steps: Steps[_T]) -> _T:
-    """What `steps` returns, with a turn of the event loop after each step."""
+    """Runs `steps` with a turn of the event loop after each step, and returns the result."""
     while True:
         try:
             next(steps)
@@ -142,7 +142,7 @@ def _rows(page: bytes, name: bytes, start: int, end: int) -> Iterator[tuple[byte
         row_end = min(end, at + ROW_BYTES_MAX + 1)
         # No match if the name goes on: it is another metric's then.
         rest = _REST.match(page, at, row_end)
-        # A value that reaches the end of what may be read of a row may be cut off there.
+        # A value that ends at the size limit of a row may be cut off.
         if rest and (rest.end() < row_end or row_end == end) and (rest[1] or b"").count(b'="') <= LABELS_MAX:
             value = _number(rest[2])
             if value is not None:

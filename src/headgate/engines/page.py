@@ -31,7 +31,7 @@ class Unheard(Exception):
     def __init__(self, message: str, trouble: EndpointTrouble | None = EndpointTrouble.ERRORS) -> None:
         super().__init__(message)
         self.trouble = trouble
-        """What that says of the endpoint; None if this process is to blame."""
+        """State of the endpoint implied by the failure; None if this process is the cause."""
 
 
 def open_session() -> aiohttp.ClientSession:
@@ -70,7 +70,7 @@ def reason(error: BaseException) -> str:
 
 
 def trouble_of(error: BaseException) -> EndpointTrouble | None:
-    """What a failed request for a page says of the endpoint; None if this process is to blame."""
+    """State of the endpoint implied by a failed request for a page; None if this process is the cause."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     if fault_of(cause, Fault.CONNECTION) is Fault.GATEWAY:
         return None

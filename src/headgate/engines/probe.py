@@ -23,7 +23,8 @@ from headgate.wire.replies import read_error
 
 MODELS_SHOWN_MAX: Final = 8
 OBJECTS_MAX: Final = 20_000
-"""Of a list of models, which is parsed in one turn of the event loop. vLLM writes two objects for each model."""
+"""Maximum number of objects in a list of models, which is parsed in one turn of the event loop. vLLM writes two
+objects per model."""
 
 _T = TypeVar("_T")
 
@@ -45,7 +46,7 @@ class Health:
     models: tuple[str, ...] = ()
     problem: str | None = None
     trouble: EndpointTrouble | None = None
-    """Why it does not serve; None if it does, or if this process could not ask."""
+    """Why the engine does not serve; None if it does, or if this process could not send the probe."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 Checked against 0.32. It listens only when its weights are loaded, so it is never seen loading; /health answers 503 when
 its engine process has died. Its frontend (uvicorn) closes connections that were idle for five seconds.
 
-Whole answers are asked for as streams (`joined.py`), so that their tokens are seen as they come. A stream lacks fields
-that a whole answer has as null, which are added (`_CHAT`, `_COMPLETIONS`). It is another answer where vLLM parses the
-output, since it parses streams and whole answers separately: tool calls have another `finish_reason` or other white
-space, and reasoning that `max_tokens` cuts off is reasoning in one and content in the other. Requests with tools are
-therefore asked as they are. Reasoning is an option of the server, which is noticed by the first answer.
+The gateway requests whole answers as streams (`joined.py`), so that it sees each token. A stream lacks fields that are
+null in a whole answer; the gateway adds them (`_CHAT`, `_COMPLETIONS`). vLLM parses the output of streams and of whole
+answers separately, so they differ if it has a parser: tool calls have another `finish_reason` or other white space, and
+reasoning that `max_tokens` cuts off is reasoning in one and content in the other. Requests with tools are therefore
+sent unchanged. Reasoning is an option of the server, which the gateway detects from the first answer.
 """
 
 from types import MappingProxyType
@@ -26,7 +26,7 @@ _CHAT: Final = WholeShape(
     message=("refusal", "annotations", "audio", "function_call", "reasoning"),
     usage=_USAGE,
     prompt_details=_PROMPT_DETAILS,
-    # The second is the name until 0.11.
+    # `reasoning_content` is the name up to version 0.11.
     unequal=frozenset({"reasoning", "reasoning_content", "tool_calls"}),
 )
 _COMPLETIONS: Final = WholeShape(
@@ -50,7 +50,7 @@ VLLM: Final = Dialect(
             "use_beam_search",
             "kv_transfer_params",
             "ec_transfer_params",
-            "stream_options",  # Refused in a request for a whole answer.
+            "stream_options",  # Rejected in a request for a whole answer.
         }
     ),
     whole_shapes=MappingProxyType({Api.CHAT: _CHAT, Api.COMPLETIONS: _COMPLETIONS}),

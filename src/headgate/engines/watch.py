@@ -8,10 +8,10 @@ Endpoints that answer and endpoints that do not take turns in separate lines. Ot
 its place until its time is up, would leave the living ones unwatched. Metrics pages have lines of their own for the
 same reason: pages that hang must not keep an engine that has come up from being found.
 
-An engine is made ready by its own word and unready by its own word. Silence changes nothing: the attempts that are sent
-there show soon enough whether it is gone, and if it is only the probe that fails, work goes on. The scheduler is told
-why a probe fails, for the verdict, when it has failed twice in a row. Nor is an engine made unready by a metrics page
-that fails: what it last said is kept, with its age, until it is stale. Then the operator is told, once.
+Only the engine's own response makes it ready or unready. A probe without a response changes nothing: if the engine is
+gone, its attempts fail soon, and if only the probe fails, requests continue. After two failed probes in a row the
+scheduler receives the reason, for the verdict. A failed metrics page does not make an engine unready either: the last
+values are kept, with their age, until they are stale; then one warning is logged.
 
 Of several processes that share their engines one looks at them; in the others the watch rests, and knows nothing.
 """
@@ -36,7 +36,7 @@ INTERVAL_S: Final = 5.0
 UNREADY_INTERVAL_S: Final = 0.5
 """The first pause between looks at an engine that is not ready; each is twice the one before, up to `INTERVAL_S`."""
 FAILED_LOOKS: Final = 2
-"""So many looks in a row must fail before the scheduler is told why: an engine that is busy may miss one."""
+"""Consecutive failed probes before the scheduler receives the reason. A busy engine may miss one."""
 TIMEOUT_S: Final = 2.0
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
@@ -73,12 +73,12 @@ class _Watched:
     """Its place on the circle of the interval, from 0 to 1."""
     told_ready: bool = False
     told_passes: bool = False
-    """Whether the scheduler was told that the last look found nothing wrong."""
+    """Whether the last report to the scheduler was a passing probe."""
     told_trouble: EndpointTrouble | None = None
     failed_looks: int = 0
-    """Looks in a row that failed."""
+    """Number of consecutive failed probes."""
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set to look at once instead of after the pause."""
+    """Set to probe at once instead of after the pause."""
     version_known: bool = False
     health: Health = field(default_factory=lambda: Health(Verdict.UNHEARD, problem="not looked at yet"))
     version: str | None = None
@@ -166,7 +166,7 @@ class EngineWatch:
         self._end(endpoint_id)
 
     def hurry(self, endpoint_id: EndpointId) -> None:
-        """Looks at an endpoint without waiting for its next turn: something has happened to it."""
+        """Probes an endpoint at once after a change, such as an ejection."""
         if (watched := self._watched.get(endpoint_id)) is not None:
             watched.hurried.set()
 
@@ -284,7 +284,7 @@ class EngineWatch:
         self._tell_probe(watched)
 
     def _tell_probe(self, watched: _Watched) -> None:
-        """Tells the scheduler whether probes fail, and why, when that has changed."""
+        """Reports to the scheduler whether probes fail, and why, if that has changed."""
         health = watched.health
         if health.verdict is Verdict.SERVES:
             watched.failed_looks = 0
@@ -375,7 +375,7 @@ class EngineWatch:
 
 
 async def _pause(watched: _Watched, pause_s: float) -> None:
-    """Waits until the next look is due, or somebody hurries."""
+    """Waits until the next probe is due or `hurry` is called."""
     try:
         async with asyncio.timeout(pause_s):
             await watched.hurried.wait()

@@ -18,8 +18,8 @@ from zlib import crc32
 
 SLOTS: Final = 8_192
 SLOT_BYTES: Final = 512
-"""A note that does not fit is written without its metadata, or not at all. A slot never spans two pages, so a process
-that is killed during a write leaves each slot either old or new."""
+"""Size of a slot. A note that does not fit is written without its metadata, or not at all. A slot never spans two
+pages, so a process that is killed during a write leaves each slot either old or new."""
 _HEAD: Final = struct.Struct(">HI")
 """Length and checksum; a length of 0 is an empty slot."""
 EMPTY: Final = b"\0\0"
@@ -75,7 +75,7 @@ class NoteFile:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def close(self, *, keep: bool) -> None:
-        """Removes the file unless it is to be kept for the next process."""
+        """Closes the file, and removes it unless the next process needs it."""
         if self._file is not None:
             os.close(self._file)
             self._file = None

@@ -97,7 +97,7 @@ class Recorder:
         refuses: bool = False,
         requests_max: int = REQUESTS_MAX,
     ) -> None:
-        """With `refuses`, no attempt is sent whose record would not survive the end of the process."""
+        """With `refuses`, an attempt is not sent if its record would not survive the end of the process."""
         self._refuses = refuses
         self._ledger = ledger
         self._notes = notes

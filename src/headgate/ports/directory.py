@@ -1,7 +1,7 @@
-"""The tenants, their keys and budgets, and the orders of operators: what may be read and changed.
+"""Interfaces to tenants, keys, budgets and the orders of operators.
 
-A `Directory` is a database: what is written there comes back to every process by its own copy. A key is known here by
-its keyed hash alone. An `OrderBook` holds orders only, in the database or in the memory of one gateway.
+A `Directory` is a database; every process reads its changes into its own copy. It has only the keyed hashes of keys. An
+`OrderBook` has orders only, in the database or in the memory of one gateway.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,10 +104,10 @@ class Actor:
 
 
 class OrderBook(Protocol):
-    """Where operators' orders are kept. Each method raises `DirectoryAway` if a database keeps them and is away."""
+    """Store of operators' orders. Each method raises `DirectoryAway` if the store is a database that is unreachable."""
 
     async def orders(self, *, limit: int) -> Sequence[OrderRow]:
-        """Those that are in force."""
+        """The orders in force."""
         ...
 
     async def place_order(
@@ -117,7 +117,7 @@ class OrderBook(Protocol):
     async def end_order(self, order_id: str, actor: Actor) -> OrderRow: ...
 
     async def audit(self, *, before: int | None, limit: int) -> Sequence[AuditRow]:
-        """The newest first."""
+        """The entries of the audit log, newest first."""
         ...
 
 

@@ -28,18 +28,18 @@ class Company:
 
 
 class GenerationWatch(Protocol):
-    """Follows an answer that the engine streams and the caller gets whole."""
+    """Follows a whole answer that the engine streams to the gateway."""
 
     def begin(self) -> None:
-        """The engine is asked for a stream: from here on tokens are reported, and silence means something."""
+        """Called when the engine is asked for a stream. From then on tokens are reported and silence is detected."""
         ...
 
     def heard(self, events: int) -> None:
-        """So many events of the answer have come so far; each is taken for one token."""
+        """Called with the number of events received so far. Each counts as one token."""
         ...
 
     def end(self) -> None:
-        """The engine is asked again, for a whole answer: nothing is reported of that."""
+        """Called when the engine is asked again for a whole answer, whose tokens are not reported."""
         ...
 
 
@@ -59,7 +59,7 @@ class Call:
     sent: Callable[[], None] | None = None
     """Told when the question has been handed whole to a connection."""
     watch: GenerationWatch | None = None
-    """Told how a whole answer grows, if the engine is asked for a stream in its place."""
+    """Receives the progress of a whole answer if the engine is asked for a stream instead."""
 
 
 class EngineFault(Exception):
@@ -78,7 +78,7 @@ class Answer(Protocol):
     reports_progress: bool
     """Whether a stream tells how far the prompt has been read, which the caller did not ask for."""
     usage_estimated: bool
-    """Whether its usage is a proportional share of a batch, not a count."""
+    """Whether the usage is a proportional share of a batch instead of a count."""
 
     async def read(self) -> bytes:
         """The next bytes; empty at a clean end. Raises `EngineFault` where the answer breaks off."""

@@ -53,7 +53,7 @@ class Host(Protocol):
         ...
 
     def limits_left(self, tenant: TenantId) -> LimitsLeft | None:
-        """What is left of the tenant's rates; None if it has no rates or they are not known here."""
+        """The remaining rates of the tenant; None if it has no rates or they are not known here."""
         ...
 
     def take_endpoint_times(self) -> tuple[EndpointTime, ...]:

@@ -82,9 +82,9 @@ class EndpointTimeRow:
 
 class AttemptJournal(Protocol):
     async def noted(self, request_id: RequestId, attempt: int) -> str | None:
-        """Waits until the note of an attempt that is about to be sent is on disk, or has failed.
+        """Waits until the note of an attempt that is about to be sent is on disk or could not be written.
 
-        Takes at most a second, whatever the disk does. Returns why the attempt must not be sent, or None.
+        Takes at most a second, even if the disk hangs. Returns why the attempt must not be sent, or None.
         """
         ...
 

@@ -63,11 +63,10 @@ class AttemptRecord:
         self.connected_at = 0
         """When the question had been handed whole to its connection."""
         self.first_byte_at = 0
-        """When the first of an answer had come: its first event, or its head if the engine did not stream it."""
+        """When the first event of the answer arrived, or its head if the engine did not stream it."""
         self.last_byte_at = 0
         self.held_back = False
-        """Whether what has come was kept from the caller, who gets the answer when it is whole. Another attempt may
-        follow."""
+        """Whether received tokens are held back until the answer is complete. Until then another attempt may follow."""
         self.ended_at = 0
         self.ending: AttemptEnding | None = None
         self.detail = ""

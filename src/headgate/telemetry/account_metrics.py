@@ -11,35 +11,33 @@ ACCOUNTS: Final = (
     gauge(
         "headgate_directory_fresh",
         "",
-        "1 while the copy of tenants and keys is known to be whole.",
-        "At 0 known keys go on working and unknown ones are answered with 503.",
+        "1 while the copy of tenants and keys is known to be complete.",
+        "At 0 known keys still work, and requests with unknown keys get 503.",
         when=_DATABASE,
     ),
     gauge(
         "headgate_directory_age_seconds",
         "",
-        "Since the database last confirmed that copy.",
-        "Infinite as long as it never did.",
+        "Time since the database last confirmed that copy.",
+        "Infinite if it never did.",
         when=_DATABASE,
     ),
-    gauge("headgate_directory_tenants", "", "Tenants that the copy holds.", when=_DATABASE),
-    gauge("headgate_directory_keys", "", "Keys that the copy holds.", when=_DATABASE),
-    counter(
-        "headgate_directory_reconnects_total", "", "Connections to the database of keys made anew.", when=_DATABASE
-    ),
-    gauge("headgate_ledger_database_up", "", "1 while the database of the ledger answers.", when=_LEDGER),
-    counter("headgate_ledger_rows_written_total", "", "Rows that the database has from this process.", when=_LEDGER),
+    gauge("headgate_directory_tenants", "", "Tenants in the copy.", when=_DATABASE),
+    gauge("headgate_directory_keys", "", "Keys in the copy.", when=_DATABASE),
+    counter("headgate_directory_reconnects_total", "", "Reconnections to the database of keys.", when=_DATABASE),
+    gauge("headgate_ledger_database_up", "", "1 while the ledger's database responds.", when=_LEDGER),
+    counter("headgate_ledger_rows_written_total", "", "Rows of this process that the database has.", when=_LEDGER),
     gauge(
         "headgate_ledger_rows_waiting",
         "",
         "Rows that wait for the database, in memory and in the spool.",
         when=_LEDGER,
     ),
-    gauge("headgate_ledger_spool_bytes", "", "What they take of the spool on disk.", when=_LEDGER),
+    gauge("headgate_ledger_spool_bytes", "", "Size of these rows in the spool on disk.", when=_LEDGER),
     gauge(
         "headgate_ledger_oldest_seconds",
         "",
-        "Age of the oldest row that waits.",
+        "Age of the oldest waiting row.",
         "Usually below a second.",
         when=_LEDGER,
     ),
@@ -47,15 +45,15 @@ ACCOUNTS: Final = (
         "headgate_ledger_rows_lost_total",
         "why",
         "Rows that will never be in the database.",
-        "`spool`, which was full or could not be written or read; `refused` by the database for what is in them, or "
-        "as too old to tell whether they are in it. Anything above 0 needs a look.",
+        "`spool`: the spool was full or could not be written or read. `refused`: the database rejected their content, "
+        "or they are too old to check whether it has them. Investigate any value above 0.",
         when=_LEDGER,
     ),
     gauge(
         "headgate_ledger_open_requests",
         "",
-        "Requests whose rows are yet to be made.",
-        "They or one of their attempts have not ended.",
+        "Requests whose rows have not been created yet.",
+        "The request or one of its attempts has not ended.",
         when=_LEDGER,
     ),
     counter(
@@ -68,7 +66,7 @@ ACCOUNTS: Final = (
     gauge(
         "headgate_ledger_disk_up",
         "",
-        "1 while the disk of the spool takes notes and rows, 0 while it hangs or fails.",
+        "1 while notes and rows can be written to the disk of the spool, 0 while it hangs or fails.",
         when=_LEDGER,
     ),
 )

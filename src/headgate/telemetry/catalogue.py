@@ -117,7 +117,7 @@ _POOLS: Final = (
     counter(
         "headgate_attempt_faults_total",
         "pool fault",
-        "Failed attempts by what went wrong.",
+        "Failed attempts by kind of failure.",
         "See [who is to blame](../fleets.md#who-is-to-blame-for-a-failure).",
     ),
     counter("headgate_retries_total", "pool", "Attempts made after another one of the same request had ended."),

@@ -48,7 +48,7 @@ def ask(
     key = os.environ.get(VARIABLE)
     if not key:
         raise NotDone(
-            f"no operator key is set; `export {VARIABLE}=$(headgate keys operator --write)` makes one and writes its "
+            f"no operator key is set; `export {VARIABLE}=$(headgate keys operator --write)` creates one and writes its "
             "hash into the configuration (then SIGHUP the gateway)"
         )
     import asyncio
@@ -81,7 +81,7 @@ def _read(status: int, said: bytes) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(said, type=dict[str, Any])
     except msgspec.DecodeError:
-        no_keys = "its configuration has no admin_keys; `headgate keys operator --write` makes one, then SIGHUP it"
+        no_keys = "its configuration has no admin_keys; run `headgate keys operator --write`, then SIGHUP the gateway"
         hint = no_keys if status == 404 else "is this its admin listener?"
         raise NotDone(f"the gateway has no such interface (status {status}); {hint}") from None
     if status != 200:

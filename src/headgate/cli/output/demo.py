@@ -1,4 +1,4 @@
-"""Texts of the demo: where everything is, commands to try, and a summary at the end."""
+"""Output of the demo: addresses and keys, commands to try, and a summary at the end."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -9,14 +9,14 @@ from headgate.cli.output.view import Status, served_since
 
 @dataclass(frozen=True, slots=True)
 class DemoAccess:
-    """How a person reaches the parts of a demo."""
+    """Addresses, keys and commands of a running demo."""
 
     url: str
     admin_url: str
     caller_key: str = field(repr=False)
     operator_key: str = field(repr=False)
     environment: str
-    """The file that sets the variables which the commands need."""
+    """File that sets the environment variables for the commands."""
     commands: tuple[str, ...] = ()
 
     @property
@@ -39,12 +39,12 @@ def commands_to_try(access: DemoAccess) -> list[str]:
 
 
 def environment_file(variables: Mapping[str, str], programs: str) -> str:
-    """Lines for a shell to read; `programs` is the folder of the `headgate` command."""
+    """Shell script that sets the variables; `programs` is the folder of the `headgate` command."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
     return "\n".join([*lines, f"export PATH={shlex.quote(programs)}:$PATH"]) + "\n"
 
 
 def summary(first: Status, last: Status) -> Sequence[str]:
-    """What became of the requests between two statuses of the gateway."""
+    """Results of the requests between two statuses of the gateway."""
     seconds = max(0.0, last["uptime_s"] - first["uptime_s"])
-    return [f"Summary of {seconds:.0f} s, as the gateway measured it:", "", *served_since(last, first)]
+    return [f"Summary of {seconds:.0f} s, measured by the gateway:", "", *served_since(last, first)]

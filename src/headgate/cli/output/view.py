@@ -25,7 +25,7 @@ def screen(now: Status, before: Status, *, columns: int, rows: int) -> list[str]
 
 
 def served_since(now: Status, before: Status) -> list[str]:
-    """Per class what was served and how fast between two statuses, then how requests ended and what waits now."""
+    """Throughput and latency of each class between two statuses, then outcomes and waiting requests."""
     return [*_classes(now, before), "", _endings(now, before)]
 
 

@@ -117,7 +117,7 @@ class AdminApi:
         hint: str = "",
     ) -> None:
         """`taken_over` waits until a change is known in this process; `names` returns the possible targets of a verb;
-        `others` are the paths of other modules; `hint` is added to the answer about an unknown path."""
+        `others` are the paths of other modules; `hint` is added to the response for an unknown path."""
         self._orders = orders
         self._secret = secret
         self._operators = operators

@@ -1,9 +1,8 @@
 """Liveness probes that are answered while the event loop is busy.
 
-A thread accepts the connections of the admin listener and looks at their first bytes without taking them. A plain
-`GET /health` it answers itself; every other connection goes to the loop as it came, so that pages, limits and refusals
-are those of the listener. A probe is thus answered while a turn of the loop takes long, and learns of it once the loop
-has stopped turning.
+A thread accepts the connections of the admin listener and peeks at their first bytes. It answers a plain `GET /health`
+itself and passes every other connection to the loop unread, so that the listener serves pages and applies limits as
+usual. Probes therefore succeed during a long turn of the loop, and fail once the loop has stopped.
 """
 
 import contextlib
@@ -18,14 +17,14 @@ from http import HTTPStatus
 from typing import Final
 
 Health = Callable[[], tuple[int, str]]
-"""Status and words; called in the thread."""
+"""Returns the HTTP status and text of a probe. Called in the thread."""
 
 FIRST_BYTES_S_MAX: Final = 0.05
-"""How long the first bytes of a connection are awaited here; then the loop awaits them."""
+"""How long the thread waits for the first bytes of a connection before it passes the connection to the loop."""
 UNDECIDED_MAX: Final = 64
-"""Connections without a first byte; further ones go to the loop at once."""
+"""Maximum number of connections without a first byte. Further ones are passed to the loop at once."""
 HANDED_OVER_MAX: Final = 128
-"""Connections that wait for the loop to take them; further ones are closed."""
+"""Maximum number of connections that wait for the loop. Further ones are closed."""
 _PROBE_BYTES_MAX: Final = 4096
 
 _PROBE: Final = re.compile(rb"(GET|HEAD) /health HTTP/1\.[01]\r\n((?:[!-9;-~]+:[\t -~]*\r\n)*)\r\n")
@@ -43,7 +42,7 @@ class HealthThread:
         self._on_accepted = on_accepted
         self.accepted: deque[socket.socket] = deque()
         self._undecided: dict[socket.socket, float] = {}
-        """Connections without a first byte, and until when it is awaited; the oldest first."""
+        """Connections without a first byte, oldest first, each with the end of its wait."""
         self._selector = selectors.DefaultSelector()
         self._wake, self._woken = socket.socketpair()
         self._thread = threading.Thread(target=self._run, name="headgate-health", daemon=True)
@@ -55,7 +54,7 @@ class HealthThread:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread and closes its sockets, the listening one too."""
+        """Ends the thread and closes its sockets, including the listening one."""
         if self._thread.is_alive():
             self._wake.send(b"x")
             self._thread.join()
@@ -89,7 +88,7 @@ class HealthThread:
         except BlockingIOError:
             return
         except OSError:
-            time.sleep(FIRST_BYTES_S_MAX)  # Out of file descriptors, which others will free.
+            time.sleep(FIRST_BYTES_S_MAX)  # Out of file descriptors; wait until some are freed.
             return
         connection.setblocking(False)  # noqa: FBT003 (the name of that argument)
         if len(self._undecided) >= UNDECIDED_MAX:
@@ -99,7 +98,7 @@ class HealthThread:
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _decide(self, connection: socket.socket) -> None:
-        """Looks at the first bytes and leaves them where they are, unless they are a probe."""
+        """Peeks at the first bytes. Only those of a probe are consumed."""
         self._selector.unregister(connection)
         del self._undecided[connection]
         try:
@@ -121,7 +120,7 @@ class HealthThread:
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         with connection, contextlib.suppress(OSError):
-            connection.recv(size)  # What is left unread at a close would reset the connection.
+            connection.recv(size)  # Closing with unread bytes would reset the connection.
             connection.send(head.encode() + (body if with_body else b""))
             connection.shutdown(socket.SHUT_WR)
 

@@ -17,7 +17,7 @@ _SHOWN_MAX: Final = 80
 
 
 class AllowedHosts:
-    """The host names that requests to the admin listener may name, besides `localhost`."""
+    """Host names allowed in requests to the admin listener, besides `localhost`."""
 
     __slots__ = ("_names",)
 
@@ -28,7 +28,7 @@ class AllowedHosts:
         """Why a request with these headers is rejected, and how to allow it; None if it is allowed."""
         host = headers.get(b"host")
         if host is None:
-            return None  # HTTP/1.0, which no browser speaks.
+            return None  # HTTP/1.0, which no browser uses.
         name = _host_name(host.decode("latin-1"))
         if not self._allows(name):
             shown = printable(name, _SHOWN_MAX)

@@ -1,6 +1,6 @@
 """Tenants and keys of the database: their paths below `/admin/v1/`.
 
-A key that is made is shown in that one answer and never again: its hash is what is kept, and is shown to nobody.
+A new key is returned once, in the response that creates it. The database keeps only its hash, which is never returned.
 """
 
 import secrets
@@ -62,7 +62,7 @@ class KeyNamed(Body, frozen=True):
 
 
 def tenant_routes(directory: Directory, secret: bytes) -> Mapping[bytes, Route]:
-    """`secret` is the one under which keys are hashed."""
+    """`secret` is the secret of the keyed hash."""
     tenants = _Tenants(directory, secret)
     return {
         b"/admin/v1/tenants/list": Route(READ, ListBelow, tenants.list_tenants, writes=False),
@@ -87,7 +87,7 @@ class _Tenants:
 
     async def create_tenant(self, asked: TenantBody, actor: Actor) -> Mapping[str, object]:
         if asked.tenant.count("/") > 1:
-            raise Unwritten(f'"{asked.tenant}" is the path of a key; make it by keys/create')
+            raise Unwritten(f'"{asked.tenant}" is the path of a key; create it with keys/create')
         if asked.tenant == OTHER_TENANTS:
             raise Unwritten(
                 f'metrics give the tenants that are not told apart the name "{asked.tenant}"; choose another'

@@ -1,7 +1,7 @@
 """Whose large body is read next?
 
-Tenants take turns by the bytes that were read for them (start-time fair queueing): the tenant that has had least goes
-next, so a tenant that sends many bodies delays its own and not those of others. Of one tenant the smallest goes first.
+Tenants take turns by the bytes that were read for them (start-time fair queueing): the tenant with the fewest bytes
+goes next, so a tenant that sends many bodies delays only its own. Within one tenant the smallest body goes first.
 """
 
 import heapq
@@ -24,7 +24,7 @@ _Item = TypeVar("_Item", bound=Sized)
 
 
 class Turns(Generic[_Item]):
-    """Waiting bodies by tenant. An item is ordered by its size among those of its tenant."""
+    """Waiting bodies by tenant, ordered by size within one tenant."""
 
     def __init__(self, tenants_kept_max: int = TENANTS_KEPT_MAX) -> None:
         self._waiting: dict[TenantId, list[_Item]] = {}
@@ -40,12 +40,12 @@ class Turns(Generic[_Item]):
     def push(self, tenant: TenantId, item: _Item) -> None:
         if tenant not in self._waiting:
             self._waiting[tenant] = []
-            # A tenant that was idle gets no credit for it.
+            # An idle tenant accumulates no credit.
             self._next_at[tenant] = max(self._now, self._next_at.get(tenant, 0))
         heapq.heappush(self._waiting[tenant], item)
 
     def pop(self) -> _Item:
-        """The next one; there must be one."""
+        """Removes and returns the next item. There must be one."""
         tenant = min(self._waiting, key=self._next_at.__getitem__)
         item = heapq.heappop(self._waiting[tenant])
         self._now = self._next_at[tenant]
@@ -62,7 +62,7 @@ class Turns(Generic[_Item]):
         return items
 
     def _forget(self) -> None:
-        """Drops tenants whose turn has passed, and beyond the bound those whose turn comes soonest."""
+        """Drops tenants whose turn has passed, and above the bound the tenants with the earliest turns."""
         if len(self._next_at) - len(self._waiting) <= self._tenants_kept_max:
             return
         idle = sorted((at, tenant) for tenant, at in self._next_at.items() if tenant not in self._waiting)

@@ -141,7 +141,7 @@ class SpoolDisk:
             self.troubles.writing = None
 
     def finish(self, segment: Segment) -> None:
-        """The segment gets no more rows."""
+        """Ends the segment: it gets no more rows."""
         self._hand_chunks()
         if segment.file is not None:
             segment.unwritten += 1
@@ -168,7 +168,7 @@ class SpoolDisk:
         self._heirlooms.add(found)
 
     def adopted(self, left: Left) -> None:
-        """The notes of a dead process have become rows in a file of this process."""
+        """Called when the notes of a dead process have become rows in a file of this process."""
         self._queue(partial(left.notes.unlink, missing_ok=True), partial(self._gone, left.notes))
 
     def _gone(self, path: Path, error: OSError | None) -> None:

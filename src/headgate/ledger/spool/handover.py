@@ -20,7 +20,8 @@ Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
 STALL_S: Final = 0.5
-"""Writes to the page cache take microseconds, and at most 0.2 s when the kernel throttles a writer."""
+"""Time after which a write counts as hanging. Writes to the page cache take microseconds, and at most 0.2 s when the
+kernel throttles a writer."""
 _SOON_S: Final = 0.002
 """Maximum delay before work without a waiting request is handed over, usually together with other work."""
 _LATE_S: Final = 0.1
@@ -59,7 +60,7 @@ class Handover:
         self._later: asyncio.TimerHandle | None = None
         self._busy = False
         self._since = 0.0
-        """When the batch that is in the thread was handed over."""
+        """When the thread received its current batch."""
         self._timer: asyncio.TimerHandle | None = None
         self._excused = False
         self._idle: list[asyncio.Future[None]] = []
@@ -67,13 +68,13 @@ class Handover:
         threading.Thread(target=self._write, name="headgate-spool", daemon=True).start()
 
     def wake(self) -> None:
-        """Work has been added."""
+        """Hands added work over as soon as the thread is free."""
         if not self._scheduled and not self._busy:
             self._scheduled = True
             self._loop.call_soon(self._hand)
 
     def wake_soon(self) -> None:
-        """Work has been added that no request waits for."""
+        """Hands over added work that no request waits for, after a short delay."""
         if self._later is None and not self._scheduled and not self._busy:
             self._later = self._loop.call_later(_SOON_S, self._hand)
 

@@ -16,7 +16,7 @@ class Heirlooms:
         self._left += [(left, {left.notes, *(each.path for each in left.files)}) for left in found]
 
     def gone(self, path: Path) -> list[Left]:
-        """A file was removed or set aside. Returns the processes that have no files left."""
+        """Called when a file was removed or set aside. Returns the processes that have no files left."""
         for _, files in self._left:
             files.discard(path)
         buried = [left for left, files in self._left if not files]

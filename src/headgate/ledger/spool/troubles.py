@@ -20,7 +20,7 @@ _STEP: Final = "make room in ledger.spool, or name another folder"
 class SpoolTroubles:
     def __init__(self, *, refuses: bool = False) -> None:
         """With `refuses`, requests are rejected while nothing can be recorded."""
-        self._meanwhile = "requests are rejected meanwhile" if refuses else "requests go on without a record"
+        self._meanwhile = "requests are rejected meanwhile" if refuses else "requests are served without a record"
         self.lost = 0
         """Rows that never reach the database, as far as they can be counted."""
         self.unread = 0
@@ -50,15 +50,15 @@ class SpoolTroubles:
         self.journal = self._told(error, "journaled", self.journal)
 
     def hangs(self) -> None:
-        self.hanging = "the disk under ledger.spool hangs; look at the disk, or name another folder"
+        self.hanging = "the disk under ledger.spool hangs; check the disk, or configure another folder"
         log.error("%s; %s", self.hanging, self._meanwhile)
 
     def answers(self, after_s: float) -> None:
         self.hanging = None
-        log.warning("the disk under ledger.spool answers again after %.1f s", after_s)
+        log.warning("the disk under ledger.spool responds again after %.1f s", after_s)
 
     def left_hanging(self) -> None:
-        log.error("the disk under ledger.spool hangs; this process ends without waiting for it any longer")
+        log.error("the disk under ledger.spool hangs; this process exits without waiting for it")
 
     def not_kept(self, error: OSError) -> None:
         """Something about the files did not succeed, and is tried again."""
@@ -68,7 +68,7 @@ class SpoolTroubles:
         step = _STEPS.get(error.errno or 0, _STEP)
         problem = f"the spool cannot be {what} ({error.strerror or type(error).__name__}); {step}"
         if before != problem:
-            log.error("%s; it is tried again, and %s", problem, self._meanwhile)
+            log.error("%s; the operation is retried, and %s", problem, self._meanwhile)
         return problem
 
     def lose(self, rows: int, why: str) -> None:

@@ -64,7 +64,7 @@ class EngineApp:
                 await exchange.reply(404, _NOT_FOUND)
 
     def _may_ask(self, exchange: Exchange) -> bool:
-        """As with vLLM, a key is asked for below /v1 alone."""
+        """Checks the key. As in vLLM, only paths below /v1 require it."""
         key = self._options.api_key
         return (
             key is None or not exchange.path.startswith("/v1/") or exchange.header("authorization") == f"Bearer {key}"

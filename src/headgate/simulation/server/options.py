@@ -44,6 +44,6 @@ class EngineOptions:
     output_tokens_sigma: float = 0.76
     """Answers end by themselves after a lognormal number of tokens; by default as in Azure's conversations of 2023."""
     api_key: str | None = None
-    """The key that callers must send; None asks for none."""
+    """The key that callers must send; None if no key is required."""
     record: Path | None = None
     """Where to append a line for each request."""

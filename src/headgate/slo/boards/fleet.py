@@ -48,7 +48,7 @@ FLEET: Final = Dashboard(
         ),
         Panel("Attempts by ending", (rate("headgate_attempts_total", "pool", "ending"),), "reqps"),
         Panel("Attempts by fault", (rate("headgate_attempt_faults_total", "pool", "fault"),), "reqps"),
-        Panel("Usage not believed", (rate("headgate_usage_disbelieved_total", "pool"),), "reqps"),
+        Panel("Impossible usage reports", (rate("headgate_usage_disbelieved_total", "pool"),), "reqps"),
         Panel(
             "Made anew",
             (

@@ -51,7 +51,7 @@ GATEWAY: Final = Dashboard(
             "Longest turn of the event loop",
             (gauge("headgate_loop_turn_longest_seconds", "instance", "clock", "since", of="max"),),
             "s",
-            says="One turn delays every stream by as much.",
+            says="A long turn delays every stream by its length.",
         ),
         Panel("Processor", (rate("headgate_process_cpu_seconds_total", "instance"),), "percentunit"),
         Panel("Deciding", (rate("headgate_decide_seconds_total", "instance"),), "percentunit"),
