@@ -1,4 +1,4 @@
-"""Is an answer that was joined from a stream of real vLLM the one that it gives whole?"""
+"""Does joining a vLLM stream give the same response as a request without streaming?"""
 
 import json
 from typing import Any
@@ -87,7 +87,7 @@ def engine(shared_vllm: RealEngine) -> RealEngine:
 
 
 def comparable(body: bytes) -> Any:
-    """Without what differs between any two answers to the same request."""
+    """Response without the fields that differ between any two responses to the same request."""
     answer = json.loads(body)
     assert answer.pop("id").startswith(("chatcmpl-", "cmpl-"))
     assert answer.pop("created") > 0
@@ -98,7 +98,7 @@ def comparable(body: bytes) -> Any:
 
 
 @pytest.mark.parametrize(("api", "fields", "is_joined"), CASES)
-async def test_the_joined_answer_is_the_whole_one(
+async def test_joined_response_equals_the_unstreamed_response(
     engine: RealEngine, api: Api, fields: dict[str, object], is_joined: bool
 ) -> None:
     call = a_call(api, **ALWAYS | fields)
@@ -124,7 +124,7 @@ async def test_the_joined_answer_is_the_whole_one(
         pytest.param({"stream_options": {"include_usage": True}}, id="options of a stream"),
     ],
 )
-async def test_a_mistake_in_the_request_has_the_status_that_it_has_whole(
+async def test_invalid_request_gets_the_same_status_as_without_streaming(
     engine: RealEngine, fields: dict[str, object]
 ) -> None:
     call = a_call(max_tokens=4, **fields)

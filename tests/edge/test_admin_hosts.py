@@ -29,7 +29,7 @@ def test_addresses_loopback_names_and_configured_names_are_allowed(host: bytes) 
 @pytest.mark.parametrize(
     "host", [b"attacker.example:9090", b"localhost.attacker.example", b"", b":9090", b"127.0.0.1.nip.example", b"[x]"]
 )
-def test_other_names_are_rejected_with_the_setting_that_allows_them(host: bytes) -> None:
+def test_rejection_of_other_names_mentions_the_setting_that_allows_them(host: bytes) -> None:
     refusal = HOSTS.refusal({b"host": host})
 
     assert refusal is not None
@@ -40,7 +40,7 @@ def test_a_request_without_a_host_header_is_allowed() -> None:
     assert HOSTS.refusal({}) is None
 
 
-def test_the_rejected_name_is_escaped_and_cut() -> None:
+def test_rejection_message_escapes_and_truncates_the_host_name() -> None:
     refusal = HOSTS.refusal({b"host": b"a\x1b[31m" + b"b" * 10_000})
 
     assert refusal is not None
@@ -48,7 +48,7 @@ def test_the_rejected_name_is_escaped_and_cut() -> None:
     assert len(refusal) < 250
 
 
-def test_the_page_of_the_console_itself_may_ask() -> None:
+def test_requests_from_the_console_page_itself_are_allowed() -> None:
     assert HOSTS.refusal({b"host": b"127.0.0.1:9090", b"origin": b"http://127.0.0.1:9090"}) is None
     assert HOSTS.refusal({b"host": b"headgate.internal", b"origin": b"https://Headgate.internal"}) is None
 
@@ -57,5 +57,5 @@ def test_the_page_of_the_console_itself_may_ask() -> None:
     "origin",
     [b"http://attacker.example", b"http://127.0.0.1:9091", b"null", b"", b"file://127.0.0.1:9090", b"127.0.0.1:9090"],
 )
-def test_pages_of_other_origins_are_rejected(origin: bytes) -> None:
+def test_requests_from_other_origins_are_rejected(origin: bytes) -> None:
     assert HOSTS.refusal({b"host": b"127.0.0.1:9090", b"origin": origin}) is not None

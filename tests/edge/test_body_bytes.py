@@ -8,14 +8,14 @@ from headgate.edge.body_bytes import BodyBytes
 MAX = 1_000
 
 
-def test_one_body_may_take_all_the_room() -> None:
+def test_one_body_may_use_the_whole_limit() -> None:
     body = BodyBytes().open("a")
 
     assert all(body.grow(100, MAX) for _ in range(10))
     assert not body.grow(1, MAX)
 
 
-def test_a_tenant_with_many_bodies_leaves_room_to_others() -> None:
+def test_tenant_with_many_bodies_leaves_memory_for_others() -> None:
     bodies = BodyBytes()
     taken = sum(bodies.open("flood").grow(10, MAX) for _ in range(200)) * 10
 
@@ -23,7 +23,7 @@ def test_a_tenant_with_many_bodies_leaves_room_to_others() -> None:
     assert bodies.open("victim").grow(200, MAX)
 
 
-def test_closed_bodies_are_forgotten() -> None:
+def test_closing_a_body_releases_its_bytes_once() -> None:
     bodies = BodyBytes()
     one = bodies.open("a")
     one.grow(100, MAX)
@@ -34,7 +34,7 @@ def test_closed_bodies_are_forgotten() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 400)), max_size=60))
-def test_the_total_is_the_sum_and_stays_within_the_bound(asked: list[tuple[str, int]]) -> None:
+def test_total_equals_the_sum_over_tenants_and_stays_within_the_limit(asked: list[tuple[str, int]]) -> None:
     bodies, held = BodyBytes(), {"a": 0, "b": 0, "c": 0}
     for tenant, size in asked:
         body = bodies.open(tenant)

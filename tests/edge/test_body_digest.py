@@ -1,4 +1,4 @@
-"""Is a large body hashed whole, without holding up the event loop?"""
+"""Are large bodies hashed completely and without blocking the event loop?"""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from headgate.wire.fingerprint import HASHED_AT_ONCE_BYTES, body_digest
 
 
 @pytest.mark.parametrize(("size", "gives_way"), [(HASHED_AT_ONCE_BYTES, False), (HASHED_AT_ONCE_BYTES + 1, True)])
-async def test_large_bodies_are_hashed_beside_the_event_loop(size: int, gives_way: bool) -> None:
+async def test_large_bodies_are_hashed_without_blocking_the_event_loop(size: int, gives_way: bool) -> None:
     body = bytearray(size)
     turns: list[bool] = []
     asyncio.get_running_loop().call_soon(turns.append, True)

@@ -31,7 +31,7 @@ async def a_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
         yield gateway
 
 
-async def test_probe_is_answered_while_the_loop_does_not_turn(tmp_path: Path) -> None:
+async def test_probe_is_answered_while_the_loop_is_blocked(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         # This call does not await, so it blocks the loop until it returns.
         connection = http.client.HTTPConnection(gateway.admin_url.removeprefix("http://"), timeout=10)
@@ -43,7 +43,7 @@ async def test_probe_is_answered_while_the_loop_does_not_turn(tmp_path: Path) ->
     assert (answer.status, body) == (200, b"alive\n")
 
 
-async def test_probe_learns_that_the_loop_has_stopped_turning(tmp_path: Path) -> None:
+async def test_probe_reports_a_blocked_loop(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         turns = gateway.gateway._sight.turns
         turns._stalled_ns_max = 0
@@ -59,7 +59,7 @@ async def test_probe_learns_that_the_loop_has_stopped_turning(tmp_path: Path) ->
     assert b"the event loop has not turned for" in answer
 
 
-async def test_probe_by_head_has_no_body(tmp_path: Path) -> None:
+async def test_head_probe_has_no_response_body(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway, connected(gateway.admin_url) as caller:
         await caller.send(PROBE.replace(b"GET", b"HEAD"))
         answer = await caller.rest()
@@ -81,15 +81,13 @@ async def test_probe_by_head_has_no_body(tmp_path: Path) -> None:
         (head_of(first=b"POST /health HTTP/1.1"), 404),
     ],
 )
-async def test_every_other_request_is_answered_by_the_listener(
-    tmp_path: Path, request_bytes: bytes, status: int
-) -> None:
+async def test_listener_answers_all_other_requests(tmp_path: Path, request_bytes: bytes, status: int) -> None:
     async with a_gateway(tmp_path) as gateway, connected(gateway.admin_url) as caller:
         await caller.send(request_bytes)
         assert (await caller.answer()).status == status
 
 
-async def test_probe_that_comes_byte_by_byte_is_answered(tmp_path: Path) -> None:
+async def test_probe_received_byte_by_byte_is_answered(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway, connected(gateway.admin_url) as caller:
         await caller.drip(PROBE)
         assert (await caller.answer()).status == 200
@@ -104,7 +102,7 @@ async def test_connection_serves_several_requests(tmp_path: Path) -> None:
             assert (await caller.answer()).status == 200
 
 
-def test_connections_that_the_loop_does_not_take_are_bounded() -> None:
+def test_number_of_connections_waiting_for_the_loop_is_bounded() -> None:
     thread = HealthThread(bind("127.0.0.1", 0), lambda: (200, "alive"), lambda: None)
     address = thread._listening.getsockname()
     thread.start()
@@ -132,7 +130,7 @@ def test_connections_that_the_loop_does_not_take_are_bounded() -> None:
             caller.close()
 
 
-async def test_listener_closes_its_thread_with_the_gateway(tmp_path: Path) -> None:
+async def test_stopping_the_gateway_stops_the_health_thread(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         address = gateway.gateway._listeners[-1].address
     with pytest.raises(ConnectionRefusedError):
@@ -146,7 +144,7 @@ async def test_probe_is_answered_503_while_the_loop_is_blocked_and_200_before_an
         stalled, blocked_s = threading.Event(), 0.0
 
         def probe_until(status: int) -> list[int]:
-            """Statuses of probes up to the first one with this status."""
+            """Probe until this status is received. Return all statuses."""
             statuses: list[int] = []
             while not statuses or (statuses[-1] != status and len(statuses) < PROBES_MAX):
                 statuses.append(probed(address))
@@ -162,18 +160,18 @@ async def test_probe_is_answered_503_while_the_loop_is_blocked_and_200_before_an
             assert await asyncio.wrap_future(prober.submit(probe_until, 200)) == [200]
             probing = prober.submit(probe_until, 503)
             probing.add_done_callback(lambda _: stalled.set())
-            block()  # Not awaited: the loop stands still until the prober has seen 503.
+            block()  # Not awaited: blocks the loop until the prober has received 503.
             during = probing.result()
             after = await asyncio.wrap_future(prober.submit(probe_until, 200))
 
-    assert set(during[:-1]) == {200}, "alive until the loop has stood still for five seconds"
+    assert set(during[:-1]) == {200}, "alive until the loop has been blocked for five seconds"
     assert during[-1] == 503
     assert STALLED_NS_MAX / SECOND - 0.1 <= blocked_s < BLOCKED_S_MAX
     assert after[-1] == 200
 
 
 def probed(address: tuple[str, int]) -> int:
-    """Status of one probe; the next one follows a tenth of a second later."""
+    """Send one probe, wait 0.1 s and return the status of the response."""
     connection = http.client.HTTPConnection(*address, timeout=10)
     connection.request("GET", "/health")
     status = connection.getresponse().status

@@ -365,7 +365,7 @@ class SlowJournal:
         return self._why_not
 
 
-async def test_no_attempt_is_sent_before_the_journal_has_it() -> None:
+async def test_attempt_is_sent_only_after_the_journal_has_recorded_it() -> None:
     journal = SlowJournal()
     async with a_scene(journal=journal) as scene:
         scene.host.order(dispatch("r", "e1"))
@@ -381,7 +381,7 @@ async def test_no_attempt_is_sent_before_the_journal_has_it() -> None:
     assert not sent_early
 
 
-async def test_an_attempt_that_is_aborted_while_the_journal_writes_is_never_sent() -> None:
+async def test_attempt_aborted_during_the_journal_write_is_never_sent() -> None:
     journal = SlowJournal()
     async with a_scene(journal=journal) as scene:
         scene.host.order(dispatch("r", "e1"))
@@ -396,7 +396,7 @@ async def test_an_attempt_that_is_aborted_while_the_journal_writes_is_never_sent
     assert not scene.first.asked.is_set()
 
 
-async def test_an_attempt_that_the_journal_refuses_fails_by_the_gateway_and_is_never_sent() -> None:
+async def test_attempt_rejected_by_the_journal_is_not_sent_and_counts_as_a_gateway_fault() -> None:
     journal = SlowJournal("the disk hangs")
     journal.written.set()
     async with a_scene(journal=journal) as scene:

@@ -19,7 +19,7 @@ def read_all(turns: Turns[Body]) -> list[Body]:
     return [turns.pop() for _ in range(len(turns))]
 
 
-def test_one_tenant_has_its_smallest_body_read_first() -> None:
+def test_smallest_body_of_a_tenant_is_parsed_first() -> None:
     turns: Turns[Body] = Turns()
     for size in (30, 10, 20):
         turns.push("a", Body(size))
@@ -27,7 +27,7 @@ def test_one_tenant_has_its_smallest_body_read_first() -> None:
     assert [each.size for each in read_all(turns)] == [10, 20, 30]
 
 
-def test_a_large_body_does_not_wait_behind_many_small_ones_of_another_tenant() -> None:
+def test_large_body_does_not_wait_for_all_small_bodies_of_another_tenant() -> None:
     turns: Turns[Body] = Turns()
     for _ in range(1_000):
         turns.push("flood", Body(255_000, "flood"))
@@ -37,7 +37,7 @@ def test_a_large_body_does_not_wait_behind_many_small_ones_of_another_tenant() -
     assert turns.pop().tenant == "victim"
 
 
-def test_a_tenant_that_asks_again_at_once_does_not_overtake_the_others() -> None:
+def test_tenant_that_sends_continuously_does_not_overtake_others() -> None:
     turns: Turns[Body] = Turns()
     turns.push("quiet", Body(100, "quiet"))
     turns.push("quiet", Body(100, "quiet"))
@@ -52,7 +52,7 @@ def test_a_tenant_that_asks_again_at_once_does_not_overtake_the_others() -> None
     assert served[:4].count("quiet") == 2
 
 
-def test_idle_tenants_are_forgotten_beyond_the_bound() -> None:
+def test_number_of_remembered_idle_tenants_is_bounded() -> None:
     turns: Turns[Body] = Turns(tenants_kept_max=3)
     for number in range(50):
         turns.push(f"t{number}", Body(number + 1))
@@ -62,8 +62,8 @@ def test_idle_tenants_are_forgotten_beyond_the_bound() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), min_size=1, max_size=200))
-def test_backlogged_tenants_have_had_nearly_the_same_number_of_bytes(asked: list[tuple[str, int]]) -> None:
-    """While all of them wait, no tenant is ahead of another by more than one body."""
+def test_backlogged_tenants_get_nearly_equal_numbers_of_bytes(asked: list[tuple[str, int]]) -> None:
+    """While all tenants have bodies waiting, none is ahead of another by more than one body."""
     turns: Turns[Body] = Turns()
     for tenant, size in asked:
         turns.push(tenant, Body(size, tenant))

@@ -241,7 +241,7 @@ async def told(request: "aiohttp.client._RequestContextManager") -> tuple[str, b
 
 
 @pytest.mark.parametrize("how", ["leaves", "deadline"])
-async def test_delivered_tokens_are_told_before_the_request_ends(tmp_path: Path, how: str) -> None:
+async def test_delivered_tokens_are_reported_before_the_request_ends(tmp_path: Path, how: str) -> None:
     seen: list[Event | Command] = []
 
     class Watcher:

@@ -36,7 +36,7 @@ async def test_an_error_under_a_good_status_is_an_error(tmp_path: Path, body: by
 async def test_an_answer_of_another_kind_than_was_asked_for_is_a_failure(
     tmp_path: Path, stream: bool, content_type: str
 ) -> None:
-    kind = "openai_compatible"  # Others are asked for streams always.
+    kind = "openai_compatible"  # The gateway always requests streams from other kinds.
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, engine=kind), tmp_path) as gateway:
         engine.behaviour = Behaviour(body=b'{"choices":[]}', content_type=content_type)
         async with gateway.post(chat(stream=stream)) as answer:

@@ -1,4 +1,4 @@
-"""An operator's key of the file is enough to hold, throttle, drain and pin on a gateway without a database."""
+"""Without a database, an operator with a key from the configuration file can hold, throttle, drain and pin."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -34,7 +34,7 @@ async def admin(gateway: GatewayInLoop, path: str, **body: Any) -> tuple[int, di
 
 
 async def served(gateway: GatewayInLoop, engines: tuple[FakeEngine, ...]) -> tuple[int, ...]:
-    """How many of four requests each engine gets."""
+    """Send four requests and return how many each engine received."""
     before = [len(each.requests) for each in engines]
     for _ in range(4):
         async with gateway.post(chat()) as answer:
@@ -43,7 +43,7 @@ async def served(gateway: GatewayInLoop, engines: tuple[FakeEngine, ...]) -> tup
     return tuple(len(each.requests) - count for each, count in zip(engines, before, strict=True))
 
 
-async def test_a_drained_endpoint_gets_nothing_until_the_order_ends(tmp_path: Path) -> None:
+async def test_drained_endpoint_gets_no_requests_until_the_order_ends(tmp_path: Path) -> None:
     async with running(tmp_path) as (gateway, config, engines):
         [first, second] = [each["id"] for each in (await gateway.status())["endpoints"]]
         status, order = await admin(gateway, "orders/place", verb="drain", target=first, lasts_s=60, reason="driver")
@@ -64,7 +64,7 @@ async def test_a_drained_endpoint_gets_nothing_until_the_order_ends(tmp_path: Pa
         assert [each["action"] for each in audit["data"]] == ["order.drain", "order.end", "order.drain"]
 
 
-async def test_a_throttled_tenant_is_refused(tmp_path: Path) -> None:
+async def test_requests_over_a_throttle_are_rejected(tmp_path: Path) -> None:
     async with running(tmp_path) as (gateway, _, _):
         place = {"verb": "throttle", "target": "laptop", "lasts_s": 60, "requests_per_minute": 1}
         assert (await admin(gateway, "orders/place", **place))[0] == 200
@@ -72,7 +72,7 @@ async def test_a_throttled_tenant_is_refused(tmp_path: Path) -> None:
             assert (first.status, second.status) == (200, 429)
 
 
-async def test_an_unknown_target_and_what_needs_a_database_are_refused_with_the_next_step(tmp_path: Path) -> None:
+async def test_errors_for_unknown_targets_and_missing_database_suggest_the_next_step(tmp_path: Path) -> None:
     async with running(tmp_path) as (gateway, _, _):
         status, unknown = await admin(gateway, "orders/place", verb="hold", target="bach", lasts_s=60)
         assert status == 404

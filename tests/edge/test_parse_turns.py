@@ -1,4 +1,4 @@
-"""How many bodies are parsed in one turn of the event loop, and whose?"""
+"""How many bodies does one turn of the event loop parse, and of which tenants?"""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ A, B = TenantId("a"), TenantId("b")
 
 
 class Parser:
-    """Parses bodies under a clock that only parsing moves, and notes in which turn of the loop each was parsed."""
+    """Parses bodies with a clock that only parsing advances, and records the turn in which each was parsed."""
 
     def __init__(self, *, parse_ns: int = 3 * MS, turn_ns_max: int = 10 * MS) -> None:
         self._parse_ns = parse_ns
@@ -53,17 +53,17 @@ class Parser:
         return max(turns.count(turn) for turn in turns)
 
 
-async def test_bodies_that_end_at_once_are_parsed_in_many_turns() -> None:
+async def test_bodies_that_complete_together_are_parsed_over_many_turns() -> None:
     parser = Parser()
     tasks = [parser.send(str(number)) for number in range(60)]
     await parser.run(40)
 
     assert [await task for task in tasks] == [str(number) for number in range(60)]
-    assert parser.most_in_a_turn() == 4  # 10 ms are over after the fourth of 3 ms each and what follows it.
+    assert parser.most_in_a_turn() == 4  # Each takes 3 ms plus the work that follows, so the fourth exceeds 10 ms.
     assert len(parser.turns) == 0
 
 
-async def test_work_that_follows_each_body_is_charged_to_the_turn() -> None:
+async def test_turn_budget_includes_the_work_after_parsing() -> None:
     parser = Parser(parse_ns=0, turn_ns_max=5 * REQUEST_NS)
     for number in range(60):
         parser.send(str(number), size=16 * 1024)
@@ -73,7 +73,7 @@ async def test_work_that_follows_each_body_is_charged_to_the_turn() -> None:
     assert parser.most_in_a_turn() <= 6
 
 
-async def test_body_of_another_tenant_does_not_wait_behind_all_of_the_first() -> None:
+async def test_body_does_not_wait_for_the_whole_backlog_of_another_tenant() -> None:
     parser = Parser()
     for number in range(60):
         parser.send(str(number))
@@ -82,10 +82,10 @@ async def test_body_of_another_tenant_does_not_wait_behind_all_of_the_first() ->
     await parser.run(3)
 
     assert victim.done()
-    assert len(parser.parsed) <= 16, "four in each turn, of sixty"
+    assert len(parser.parsed) <= 16, "at most four of the sixty bodies per turn"
 
 
-async def test_error_of_a_body_that_waited_reaches_its_request() -> None:
+async def test_parse_error_of_a_queued_body_is_raised_in_its_request() -> None:
     parser = Parser()
     tasks = [parser.send(f"bad {number}") for number in range(8)]
     answers = await asyncio.gather(*tasks, return_exceptions=True)
@@ -93,7 +93,7 @@ async def test_error_of_a_body_that_waited_reaches_its_request() -> None:
     assert [type(answer) for answer in answers] == [BadRequest] * 8
 
 
-async def test_body_of_a_request_that_was_given_up_is_not_parsed() -> None:
+async def test_body_of_a_cancelled_request_is_not_parsed() -> None:
     parser = Parser()
     tasks = [parser.send(str(number)) for number in range(8)]
     await parser.run(1)
@@ -105,7 +105,7 @@ async def test_body_of_a_request_that_was_given_up_is_not_parsed() -> None:
         await tasks[7]
 
 
-async def test_few_small_bodies_are_parsed_without_a_look_at_the_clock() -> None:
+async def test_few_small_bodies_are_parsed_without_reading_the_clock() -> None:
     parser = Parser()
     tasks = [parser.send(str(number), size=500) for number in range(20)]
     await parser.run(1)

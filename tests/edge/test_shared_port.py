@@ -89,7 +89,7 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
         return False
 
 
-async def test_a_listener_that_stops_answers_who_has_just_connected() -> None:
+async def test_stopping_listener_serves_connections_it_has_just_accepted() -> None:
     async with two_on_one_port() as (leaves, stays, port):
         await stays.stop()
         callers = await connect(port, 5)
@@ -107,7 +107,7 @@ async def test_a_listener_that_stops_answers_who_has_just_connected() -> None:
     assert all(closed)
 
 
-async def test_a_listener_that_stops_does_not_wait_long_for_who_says_nothing() -> None:
+async def test_stopping_listener_closes_silent_connections_soon() -> None:
     async with two_on_one_port() as (leaves, stays, port):
         await stays.stop()
         callers = await connect(port, 1)

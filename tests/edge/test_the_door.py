@@ -63,14 +63,16 @@ async def test_a_key_opens_what_its_tenant_may_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tier", [{}, {"service_tier": "auto"}, {"service_tier": None}, {"service_tier": "flex"}])
-async def test_a_key_with_one_class_gets_it_when_none_is_named(tmp_path: Path, tier: dict[str, str | None]) -> None:
+async def test_request_without_a_class_gets_the_only_class_of_its_key(
+    tmp_path: Path, tier: dict[str, str | None]
+) -> None:
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         async with gateway.post(chat(model="other", **tier), headers=bearer("hg-limited")) as answer:
             assert answer.status == 200
             assert answer.headers["x-headgate-class"] == "batch"
 
 
-async def test_an_unknown_service_tier_is_a_400_that_lists_the_known_ones(tmp_path: Path) -> None:
+async def test_unknown_service_tier_is_rejected_with_400_and_the_known_values(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         for tier in ("auto", "default"):
             async with gateway.post(chat(service_tier=tier)) as answer:
@@ -82,7 +84,7 @@ async def test_an_unknown_service_tier_is_a_400_that_lists_the_known_ones(tmp_pa
     assert "the known values are: auto, default, fast, flex, priority" in error["message"]
 
 
-async def test_class_rules_choose_by_plan_and_by_metadata_and_hold_after_a_reload(tmp_path: Path) -> None:
+async def test_class_rules_match_plan_and_metadata_also_after_a_reload(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url, tenants={"laptop": {"plan": "critical"}})
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -92,7 +94,7 @@ async def test_class_rules_choose_by_plan_and_by_metadata_and_hold_after_a_reloa
                     assert answer.status == 200, await answer.text()
                     return answer.headers["x-headgate-class"]
 
-            assert await class_of() == "interactive", "plan critical, however long the prompt"
+            assert await class_of() == "interactive", "the rule for plan critical matches prompts of any length"
             await gateway.rewrite(config | {"class_rules": [{"class": "batch", "metadata": {"purpose": "eval"}}]})
             assert await class_of() == "long"
             assert await class_of(metadata={"purpose": "eval"}) == "batch"

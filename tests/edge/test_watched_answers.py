@@ -1,4 +1,4 @@
-"""Is an answer followed token by token that its engine streams and its caller gets whole?"""
+"""Does the gateway track tokens of a response that the engine streams and the client receives complete?"""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ def a_watching_config(*engines: FakeEngine) -> dict[str, Any]:
 
 
 def sweep(gateway: GatewayInLoop, *, later_s: float) -> None:
-    """As if so much time had passed."""
+    """Check the open attempts as if `later_s` seconds had passed."""
     attempts = gateway.gateway._attempts
     attempts.sweep(list(attempts._open.values()), asyncio.get_running_loop().time() + later_s)
 
@@ -47,7 +47,7 @@ def events_of(gateway: GatewayInLoop) -> list[int]:
 
 
 async def heard(gateway: GatewayInLoop, events: int) -> None:
-    """Waits until the only open attempt has been sent, and so many events of it have come."""
+    """Wait until the only open attempt has been sent and has produced this number of events."""
 
     async def enough() -> bool:
         attempts = gateway.gateway._attempts._open.values()
@@ -57,7 +57,7 @@ async def heard(gateway: GatewayInLoop, events: int) -> None:
 
 
 @pytest.mark.parametrize(("after", "why"), [(0, "no first token within 5 s"), (2, "no token for 5 s")])
-async def test_an_engine_that_falls_silent_loses_the_answer_to_another(
+async def test_request_is_retried_elsewhere_when_its_engine_falls_silent(
     engine: FakeEngine, tmp_path: Path, after: int, why: str
 ) -> None:
     async with FakeEngine() as other:
@@ -89,7 +89,7 @@ async def test_an_engine_that_falls_silent_loses_the_answer_to_another(
     assert {(Stage.PREFILL, 1), (Stage.PREFILL, 2)} <= decoded
 
 
-async def test_explain_tells_the_first_token_and_the_stages_tell_prefill_from_decode(
+async def test_explain_shows_the_first_token_and_stages_separate_prefill_from_decode(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
     engine.behaviour = Behaviour(tokens=3, hang_after=1)
@@ -119,7 +119,7 @@ async def test_explain_tells_the_first_token_and_the_stages_tell_prefill_from_de
     ]
 
 
-async def test_a_caller_that_leaves_is_charged_for_the_tokens_that_came(engine: FakeEngine, tmp_path: Path) -> None:
+async def test_caller_that_disconnects_is_charged_for_generated_tokens(engine: FakeEngine, tmp_path: Path) -> None:
     engine.behaviour = Behaviour(tokens=6, hang_after=4)
     async with gateway_in_loop(a_watching_config(engine), tmp_path) as gateway:
         kept = kept_of(gateway)
@@ -135,7 +135,7 @@ async def test_a_caller_that_leaves_is_charged_for_the_tokens_that_came(engine: 
     assert record.output_tokens == 4
 
 
-async def test_an_answer_that_the_engine_does_not_stream_is_not_watched(tmp_path: Path) -> None:
+async def test_attempt_is_not_watched_if_the_engine_does_not_stream(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = a_config(engine.url, engine="openai_compatible", classes={"interactive": {"band": 0} | LIMITS})
         async with gateway_in_loop(config, tmp_path) as gateway:

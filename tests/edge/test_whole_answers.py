@@ -13,7 +13,7 @@ from tests.security.hostile_engine import HostileEngine, Script
 from tests.security.raw import body_of, request_of
 
 UNWATCHED = {"engine": "openai_compatible"}
-"""An engine that is asked for whole answers as such."""
+"""An engine from which the gateway requests complete responses instead of streams."""
 
 
 async def test_a_chat_comes_whole_with_its_usage(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Engines:
         api_key: str | None = None,
         watches: bool = False,
     ) -> HttpEngine:
-        """Unless it `watches` whole answers, an engine is asked for what the call wants."""
+        """With `watches`, the engine streams responses that the call wants complete."""
         asked = (url, dialect, served_model, api_key, watches)
         if asked not in self._made:
             self._made[asked] = HttpEngine(

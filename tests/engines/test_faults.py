@@ -1,4 +1,4 @@
-"""Failures of an engine are distinguished from failures of this process."""
+"""Engine failures are distinguished from failures of the gateway process."""
 
 import asyncio
 import errno
@@ -34,7 +34,7 @@ from tests.engines.listeners import listening
         (socket.gaierror(socket.EAI_NONAME, "no such name"), Fault.CONNECTION),
     ],
 )
-def test_errors_of_this_process_are_its_own(error: BaseException | None, fault: Fault) -> None:
+def test_local_resource_errors_count_as_gateway_faults(error: BaseException | None, fault: Fault) -> None:
     assert fault_of(error, Fault.CONNECTION) is fault
 
 
@@ -50,17 +50,19 @@ async def fault_at(engines: Engines, url: str) -> Fault:
     return caught.value.fault
 
 
-async def test_a_refused_connection_is_the_endpoints(engines: Engines) -> None:
+async def test_refused_connection_counts_as_a_connection_fault(engines: Engines) -> None:
     assert await fault_at(engines, f"http://127.0.0.1:{free_port()}") is Fault.CONNECTION
 
 
-async def test_a_connection_closed_before_an_answer_is_the_endpoints(engine: FakeEngine, engines: Engines) -> None:
+async def test_connection_closed_before_a_response_counts_as_a_connection_fault(
+    engine: FakeEngine, engines: Engines
+) -> None:
     engine.behaviour = Behaviour(drop_before_head=True)
 
     assert await fault_at(engines, engine.url) is Fault.CONNECTION
 
 
-async def test_an_answer_that_breaks_off_is_one_of_a_request_that_was_accepted(engines: Engines) -> None:
+async def test_truncated_response_counts_as_an_answer_fault(engines: Engines) -> None:
     async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n{")
@@ -69,7 +71,7 @@ async def test_an_answer_that_breaks_off_is_one_of_a_request_that_was_accepted(e
         assert await fault_at(engines, url) is Fault.ANSWER
 
 
-async def test_no_descriptors_are_the_gateways(engine: FakeEngine, engines: Engines) -> None:
+async def test_running_out_of_descriptors_counts_as_a_gateway_fault(engine: FakeEngine, engines: Engines) -> None:
     asked = engines(engine.url)
     with no_descriptors_left(), pytest.raises(EngineFault, match="too many open files") as caught:
         await asked.ask(a_call())
@@ -97,10 +99,10 @@ async def test_known_addresses_are_used_while_the_resolver_fails(
         with pytest.raises(EngineFault) as caught:
             await asked.ask(a_call())
         assert caught.value.fault is Fault.CONNECTION
-        assert len(engine.requests) == reached, "a name that is gone is not asked at its old address"
+        assert len(engine.requests) == reached, "a name that no longer exists is not requested at its old address"
 
 
-async def test_a_resolver_that_has_never_answered_is_the_gateways(
+async def test_resolver_failure_without_known_addresses_counts_as_a_gateway_fault(
     engines: Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def resolve(*_: object, **__: object) -> list[tuple[object, ...]]:

@@ -29,7 +29,7 @@ async def engines() -> AsyncIterator[Engines]:
     assert engines.in_use == 0
 
 
-def test_only_engines_whose_streams_were_compared_are_asked_for_them() -> None:
+def test_only_engines_with_verified_streams_have_responses_joined() -> None:
     assert [name for name, each in DIALECTS.items() if each.hears_leaving_only_in_streams] == ["llamacpp"]
     assert [name for name, each in DIALECTS.items() if each.watches_whole_answers] == ["vllm"]
 
@@ -231,7 +231,7 @@ async def test_who_has_enough_gets_no_more(engine: FakeEngine, engines: Engines)
 
 
 class Watched:
-    """Notes what it is told."""
+    """Records the calls it receives."""
 
     def __init__(self) -> None:
         self.told: list[str | int] = []
@@ -248,7 +248,7 @@ class Watched:
 
 @pytest.mark.parametrize("fields", [{"max_tokens": 7}, {"max_tokens": 3, "n": 2}], ids=["one", "two choices"])
 @BOTH
-async def test_the_simulated_engine_gives_whole_what_its_stream_adds_up_to(
+async def test_joined_stream_of_the_simulated_engine_equals_its_complete_response(
     engines: Engines, api: Api, fields: dict[str, object]
 ) -> None:
     bodies: list[dict[str, object]] = []
@@ -262,7 +262,7 @@ async def test_the_simulated_engine_gives_whole_what_its_stream_adds_up_to(
     assert bodies[0] == bodies[1]
 
 
-async def test_the_watch_is_told_of_every_event_that_adds_to_the_answer(engine: FakeEngine, engines: Engines) -> None:
+async def test_watch_receives_every_event_that_adds_to_the_response(engine: FakeEngine, engines: Engines) -> None:
     watch = Watched()
     engine.behaviour = Behaviour(tokens=3)
     call = replace(a_call(), watch=watch)
@@ -285,7 +285,7 @@ async def test_the_watch_is_told_of_every_event_that_adds_to_the_answer(engine: 
     ],
     ids=lambda fields: next(iter(fields)),
 )
-async def test_vllm_is_asked_whole_where_a_stream_says_less(
+async def test_vllm_is_not_streamed_if_the_stream_would_omit_fields(
     engine: FakeEngine, engines: Engines, fields: dict[str, object]
 ) -> None:
     watch = Watched()
@@ -295,7 +295,7 @@ async def test_vllm_is_asked_whole_where_a_stream_says_less(
     assert watch.told == []
 
 
-async def test_a_pool_can_have_its_engines_asked_as_its_callers_ask(tmp_path: Path) -> None:
+async def test_pool_can_disable_streaming_of_complete_responses(tmp_path: Path) -> None:
     for watches in (True, False):
         async with FakeEngine() as engine:
             config = a_config(engine.url)
@@ -312,7 +312,7 @@ REASONING = (
 )
 
 
-async def test_a_server_that_parses_reasoning_is_asked_again_for_the_whole(
+async def test_request_is_repeated_without_streaming_if_the_server_parses_reasoning(
     engine: FakeEngine, engines: Engines
 ) -> None:
     stream = b"".join(b"data: %b\n\n" % each for each in (*REASONING, b"[DONE]"))

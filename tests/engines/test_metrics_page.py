@@ -82,7 +82,7 @@ async def test_long_page_is_read_in_slices_with_the_same_result() -> None:
     assert len(label_values(page, "m", "engine")) == 3000
 
 
-async def test_no_row_is_lost_or_counted_twice_where_a_slice_ends() -> None:
+async def test_rows_at_slice_boundaries_are_counted_exactly_once() -> None:
     for padding in range(40):
         page = b"#" * (SLICE_BYTES - padding) + b"\n" + rows(3)
         assert read_metrics(page, ["m"]) == {"m": Metric(3.0, 3)}
@@ -98,12 +98,12 @@ def test_each_turn_reads_a_bounded_number_of_rows() -> None:
     assert lines_run(lambda: next(steps), "headgate.engines.metrics_page") < 15 * SLICE_BYTES // len("m 1\n")
 
 
-def test_metric_of_too_many_series_is_missing() -> None:
+def test_metric_with_too_many_series_is_omitted() -> None:
     assert read_metrics(rows(SERIES_MAX), ["m"]) == {"m": Metric(SERIES_MAX, SERIES_MAX)}
     assert read_metrics(rows(SERIES_MAX + 1) + rows(2, "n"), ["m", "n"]) == {"n": Metric(2.0, 2)}
 
 
-def test_row_of_too_many_labels_is_skipped() -> None:
+def test_row_with_too_many_labels_is_skipped() -> None:
     def row(labels: int) -> bytes:
         return b"m{" + b",".join(b'l%d="="' % number for number in range(labels)) + b"} 1\n"
 
@@ -111,7 +111,7 @@ def test_row_of_too_many_labels_is_skipped() -> None:
     assert read_metrics(row(LABELS_MAX + 1) + b"m 2\n", ["m"]) == {"m": Metric(2.0, 1)}
 
 
-def test_row_that_is_too_long_is_skipped_and_its_value_never_cut() -> None:
+def test_overlong_row_is_skipped_and_its_value_is_never_truncated() -> None:
     for length in range(ROW_BYTES_MAX - 20, ROW_BYTES_MAX + 20):
         row = b'm{a="%b"} 123456789' % (b"x" * (length - 16))
         found = read_metrics(row + b"\nm 2\n", ["m"])["m"]

@@ -23,7 +23,7 @@ QUICK_S = 0.01
 
 
 class Told:
-    """What the watch told, to be awaited; what it told of loads and probes is kept apart."""
+    """Queue of events from the watch. Measurements and probe results are stored separately."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -207,7 +207,7 @@ async def test_an_engine_that_serves_another_model_is_not_ready(
         assert await told.next() == EndpointUnreadied(E1)
 
 
-async def test_list_of_too_many_models_is_not_parsed(
+async def test_model_list_with_too_many_objects_is_not_parsed(
     engine: FakeEngine, session: aiohttp.ClientSession, told: Told
 ) -> None:
     engine.models = ("fake",) * OBJECTS_MAX
@@ -390,10 +390,10 @@ async def test_a_mistake_of_ours_is_not_swallowed(engine: FakeEngine, session: a
     await watch.stop()
 
 
-# Why probes fail
+# Reasons for failed probes
 
 
-async def test_result_of_probes_is_told_when_it_changes(
+async def test_probe_result_is_reported_when_it_changes(
     engine: FakeEngine, session: aiohttp.ClientSession, told: Told
 ) -> None:
     async with a_watch(session, told) as watch:
@@ -409,7 +409,7 @@ async def test_result_of_probes_is_told_when_it_changes(
     assert told.probes.empty()
 
 
-async def test_probe_says_in_which_way_an_engine_fails(
+async def test_probe_reports_how_an_engine_fails(
     engine: FakeEngine, session: aiohttp.ClientSession, told: Told
 ) -> None:
     engine.api_key, engine.models = "right", ("other",)
@@ -427,7 +427,7 @@ async def test_probe_says_in_which_way_an_engine_fails(
     }
 
 
-async def test_hurried_look_does_not_wait_for_its_turn(
+async def test_hurried_probe_does_not_wait_for_the_interval(
     engine: FakeEngine, session: aiohttp.ClientSession, told: Told
 ) -> None:
     async with a_watch(session, told, interval_s=3600.0) as watch:

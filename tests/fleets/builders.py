@@ -53,7 +53,7 @@ class Follower:
     leaving: set[EndpointId] = field(default_factory=set)
     in_flight: dict[EndpointId, int] = field(default_factory=dict)
     seen_leaving: set[EndpointId] = field(default_factory=set)
-    """Endpoints that were looked up while they were leaving."""
+    """Endpoints that the fleet has looked up while they were leaving."""
 
     def follow(self) -> None:
         assert self.fleet is not None

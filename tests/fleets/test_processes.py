@@ -87,8 +87,8 @@ async def test_an_endpoint_that_is_given_up_ends_when_its_last_attempt_has(tmp_p
     assert took_ns > 40_000_000
 
 
-async def test_a_drained_engine_ends_even_if_another_joins_under_its_name_at_once(tmp_path: Path) -> None:
-    """Between two polls of the drain, the engine of a pool that came back can take over the name."""
+async def test_drained_engine_stops_even_if_a_new_engine_takes_its_name(tmp_path: Path) -> None:
+    """Between two polls of the drain, a new engine of the pool can take over the name."""
     async with a_fleet(terms(tmp_path), endpoints=2) as running:
         await running.until_ready(2)
         old = running.fleet.pids()["p/1"]

@@ -221,7 +221,7 @@ async def test_one_endpoint_becomes_three_and_one_again_and_no_stream_is_severed
 
     assert len(set(three.values())) == 3
     assert len(busy["endpoints"]) == 3
-    assert all(each["in_flight"] for each in draining), "nothing was in flight where it was given up"
+    assert all(each["in_flight"] for each in draining), "the drained replicas had no requests in flight"
     assert endings == ["[DONE]"] * 12
     assert sorted(running.told.drains) == sorted(set(three) - set(one))
     assert kept == [pids[name] for name in one]

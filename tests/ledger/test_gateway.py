@@ -107,7 +107,7 @@ async def test_a_key_works_from_its_creation_to_its_revocation(url: str, tmp_pat
 async def test_scopes_narrow_from_level_to_level_and_limits_hold_at_each(url: str, tmp_path: Path) -> None:
     async with running(url, tmp_path) as gateway:
         await fresh(gateway)
-        # The two that are rejected count as well.
+        # The two rejected requests also count toward the limit.
         await admin(gateway, "tenants/create", tenant="acme", requests_per_minute=4)
         await admin(gateway, "tenants/create", tenant="acme/search", classes=["interactive"])
         _, one = await admin(gateway, "keys/create", key="acme/search/one", plan="critical")

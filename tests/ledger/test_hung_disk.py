@@ -1,9 +1,9 @@
-"""A hanging disk never blocks the event loop, and delays a request by the limit at most.
+"""A hanging disk never blocks the event loop and delays a request by at most the stall limit.
 
-The disk is simulated: writes of the spool's thread wait for an event.
+The disk is simulated: writes in the spool's thread wait for an event.
 """
 
-# ruff: noqa: ASYNC240  The files that these tests read are in memory.
+# ruff: noqa: ASYNC240  These tests read files in memory.
 
 import asyncio
 import os
@@ -29,13 +29,13 @@ from tests.ledger.test_spool import a_note, emptied
 
 STALL_S = 0.02
 PATIENT_S = 600.0
-"""Stall limit while the disk works, so that a slow machine does not count as a hanging disk."""
+"""Stall limit while the disk works; long enough that a slow machine does not count as a hanging disk."""
 HELD_UP_S = 30.0
-"""The disk hangs until the test releases it, so a wait this much longer than `STALL_S` is a wait for the disk."""
+"""Time limit for waits on a hanging disk. It is far above `STALL_S`, so only a wait for the disk exceeds it."""
 
 
 class Disk:
-    """While it `hangs`, writes of threads other than the event loop's block."""
+    """While the disk hangs, writes block in all threads except the event loop's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._answers = threading.Event()
@@ -67,7 +67,7 @@ class Disk:
             self._answers.wait()
 
     def hangs(self, spool: Spool | None = None) -> None:
-        """Hangs the disk. If a spool is given, its stall limit becomes `STALL_S`."""
+        """Hang the disk. If a spool is given, set its stall limit to `STALL_S`."""
         if spool is not None:
             limit(spool, STALL_S)
         self._answers.clear()
@@ -94,13 +94,13 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
 
 
 async def hung(spool: Spool, disk: Disk) -> None:
-    """Hangs the disk, and waits until the spool reports it."""
+    """Hang the disk and wait until the spool reports it."""
     disk.hangs(spool)
     assert spool.note(a_note("unlucky")) is not None
     await until(lambda: spool.problem is not None)
 
 
-async def test_a_note_is_acknowledged_when_the_disk_has_it(tmp_path: Path, disk: Disk) -> None:
+async def test_note_is_acknowledged_after_it_is_on_disk(tmp_path: Path, disk: Disk) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
         disk.hangs()
         note = spool.note(a_note("sent"))
@@ -116,7 +116,7 @@ async def test_a_note_is_acknowledged_when_the_disk_has_it(tmp_path: Path, disk:
     assert disk.in_loop == []
 
 
-async def test_notes_of_one_turn_are_written_together(tmp_path: Path, disk: Disk) -> None:
+async def test_notes_of_one_turn_are_written_in_one_call(tmp_path: Path, disk: Disk) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
         notes = [spool.note(a_note(f"req_{number}")) for number in range(50)]
         for note in notes:
@@ -127,7 +127,7 @@ async def test_notes_of_one_turn_are_written_together(tmp_path: Path, disk: Disk
     assert writes == 1
 
 
-async def test_a_request_waits_for_a_hung_disk_no_longer_than_the_limit(tmp_path: Path, disk: Disk) -> None:
+async def test_request_waits_for_a_hanging_disk_no_longer_than_the_stall_limit(tmp_path: Path, disk: Disk) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
         disk.hangs(spool)
         first = spool.note(a_note("first"))
@@ -137,7 +137,7 @@ async def test_a_request_waits_for_a_hung_disk_no_longer_than_the_limit(tmp_path
         assert second is not None
         async with asyncio.timeout(HELD_UP_S):
             await first.acknowledgement.wait()
-        # The second has waited for less than the limit, and need not wait for the rest of it.
+        # The second note is released with the first, before its own limit is reached.
         written = [each.acknowledgement.written for each in (first, second)]
         third, problem = spool.note(a_note("third")), spool.problem
         disk.answers(spool)
@@ -178,7 +178,9 @@ async def test_rows_reach_the_database_from_memory_while_the_disk_hangs(tmp_path
     assert disk.in_loop == []
 
 
-async def test_what_memory_does_not_hold_while_the_disk_hangs_is_lost_and_counted(tmp_path: Path, disk: Disk) -> None:
+async def test_rows_beyond_the_memory_limit_are_lost_and_counted_while_the_disk_hangs(
+    tmp_path: Path, disk: Disk
+) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S, memory_rows_max=5_000) as spool:
         await hung(spool, disk)
         for number in range(20_000):
@@ -191,9 +193,7 @@ async def test_what_memory_does_not_hold_while_the_disk_hangs_is_lost_and_counte
     assert len(rows) == 5_000
 
 
-async def test_rows_that_were_added_before_the_disk_hung_are_on_disk_when_it_answers(
-    tmp_path: Path, disk: Disk
-) -> None:
+async def test_rows_waiting_for_a_hanging_disk_are_written_when_it_recovers(tmp_path: Path, disk: Disk) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S) as spool:
         disk.hangs(spool)
         spool.add([a_row("hung")])
@@ -210,7 +210,7 @@ async def test_rows_that_were_added_before_the_disk_hung_are_on_disk_when_it_ans
     assert lost == 0
 
 
-async def test_a_request_that_leaves_while_it_waits_does_not_wake_the_others() -> None:
+async def test_cancelling_one_waiting_request_does_not_wake_the_others() -> None:
     acknowledgement = Acknowledgement()
     waiting = [asyncio.create_task(acknowledgement.wait()) for _ in range(3)]
     await asyncio.sleep(0)
@@ -224,9 +224,7 @@ async def test_a_request_that_leaves_while_it_waits_does_not_wake_the_others() -
     assert await asyncio.gather(*waiting[1:]) == [True, True]
 
 
-async def test_an_attempt_is_noted_when_its_note_is_on_disk_and_counted_if_it_never_is(
-    tmp_path: Path, disk: Disk
-) -> None:
+async def test_attempt_without_a_note_on_disk_is_counted_as_unrecorded(tmp_path: Path, disk: Disk) -> None:
     def sent(request: str) -> Dispatch:
         return dispatch(request)
 
@@ -246,7 +244,7 @@ async def test_an_attempt_is_noted_when_its_note_is_on_disk_and_counted_if_it_ne
     assert (on_disk, unrecorded, recorder.unrecorded) == (1, 0, 2)
 
 
-async def test_a_ledger_that_refuses_lets_no_attempt_be_sent_while_the_disk_hangs_and_goes_back_by_itself(
+async def test_refusing_ledger_rejects_attempts_while_the_disk_hangs_and_recovers_by_itself(
     tmp_path: Path, disk: Disk, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with a_spool(tmp_path, stall_s=PATIENT_S, refuses=True) as spool:
@@ -272,7 +270,7 @@ async def test_a_ledger_that_refuses_lets_no_attempt_be_sent_while_the_disk_hang
     assert "responds again" in caplog.text
 
 
-async def test_a_ledger_that_refuses_does_so_while_the_disk_is_full_and_finds_by_itself_that_it_is_not(
+async def test_refusing_ledger_rejects_attempts_while_the_disk_is_full_and_recovers_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int, __: bytes) -> int:

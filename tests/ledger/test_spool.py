@@ -167,7 +167,7 @@ async def test_more_attempts_than_there_are_slots_go_on_without_notes(tmp_path: 
     assert row_of_note(left).request == "b"
 
 
-async def test_a_truncated_journal_still_takes_and_erases_notes(tmp_path: Path) -> None:
+async def test_truncated_journal_still_writes_and_erases_notes(tmp_path: Path) -> None:
     file = a_note_file(tmp_path / "x.notes")
     file.write({0: framed_note(b"before"), 9: framed_note(b"kept")})
     os.truncate(tmp_path / "x.notes", 0)
@@ -181,7 +181,7 @@ async def test_a_truncated_journal_still_takes_and_erases_notes(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("slots", [[3], [0, 1, 2], [0, 63], [5, 7, 20]])
-async def test_notes_that_stand_close_together_and_far_apart_are_all_written(tmp_path: Path, slots: list[int]) -> None:
+async def test_notes_in_adjacent_and_distant_slots_are_all_written(tmp_path: Path, slots: list[int]) -> None:
     file = a_note_file(tmp_path / "x.notes")
     file.write({slot: framed_note(b"old %d" % slot) for slot in range(0, 64, 4)})
     file.write({slot: framed_note(b"new %d" % slot) for slot in slots})
@@ -192,7 +192,7 @@ async def test_notes_that_stand_close_together_and_far_apart_are_all_written(tmp
     assert left == [names[slot] for slot in sorted(names)]
 
 
-async def test_a_note_that_the_disk_refuses_is_reported_and_does_not_stop_its_request(
+async def test_failed_note_write_is_reported_and_does_not_block_its_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> int:
@@ -220,9 +220,7 @@ async def test_a_note_that_the_disk_refuses_is_reported_and_does_not_stop_its_re
     assert mended is None
 
 
-async def test_a_note_that_is_cut_short_by_a_full_disk_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_partial_note_write_on_a_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def half(file: int, data: bytes, at: int) -> int:
         return true_pwrite(file, data[:20], at)
 

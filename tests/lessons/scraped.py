@@ -48,7 +48,7 @@ quick_gateway = partial(
 patient_gateway = partial(
     gateway_in_loop, open_watch=partial(EngineWatch, interval_s=0.05, timeout_s=30.0, stale_after_s=60.0)
 )
-"""The same scrape interval, with a timeout long enough for a loaded machine."""
+"""A gateway with the same scrape interval and a timeout long enough for a loaded machine."""
 
 
 async def series_of(gateway: RunningGateway) -> dict[str, float]:

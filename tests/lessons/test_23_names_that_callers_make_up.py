@@ -138,9 +138,9 @@ async def grown_by_names(gateway: GatewayInLoop, first: int, last: int, statuses
     return (await blocks_held(gateway) - between) - (between - before)
 
 
-@pytest.mark.timeout(240)  # Thousands of requests on a machine that may be busy.
+@pytest.mark.timeout(240)  # Thousands of requests, possibly on a busy machine.
 async def test_made_up_names_make_no_series_and_leave_nothing_behind(tmp_path: Path) -> None:
-    """Later requests take the same memory whether they share one name or each has its own."""
+    """Later requests use the same amount of memory whether they share one name or each has its own."""
     statuses: Counter[int] = Counter()
     async with guarded(tmp_path) as gateway:
         await send(gateway, made_up(0, 100))

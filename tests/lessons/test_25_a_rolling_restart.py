@@ -55,7 +55,7 @@ class Switch:
             await asyncio.gather(asking, *self._tasks, return_exceptions=True)
 
     def take_out(self, config: Config) -> None:
-        """Stops sending it new connections, as Kubernetes does before it runs `preStop`."""
+        """Stop sending new connections to this gateway, as Kubernetes does before it runs `preStop`."""
         self._taken_out.append(config)
         self._ready = [each for each in self._ready if each is not config]
 

@@ -47,7 +47,7 @@ class Caller:
                 await asyncio.sleep(0)
 
     def send_now(self, data: bytes) -> None:
-        """Hands it to the socket without a turn of this loop between."""
+        """Write to the socket immediately, without yielding to the event loop."""
         self._writer.write(data)
 
     async def drip(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""No field or form of a prompt hides work from the limits."""
+"""Limits count every prompt field and every form of a prompt."""
 
 import json
 from pathlib import Path
@@ -40,9 +40,7 @@ def request_of(path: str, body: dict[str, object]) -> bytes:
     ],
     ids=lambda hidden: next(iter(hidden)),
 )
-async def test_no_field_that_becomes_tokens_passes_the_cap_of_prompts(
-    tmp_path: Path, hidden: dict[str, object]
-) -> None:
+async def test_prompt_cap_counts_every_field_that_becomes_tokens(tmp_path: Path, hidden: dict[str, object]) -> None:
     async with FakeEngine() as engine, gateway_in_loop(capped(engine.url, {}), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
             await caller.send(request_of(CHAT, {"messages": [{"role": "user", "content": "hi"}]} | hidden))
@@ -60,7 +58,7 @@ async def test_no_field_that_becomes_tokens_passes_the_cap_of_prompts(
         (3, {"concurrency": 2}, "send at most 2 prompts in one request"),
     ],
 )
-async def test_an_array_of_prompts_does_not_pass_as_one_request(
+async def test_limits_count_each_prompt_of_an_array(
     tmp_path: Path, prompts: int, limits: dict[str, int], said: str
 ) -> None:
     async with FakeEngine() as engine, gateway_in_loop(capped(engine.url, limits), tmp_path) as gateway:

@@ -1,4 +1,4 @@
-"""Requests that engines fail on, and a gateway without file descriptors, eject no healthy endpoint."""
+"""Healthy endpoints are not ejected for poison requests or for a gateway out of file descriptors."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -19,7 +19,7 @@ POISON = "poison"
 
 
 class Allergic(FakeEngine):
-    """Answers 500 to certain prompts, and serves all others."""
+    """Responds with 500 to certain prompts and serves all others."""
 
     async def _generate(self, connection: Connection, received: Received) -> None:
         if POISON.encode() in received.raw:
@@ -36,7 +36,7 @@ async def asked(gateway: GatewayInLoop, name: str, content: str) -> tuple[int, d
         return answer.status, {key.lower(): value for key, value in answer.headers.items()}, await answer.json()
 
 
-async def test_poison_of_one_tenant_ejects_no_engine_and_harms_no_other(tmp_path: Path) -> None:
+async def test_poison_requests_of_one_tenant_eject_no_engine_and_affect_no_other_tenant(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         engines = [await stack.enter_async_context(Allergic()) for _ in range(4)]
         tenants = {"attacker": tenant("attacker"), "victim": tenant("victim")}
@@ -53,7 +53,7 @@ async def test_poison_of_one_tenant_ejects_no_engine_and_harms_no_other(tmp_path
         assert (await series_of(gateway))["headgate_endpoint_ejections_total{pool=small}"] == 0
 
 
-async def test_the_same_poison_is_refused_without_asking_an_engine_and_only_to_its_tenant(tmp_path: Path) -> None:
+async def test_repeated_poison_request_is_rejected_before_dispatch_and_only_for_its_tenant(tmp_path: Path) -> None:
     async with Allergic() as one, Allergic() as other:
         tenants = {"acme": tenant("acme"), "bolt": tenant("bolt")}
         config = a_config(one.url, other.url, key_secret=SECRET, tenants=tenants)
@@ -74,7 +74,7 @@ async def test_the_same_poison_is_refused_without_asking_an_engine_and_only_to_i
     assert 1 <= int(headers["retry-after"]) <= 60
 
 
-async def test_a_gateway_out_of_descriptors_blames_itself(tmp_path: Path) -> None:
+async def test_running_out_of_descriptors_counts_as_a_gateway_fault(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, health={"failures_max": 1}), tmp_path) as gateway:
             async with gateway.http.get(gateway.url + "/v1/models") as answer:
@@ -92,10 +92,10 @@ async def test_a_gateway_out_of_descriptors_blames_itself(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.timing)])
-async def test_an_answer_too_long_for_its_limit_is_computed_once_and_ejects_nobody(
+async def test_response_exceeding_its_time_limit_is_not_retried_and_ejects_no_endpoint(
     tmp_path: Path, *, stream: bool
 ) -> None:
-    # The limit must leave time for the stream to begin.
+    # The limit must be long enough for the stream to start.
     classes = {"interactive": {"band": 0, "total_max": "600ms" if stream else "200ms"}}
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=8, hang_after=2) if stream else Behaviour(hang_before_head=True)
@@ -108,7 +108,7 @@ async def test_an_answer_too_long_for_its_limit_is_computed_once_and_ejects_nobo
             assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
 
 
-async def test_a_stream_without_a_first_token_within_its_limit_is_the_engines(tmp_path: Path) -> None:
+async def test_missing_first_token_within_the_limit_counts_as_an_engine_fault(tmp_path: Path) -> None:
     classes = {"interactive": {"band": 0, "total_max": "200ms"}}
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(hang_before_head=True)

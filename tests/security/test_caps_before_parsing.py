@@ -291,7 +291,7 @@ async def test_a_length_of_thousands_of_digits_is_a_length(tmp_path: Path) -> No
         assert (await caller.answer()).status in {200, 400}
 
 
-# Names and single headers
+# Length of names and of single headers
 
 
 async def test_one_long_header_is_rejected(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Framing from an engine cannot keep the loop busy, and its leftover bytes do not answer another request."""
+"""Engine framing cannot block the event loop, and leftover bytes are not used as a response to another request."""
 
 import asyncio
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding
 
 
 class Line:
-    """One connection to an engine, without a socket. The clock stands still, so reads wait only if `ns_max` is 0."""
+    """One engine connection without a socket. The clock does not advance, so reads wait only if `ns_max` is 0."""
 
     def __init__(self, *, ns_max: int = 1, waiting_bytes_max: int = 10**9, budget: TurnBudget | None = None) -> None:
         soon = asyncio.get_running_loop().call_soon
@@ -40,7 +40,7 @@ class Line:
         return await asking
 
     def feed(self, reads: Iterator[bytes]) -> int:
-        """Feeds reads until the connection is closed. Returns the number of bytes it accepted."""
+        """Feed reads until the connection is closed. Return the number of bytes it accepted."""
         taken = 0
         for read in reads:
             if self.pipe.closed:
@@ -63,7 +63,7 @@ async def read_all(answer: HttpAnswer) -> bytes:
     [(b"0\r\nx: ", b"a"), (b"0\r\n", b"a: b\r\n"), (b"5;", b"a")],
     ids=["one trailer", "many trailers", "a chunk extension"],
 )
-async def test_framing_without_end_breaks_the_answer_off(beginning: bytes, piece: bytes, size: int) -> None:
+async def test_endless_framing_aborts_the_response(beginning: bytes, piece: bytes, size: int) -> None:
     line = Line()
     answer = await line.ask()
     line.connection.data_received(chunk(b"{}") + beginning)
@@ -77,7 +77,7 @@ async def test_framing_without_end_breaks_the_answer_off(beginning: bytes, piece
 
 
 @pytest.mark.parametrize("size", [5, 1000, 262_144])
-async def test_answer_in_chunks_of_one_byte_is_handed_on_by_the_read(size: int) -> None:
+async def test_one_byte_chunks_are_forwarded_once_per_read(size: int) -> None:
     async def work(length: int) -> int:
         line = Line()
         answer = await line.ask()
@@ -96,7 +96,7 @@ async def test_answer_in_chunks_of_one_byte_is_handed_on_by_the_read(size: int) 
     assert twice <= 2.2 * once + 100
 
 
-async def test_reads_wait_for_further_turns_when_the_turn_has_no_time_left() -> None:
+async def test_reads_are_deferred_when_the_turn_budget_is_used_up() -> None:
     line = Line(ns_max=0)
     answer = await line.ask()
     line.connection.data_received(b"".join([chunk(b"a")] * 10_000) + LAST_CHUNK)
@@ -108,7 +108,7 @@ async def test_reads_wait_for_further_turns_when_the_turn_has_no_time_left() -> 
     assert line.freed == [line.connection]
 
 
-async def test_paused_answer_is_not_read_again_before_it_goes_on() -> None:
+async def test_paused_response_is_not_read_until_it_is_resumed() -> None:
     line = Line(ns_max=0)
     answer = await line.ask()
     line.connection.data_received(b"".join([chunk(b"a")] * 4000))
@@ -124,14 +124,12 @@ async def test_paused_answer_is_not_read_again_before_it_goes_on() -> None:
 @pytest.mark.parametrize("behind", [b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx", b"x"])
 @pytest.mark.parametrize("padding", [0, SLICE_BYTES])
 @pytest.mark.parametrize("ns_max", [0, 1])
-async def test_connection_with_bytes_behind_its_answer_is_not_used_again(
-    behind: bytes, padding: int, ns_max: int
-) -> None:
+async def test_connection_with_bytes_after_its_response_is_not_reused(behind: bytes, padding: int, ns_max: int) -> None:
     line = Line(ns_max=ns_max)
     answer = await line.ask()
     body = chunk(b"a" * (SLICE_BYTES - 20 + padding % 7)) + chunk(b"b" * padding if padding else b"b")
     data = body + LAST_CHUNK
-    # The answer ends with a slice, and the bytes after it are in the next slice.
+    # The response ends at the end of a slice, so the bytes after it are in the next slice.
     filler = -(len(data) + len(chunk(b"c" * 100))) % SLICE_BYTES
     data = chunk(b"c" * 100) + chunk(b"d" * max(1, filler - 8)) + data + behind * 3000
     line.connection.data_received(data)
@@ -145,7 +143,7 @@ async def test_connection_with_bytes_behind_its_answer_is_not_used_again(
     await read_all(answer)
 
 
-async def test_engine_whose_bytes_find_no_room_to_wait_is_cut() -> None:
+async def test_connection_is_closed_when_its_deferred_bytes_exceed_the_limit() -> None:
     line = Line(ns_max=0, waiting_bytes_max=1000)
     answer = await line.ask()
     line.connection.data_received(b"".join([chunk(b"a")] * 10_000))
@@ -155,7 +153,7 @@ async def test_engine_whose_bytes_find_no_room_to_wait_is_cut() -> None:
         await read_all(answer)
 
 
-async def test_long_head_within_its_bound_is_no_framing() -> None:
+async def test_long_head_within_its_limit_does_not_count_as_framing() -> None:
     line = Line()
     asking = asyncio.ensure_future(line.connection.ask([b"question"], DIALECTS["vllm"]))
     await asyncio.sleep(0)
@@ -166,7 +164,7 @@ async def test_long_head_within_its_bound_is_no_framing() -> None:
     assert await read_all(await asking) == b"ab"
 
 
-async def test_bytes_that_came_before_they_were_wanted_are_handed_over_in_several_turns() -> None:
+async def test_buffered_bytes_are_forwarded_over_several_turns() -> None:
     line = Line()
     answer = await line.ask()
     body = bytes(range(256)) * 1000
@@ -185,7 +183,7 @@ async def test_bytes_that_came_before_they_were_wanted_are_handed_over_in_severa
     assert bytes(taken) == body
 
 
-async def test_short_reads_of_many_engines_wait_once_they_are_many_together() -> None:
+async def test_short_reads_of_many_engines_are_deferred_beyond_their_common_limit() -> None:
     first = Line(ns_max=0)
     lines = [first, *(Line(budget=first.budget) for _ in range(59))]
     answers: list[HttpAnswer] = []
@@ -210,7 +208,7 @@ async def test_short_reads_of_many_engines_wait_once_they_are_many_together() ->
     assert all(line.freed == [line.connection] for line in lines)
 
 
-async def test_bytes_that_nobody_asked_for_do_not_wait_to_become_an_answer() -> None:
+async def test_unsolicited_bytes_are_not_kept_for_the_next_request() -> None:
     line = Line(ns_max=0)
     line.budget.untimed_bytes = UNTIMED_BYTES_IN_ALL
     line.connection.data_received(b"HTTP/1.1 200 OK\r\ncontent-length: 1\r\n\r\nx")
@@ -220,12 +218,12 @@ async def test_bytes_that_nobody_asked_for_do_not_wait_to_become_an_answer() -> 
         await line.connection.ask([b"question"], DIALECTS["vllm"])
 
 
-async def test_connection_is_read_again_after_an_answer_that_had_stopped_it_in_its_last_slice() -> None:
+async def test_reading_resumes_after_a_response_that_paused_it_in_its_last_slice() -> None:
     line = Line()
     answer = await line.ask()
     for _ in range(5):
         line.connection.data_received(chunk(b"a" * (SLICE_BYTES - 100)))
-    assert not line.pipe.reading, "nobody reads the answer"
+    assert not line.pipe.reading, "reading pauses while the response is not consumed"
     line.connection.data_received(chunk(b"a" * UNTIMED_BYTES) + LAST_CHUNK)  # Some transports deliver one more read.
 
     assert line.freed == [line.connection]

@@ -179,7 +179,7 @@ async def test_an_error_body_without_end_is_not_kept_for_ever(tmp_path: Path) ->
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_usage_that_cannot_be_is_flagged_and_charged_to_nobody(
+async def test_implausible_usage_is_flagged_and_not_charged(
     tmp_path: Path, usage: dict[str, int], flaw: str, stream: bool
 ) -> None:
     ends: list[AttemptEnded] = []
@@ -208,7 +208,7 @@ async def test_a_usage_that_cannot_be_is_flagged_and_charged_to_nobody(
     assert not ends[1].disbelieved
 
 
-async def test_the_many_tokens_of_a_large_photo_are_believed(tmp_path: Path) -> None:
+async def test_usage_of_a_large_image_is_accepted(tmp_path: Path) -> None:
     ends: list[AttemptEnded] = []
 
     class Watcher:

@@ -24,7 +24,7 @@ def limited(url: str, **settings: object) -> Config:
 
 
 @pytest.mark.parametrize("framing", [b"content-length: 30000000", CHUNKED])
-async def test_a_tenant_at_its_limit_is_rejected_before_its_body_is_read(tmp_path: Path, framing: bytes) -> None:
+async def test_request_over_the_rate_limit_is_rejected_before_its_body_is_read(tmp_path: Path, framing: bytes) -> None:
     limits = {"requests_per_minute": 1}
     async with FakeEngine() as engine, gateway_in_loop(limited(engine.url, limits=limits), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
@@ -40,7 +40,7 @@ async def test_a_tenant_at_its_limit_is_rejected_before_its_body_is_read(tmp_pat
     assert len(engine.requests) == 1
 
 
-async def test_a_tenant_at_its_concurrency_is_rejected_before_its_body_is_read(tmp_path: Path) -> None:
+async def test_request_over_the_concurrency_limit_is_rejected_before_its_body_is_read(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.script.append(Behaviour(hang_before_head=True))
         config = limited(engine.url, limits={"concurrency": 1})
@@ -58,7 +58,7 @@ async def test_a_tenant_at_its_concurrency_is_rejected_before_its_body_is_read(t
     assert "requests open" in answer.error["message"]
 
 
-async def test_connections_without_a_key_do_not_keep_out_callers_with_one(tmp_path: Path) -> None:
+async def test_unauthenticated_connections_do_not_block_authenticated_callers(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         config = limited(engine.url) | {"limits": {"unauthenticated_connections_max": 3}}
         async with gateway_in_loop(config, tmp_path) as gateway, connected(gateway.url) as known:
@@ -74,7 +74,7 @@ async def test_connections_without_a_key_do_not_keep_out_callers_with_one(tmp_pa
                 await latest.send(request_of(body_of("hi"), KEY))
                 assert (await latest.answer()).status == 200
                 await known.send(request_of(body_of("hi"), KEY))
-                assert (await known.answer()).status == 200, "a connection whose caller is known stays"
+                assert (await known.answer()).status == 200, "an authenticated connection stays open"
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ async def test_connections_without_a_key_do_not_keep_out_callers_with_one(tmp_pa
     [(b"[1]" + b" " * 100_000, 400), (b"{}", 400), (body_of("hi", model="other"), 404)],
     ids=["invalid", "small and invalid", "unknown model"],
 )
-async def test_rejected_requests_count_in_the_request_rate(tmp_path: Path, body: bytes, status: int) -> None:
+async def test_rejected_requests_count_toward_the_request_rate(tmp_path: Path, body: bytes, status: int) -> None:
     limits = {"requests_per_minute": 3}
     async with FakeEngine() as engine, gateway_in_loop(limited(engine.url, limits=limits), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
@@ -98,7 +98,7 @@ async def test_rejected_requests_count_in_the_request_rate(tmp_path: Path, body:
     assert engine.requests == []
 
 
-async def test_bodies_of_a_tenant_at_its_limit_are_not_parsed_even_if_they_arrived_whole(tmp_path: Path) -> None:
+async def test_complete_bodies_of_a_tenant_at_its_limit_are_not_parsed(tmp_path: Path) -> None:
     limits = {"requests_per_minute": 1}
     async with FakeEngine() as engine, gateway_in_loop(limited(engine.url, limits=limits), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
@@ -107,12 +107,12 @@ async def test_bodies_of_a_tenant_at_its_limit_are_not_parsed_even_if_they_arriv
             await caller.send(request_of(b"[1]" + b" " * 40_000, KEY))
             answer = await caller.answer()
 
-    assert answer.status == 429, "a parsed body would be invalid"
+    assert answer.status == 429, "parsing this body would give 400"
 
 
 @pytest.mark.process
 @pytest.mark.timing
-async def test_bodies_that_end_at_once_keep_no_turn_of_the_loop_for_long(tmp_path: Path) -> None:
+async def test_bodies_that_complete_together_do_not_cause_a_long_turn(tmp_path: Path) -> None:
     body = body_of("\n" * 130_000, n=1_000_000)
     assert 255 * 1000 < len(body) < LARGE_BYTES
     async with (

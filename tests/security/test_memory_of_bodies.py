@@ -30,7 +30,7 @@ CONNECTION_BYTES_MAX = 16 * 1024
 
 
 class Room:
-    """Counts the bytes of one body, as the door does for all of them."""
+    """Counts the bytes of one body, as the gateway does for all bodies."""
 
     def __init__(self) -> None:
         self.counted = 0
@@ -50,7 +50,7 @@ class Room:
 async def test_memory_of_a_body_is_at_most_half_more_than_counted(size: int, body_bytes: int, framing: str) -> None:
     room = Room()
     connections = Connections(room, EdgeLimits(body_bytes_max=MIB), lambda _id, _refused: None)
-    connections.budget = TurnBudget(asyncio.get_running_loop().call_soon, lambda: 0)  # No read waits for a turn.
+    connections.budget = TurnBudget(asyncio.get_running_loop().call_soon, lambda: 0)  # No read is deferred.
     connection: Connection = connections()
     connection.connection_made(Pipe())  # pyright: ignore[reportArgumentType]
     if framing == "chunks":
@@ -74,7 +74,7 @@ async def test_memory_of_a_body_is_at_most_half_more_than_counted(size: int, bod
 
 
 @pytest.mark.parametrize("size", [1_000, 100_000, 255_000])
-def test_body_that_is_sent_to_an_engine_is_not_copied(size: int) -> None:
+def test_sending_a_body_to_an_engine_does_not_copy_it(size: int) -> None:
     body = RequestBody.parse(body_of("a" * size), Api.CHAT)
     tracemalloc.start()
     try:
@@ -91,7 +91,7 @@ def test_body_that_is_sent_to_an_engine_is_not_copied(size: int) -> None:
 async def test_resident_memory_of_many_large_bodies_is_at_most_half_more_than_their_bytes(tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_beside(a_config(engine.url), tmp_path) as (gateway, process):
         before = resident_mib(process.pid)
-        # Memory that earlier bodies have left behind is used again by later ones, or it adds up.
+        # Later rounds must reuse the memory freed by earlier ones.
         ratios = [await resident_ratio(gateway, process.pid, before, 2 * MIB + 50_000 * turn) for turn in range(3)]
 
     print([f"{ratio:.2f}" for ratio in ratios])
@@ -99,7 +99,7 @@ async def test_resident_memory_of_many_large_bodies_is_at_most_half_more_than_th
 
 
 async def resident_ratio(gateway: RunningGateway, pid: int, before_mib: float, size: int) -> float:
-    """Memory that the process has taken since, for each byte of sixty bodies that it holds at once."""
+    """Growth of resident memory per byte, while the process holds sixty bodies at once."""
     async with AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(BODIES)]
         for at in range(0, size, 32 * 1024):

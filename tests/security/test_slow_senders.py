@@ -206,7 +206,7 @@ async def test_waiting_for_an_engine_is_not_slowness_of_the_caller(tmp_path: Pat
     assert answer.body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_connection_beyond_the_share_of_a_tenant_is_closed_and_the_others_work(tmp_path: Path) -> None:
+async def test_connection_over_the_tenant_share_is_closed_and_the_others_keep_working(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=5) as (_, gateway), AsyncExitStack() as stack:
         callers = [await stack.enter_async_context(connected(gateway.url)) for _ in range(4)]
         for caller in callers:  # Each is known to be accepted once it has been answered.

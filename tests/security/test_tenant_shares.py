@@ -1,4 +1,4 @@
-"""Does one tenant leave room for others, in connections and in requests whose bodies do not arrive?"""
+"""Do tenants have separate shares of connections and of requests with unfinished bodies?"""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -34,13 +34,13 @@ async def a_gateway(folder: Path, **limits: int) -> AsyncIterator[tuple[GatewayI
 
 
 async def asked(stack: AsyncExitStack, gateway: GatewayInLoop, key: bytes) -> tuple[Caller, int]:
-    """A new connection that stays open, and the status of its first request."""
+    """Open a connection that stays open. Return it and the status of its first request."""
     caller = await stack.enter_async_context(connected(gateway.url))
     await caller.send(request_of(body_of("hi"), key))
     return caller, (await caller.answer()).status
 
 
-async def test_idle_connections_of_one_tenant_leave_connections_to_others(tmp_path: Path) -> None:
+async def test_idle_connections_of_one_tenant_do_not_block_others(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=10, requests_open_max=10) as (gateway, stack):
         flood = [await asked(stack, gateway, FLOOD) for _ in range(14)]
         assert [status for _, status in flood] == [200] * 8 + [429] * 6
@@ -49,7 +49,7 @@ async def test_idle_connections_of_one_tenant_leave_connections_to_others(tmp_pa
     assert status == 200
 
 
-async def test_refused_connection_is_told_when_to_retry_and_is_closed(tmp_path: Path) -> None:
+async def test_rejected_connection_gets_retry_after_and_is_closed(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=5, requests_open_max=5) as (gateway, stack):
         for _ in range(4):
             await asked(stack, gateway, FLOOD)
@@ -64,7 +64,7 @@ async def test_refused_connection_is_told_when_to_retry_and_is_closed(tmp_path: 
     assert answer.headers[b"connection"] == b"close"
 
 
-async def test_connection_belongs_to_the_tenant_that_used_it_last(tmp_path: Path) -> None:
+async def test_connection_counts_for_the_tenant_of_its_latest_request(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=5, requests_open_max=5) as (gateway, stack):
         callers = [(await asked(stack, gateway, FLOOD))[0] for _ in range(4)]
         assert (await asked(stack, gateway, FLOOD))[1] == 429
@@ -77,7 +77,7 @@ async def test_connection_belongs_to_the_tenant_that_used_it_last(tmp_path: Path
         assert (shares.of("flood"), shares.of("victim")) == (3, 1)
 
 
-async def test_connections_of_callers_without_a_key_give_way_to_new_ones(tmp_path: Path) -> None:
+async def test_new_connections_replace_unauthenticated_ones(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=5, requests_open_max=5) as (gateway, stack):
         for _ in range(4):
             await asked(stack, gateway, FLOOD)
@@ -91,7 +91,7 @@ async def test_connections_of_callers_without_a_key_give_way_to_new_ones(tmp_pat
             await surplus.answer(seconds_max=5)
 
 
-async def test_bodies_that_never_arrive_leave_places_to_other_tenants(tmp_path: Path) -> None:
+async def test_unfinished_bodies_of_one_tenant_do_not_block_others(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=100, requests_open_max=10) as (gateway, stack):
         door = gateway.gateway._door
         for number in range(8):
@@ -110,7 +110,7 @@ async def test_bodies_that_never_arrive_leave_places_to_other_tenants(tmp_path: 
     assert int(answer.headers[b"retry-after"]) >= 1
 
 
-async def test_requests_that_have_arrived_whole_are_bounded_by_the_scheduler_alone(tmp_path: Path) -> None:
+async def test_only_the_scheduler_limits_completely_received_requests(tmp_path: Path) -> None:
     async with a_gateway(tmp_path, connections_open_max=100, requests_open_max=1) as (gateway, stack):
         first, status = await asked(stack, gateway, FLOOD)
         assert status == 200

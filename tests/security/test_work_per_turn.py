@@ -1,4 +1,4 @@
-"""Framing from a caller cannot keep the loop busy.
+"""Client framing cannot block the event loop.
 
 The cost of an endless trailer, of one-byte chunks and of bytes after a rejection is bounded. Work is counted in lines
 of Python and in bytes that reach the parser, so these tests do not depend on the speed of the machine.
@@ -31,7 +31,7 @@ PARTS = tuple(f"headgate.edge.{name}" for name in ("request_reader", "request_he
 
 @dataclass
 class App:
-    """Reads bodies, or answers each request at once."""
+    """Reads the body before it responds, or responds immediately."""
 
     answers_at_once: bool = False
     bodies: list[bytes] = field(default_factory=list)
@@ -65,7 +65,7 @@ class Line:
         self.fed = 0
 
     async def send(self, *pieces: bytes) -> None:
-        """Each piece is one read, followed by one turn of the loop."""
+        """Deliver each piece as one read, then run one turn of the loop."""
         for piece in pieces:
             if self.pipe.closed:
                 return
@@ -83,7 +83,7 @@ class Line:
 
 
 def parsed_bytes(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sizes of the slices that reach the parser from here on."""
+    """Start recording the sizes of slices passed to the parser, and return the list."""
     sizes: list[int] = []
     parse = Connection.parse
 
@@ -96,7 +96,7 @@ def parsed_bytes(line: Line, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("size", [1000, 65_536, 262_144])
-async def test_endless_trailer_is_refused_after_a_bounded_number_of_bytes(size: int) -> None:
+async def test_endless_trailer_is_rejected_after_a_bounded_number_of_bytes(size: int) -> None:
     line = Line(App())
     await line.send(HEAD, chunk(b"a" * 500_000), b"0\r\nx: ")
     before = line.fed
@@ -113,7 +113,7 @@ async def test_number_of_trailers_is_bounded() -> None:
     assert (line.status, line.pipe.closed) == (400, True)
 
 
-async def test_few_trailers_are_passed_over() -> None:
+async def test_few_trailers_are_ignored() -> None:
     line = Line(App())
     await line.send(HEAD + chunk(b"{}") + b"0\r\n" + b"a: b\r\n" * 5 + b"\r\n")
 
@@ -121,7 +121,7 @@ async def test_few_trailers_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 4096, 262_144])
-async def test_body_in_chunks_of_one_byte_is_read_whole(size: int) -> None:
+async def test_body_in_one_byte_chunks_is_read_completely(size: int) -> None:
     body = bytes(range(256)) * 64
     line = Line(App())
     await line.send(*cut_into(HEAD + b"".join(chunk(body[at : at + 1]) for at in range(len(body))) + LAST_CHUNK, size))
@@ -129,7 +129,7 @@ async def test_body_in_chunks_of_one_byte_is_read_whole(size: int) -> None:
     assert line.app.bodies == [body]
 
 
-async def test_body_of_very_many_tiny_chunks_is_refused() -> None:
+async def test_body_of_too_many_tiny_chunks_is_rejected() -> None:
     line = Line(App())
     await line.send(HEAD, *cut_into(chunk(b"ab") * (CHUNKS_MIN * 2), 262_144))
 
@@ -139,7 +139,7 @@ async def test_body_of_very_many_tiny_chunks_is_refused() -> None:
 
 @pytest.mark.parametrize("unit", [chunk(b"a"), chunk(b"ab"), b"1;x=y\r\na\r\n", b"1;" + b"e" * 50 + b"\r\na\r\n"])
 @pytest.mark.parametrize("size", [16, 1000, 262_144])
-async def test_work_for_tiny_chunks_is_linear_in_any_cutting(unit: bytes, size: int) -> None:
+async def test_work_for_tiny_chunks_is_linear_however_reads_are_split(unit: bytes, size: int) -> None:
     async def work(length: int) -> int:
         line = Line(App())
         await line.send(HEAD)
@@ -151,7 +151,7 @@ async def test_work_for_tiny_chunks_is_linear_in_any_cutting(unit: bytes, size: 
     assert twice <= 60 * (80_000 // min(size, SLICE_BYTES) + 2)  # Proportional to reads, not to chunks.
 
 
-async def test_reads_wait_for_further_turns_when_the_turn_has_no_time_left() -> None:
+async def test_reads_are_deferred_when_the_turn_budget_is_used_up() -> None:
     line = Line(App(), turn_ns_max=0)
     body = b"a" * 20_000
     await line.send(HEAD)
@@ -166,7 +166,7 @@ async def test_reads_wait_for_further_turns_when_the_turn_has_no_time_left() -> 
     assert line.app.bodies == [body]
 
 
-async def test_caller_who_leaves_while_its_bytes_wait_is_let_go_of() -> None:
+async def test_disconnect_releases_deferred_bytes() -> None:
     line = Line(App(), turn_ns_max=0)
     await line.send(HEAD)
     line.connection.data_received(chunk(b"a") * 20_000)
@@ -176,7 +176,7 @@ async def test_caller_who_leaves_while_its_bytes_wait_is_let_go_of() -> None:
     assert (line.connections.budget.waiting_bytes, line.app.bodies, len(line.connections)) == (0, [], 0)
 
 
-async def test_chunks_after_a_refusal_are_discarded_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_chunks_after_a_rejection_are_discarded_unparsed(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(App(answers_at_once=True))
     await line.send(HEAD)
     assert line.status == 401
@@ -184,13 +184,13 @@ async def test_chunks_after_a_refusal_are_discarded_unparsed(monkeypatch: pytest
     await line.send(*[chunk(b"a") * 10_000] * 60)
 
     assert sum(sizes) <= (PASSED_OVER_CHUNKS_MAX + 2) * len(chunk(b"a")) + SLICE_BYTES
-    assert line.pipe.written_eof, "the caller sees the end of its answer"
+    assert line.pipe.written_eof, "the client sees the end of the response"
     assert not line.pipe.closed
     await line.send(*[b"b" * MIB] * 5)
     assert line.pipe.closed
 
 
-async def test_small_body_after_a_refusal_leaves_the_connection_usable() -> None:
+async def test_small_body_after_a_rejection_leaves_the_connection_usable() -> None:
     line = Line(App(answers_at_once=True))
     await line.send(HEAD, chunk(b"abc") * 100 + LAST_CHUNK, request_of(b"{}"))
 
@@ -198,7 +198,7 @@ async def test_small_body_after_a_refusal_leaves_the_connection_usable() -> None
     assert not line.pipe.closed
 
 
-async def test_requests_behind_an_unanswered_one_are_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pipelined_requests_are_not_parsed_before_the_current_response(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Line(App())
     await line.send(head_of(b"content-length: 10") + b"123")
     sizes = parsed_bytes(line, monkeypatch)
@@ -215,7 +215,7 @@ async def test_requests_behind_an_unanswered_one_are_not_parsed(monkeypatch: pyt
 
 
 class Lines:
-    """Many connections of one listener. Its clock does not advance, and counts how often it is read."""
+    """Many connections of one listener, with a clock that stands still and counts its reads."""
 
     def __init__(self, count: int, *, turn_ns_max: int) -> None:
         self.looks = 0
@@ -241,7 +241,7 @@ class Lines:
 
 
 @pytest.mark.parametrize("padding", [0, 5, 90])
-async def test_short_reads_of_many_connections_wait_once_they_are_many_together(padding: int) -> None:
+async def test_short_reads_of_many_connections_are_deferred_beyond_their_common_limit(padding: int) -> None:
     lines = Lines(300, turn_ns_max=0)
     request = head_of(b"content-length: 2", *[b"x: " + b"y" * 150] * padding) + b"{}"
     for connection in lines.all:
@@ -259,7 +259,7 @@ async def test_short_reads_of_many_connections_wait_once_they_are_many_together(
     assert lines.connections.budget.waiting_bytes == 0
 
 
-async def test_requests_that_a_timed_turn_begins_are_charged_with_the_work_behind_them() -> None:
+async def test_timed_turn_is_charged_for_the_work_of_each_request_it_starts() -> None:
     lines = Lines(300, turn_ns_max=5 * REQUEST_NS)
     request = request_of(b"{}")
     for connection in lines.all:
@@ -271,7 +271,7 @@ async def test_requests_that_a_timed_turn_begins_are_charged_with_the_work_behin
     assert lines.answered == 300
 
 
-async def test_few_short_reads_are_parsed_without_a_look_at_the_clock() -> None:
+async def test_few_short_reads_are_parsed_without_reading_the_clock() -> None:
     lines = Lines(20, turn_ns_max=0)
     for connection in lines.all:
         connection.data_received(request_of(b"{}"))
@@ -281,7 +281,7 @@ async def test_few_short_reads_are_parsed_without_a_look_at_the_clock() -> None:
     assert lines.answered == 20
 
 
-async def test_after_a_timed_turn_reads_are_parsed_at_once_again() -> None:
+async def test_reads_after_a_timed_turn_are_parsed_immediately() -> None:
     lines = Lines(100, turn_ns_max=10**12)
     for connection in lines.all:
         connection.data_received(request_of(b"{}"))
@@ -296,7 +296,7 @@ async def test_after_a_timed_turn_reads_are_parsed_at_once_again() -> None:
     await asyncio.sleep(0)
 
 
-# Heads
+# Request heads
 
 
 UPGRADE = re.compile(rb"(?<=\n)upgrade:", re.IGNORECASE)
@@ -308,9 +308,7 @@ WORDS = (b"\n", b"\r\n", b"u", b"P", b"upgrade", b"UpGrade:", b"\nupgrade:", b"\
     cuts=st.lists(st.integers(1, 12), min_size=1, max_size=30),
 )
 @example(words=[b"\nUPGRADE", b":", b"\nupgrade:", b"\nupgrade:"], cuts=[1])
-def test_upgrade_headers_are_renamed_in_any_cutting_and_nothing_else_is_changed(
-    words: list[bytes], cuts: list[int]
-) -> None:
+def test_only_upgrade_headers_are_renamed_however_reads_are_split(words: list[bytes], cuts: list[int]) -> None:
     head = b"".join(words).replace(b"\r\n\r\n", b"\r\n") + b"x\r\n\r\n"
     taking, taken, at = HeadBytes(), b"", 0
     for size in (*cuts, len(head)):
@@ -321,7 +319,7 @@ def test_upgrade_headers_are_renamed_in_any_cutting_and_nothing_else_is_changed(
 
 
 @pytest.mark.parametrize("line", [b"x-a: " + b"y" * 150, b"x:", b"Upgrade:", b"u", b"upgrad:"])
-def test_a_long_head_is_searched_by_methods_of_bytes_alone(line: bytes) -> None:
+def test_long_head_is_searched_with_bytes_methods_only(line: bytes) -> None:
     head = head_of(*[line] * (14_000 // (len(line) + 2)))
     calls: list[object] = []
 

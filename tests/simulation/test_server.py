@@ -310,7 +310,7 @@ async def test_several_engines_run_in_one_process() -> None:
     assert found == ["m0", "m1", "m2"]
 
 
-async def test_engine_with_a_key_asks_for_it_below_v1_alone() -> None:
+async def test_engine_requires_its_key_only_below_v1() -> None:
     async with an_engine(api_key="right") as engine:
         asked = {
             (path, key): (await engine.http.get(engine.url + path, headers={"authorization": f"Bearer {key}"})).status

@@ -85,7 +85,7 @@ def test_a_flood_of_refusals_is_counted_instead_of_told(caplog: pytest.LogCaptur
     assert found[0]["count"] == 500 - ENDINGS_PER_S_MAX
 
 
-def test_one_tenants_rejected_requests_do_not_use_up_the_lines_of_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_of_one_tenant_do_not_use_up_the_log_lines_of_others(caplog: pytest.LogCaptureFixture) -> None:
     observer = LogObserver()
     with caplog.at_level("INFO", logger="headgate"):
         for number in range(200):
@@ -99,7 +99,7 @@ def test_one_tenants_rejected_requests_do_not_use_up_the_lines_of_others(caplog:
     assert found[1]["count"] == 200 - REFUSALS_PER_TENANT_S_MAX
 
 
-def test_words_of_callers_forge_no_line_and_no_field(caplog: pytest.LogCaptureFixture) -> None:
+def test_values_from_callers_cannot_forge_log_lines_or_fields(caplog: pytest.LogCaptureFixture) -> None:
     end = an_end(Outcome.MODEL_NOT_FOUND, 'x"\n2026-01-01 CRITICAL headgate: forged \x1b[2J\u2028 request=req_2')
     with caplog.at_level("INFO", logger="headgate"):
         LogObserver().saw(TimerFired(), [end], now=0)
@@ -110,7 +110,7 @@ def test_words_of_callers_forge_no_line_and_no_field(caplog: pytest.LogCaptureFi
     assert 'request="x\\"\\x0a2026-01-01 CRITICAL headgate: forged \\x1b[2J\\u2028 request=req_2"' in line
 
 
-def test_long_reasons_are_cut(caplog: pytest.LogCaptureFixture) -> None:
+def test_long_reasons_are_truncated(caplog: pytest.LogCaptureFixture) -> None:
     end = End("req_1", Outcome.MODEL_NOT_FOUND, None, 0, 0, None, "model " + "z" * 60_000)
 
     [line] = told(caplog, end)

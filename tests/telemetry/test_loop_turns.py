@@ -1,4 +1,4 @@
-"""The longest turn of a loop is measured, and a loop that stands still is detected."""
+"""The turn watch measures the longest turn of the event loop and detects a blocked loop."""
 
 import asyncio
 from collections.abc import Callable
@@ -9,7 +9,7 @@ MS = 1_000_000
 
 
 class World:
-    """A loop and its clocks, moved by hand."""
+    """An event loop and clocks that the test advances."""
 
     def __init__(self) -> None:
         self.now_ns = 10 * ASK_NS
@@ -23,7 +23,7 @@ class World:
         self.cpu_ns += cpu_ns
 
     def turn(self) -> None:
-        """Runs the scheduled callbacks."""
+        """Run the scheduled callbacks."""
         questions, self.questions[:] = self.questions[:], []
         for question in questions:
             question()
@@ -36,7 +36,7 @@ def a_turn(world: World, wall_ns: int, cpu_ns: int) -> None:
     world.turn()
 
 
-def test_longest_turn_is_kept_in_both_clocks() -> None:
+def test_longest_turn_is_measured_in_wall_and_cpu_time() -> None:
     world = World()
     for wall_ns, cpu_ns in ((3 * MS, 1 * MS), (90 * MS, 2 * MS), (40 * MS, 39 * MS), (1 * MS, 0)):
         a_turn(world, wall_ns, cpu_ns)
@@ -45,7 +45,7 @@ def test_longest_turn_is_kept_in_both_clocks() -> None:
     assert world.watch.recent() == Turn(90 * MS, 39 * MS)
 
 
-def test_recent_turns_are_forgotten_after_two_minutes_at_most() -> None:
+def test_recent_maximum_drops_turns_after_at_most_two_minutes() -> None:
     world = World()
     a_turn(world, 90 * MS, 90 * MS)
     world.pass_time(RECENT_NS)
@@ -58,7 +58,7 @@ def test_recent_turns_are_forgotten_after_two_minutes_at_most() -> None:
     assert world.watch.longest == Turn(90 * MS, 90 * MS)
 
 
-def test_idle_loop_is_asked_seldom_and_busy_loop_at_every_tick() -> None:
+def test_idle_loop_is_probed_rarely_and_busy_loop_at_every_tick() -> None:
     world = World()
     for cpu_ns, expected in ((0, 4), (5 * MS, 20)):
         asked = 0
@@ -70,7 +70,7 @@ def test_idle_loop_is_asked_seldom_and_busy_loop_at_every_tick() -> None:
         assert asked == expected
 
 
-def test_loop_is_not_asked_again_before_it_has_answered() -> None:
+def test_loop_has_at_most_one_open_probe() -> None:
     world = World()
     for _ in range(5):
         world.pass_time(ASK_NS)
@@ -79,7 +79,7 @@ def test_loop_is_not_asked_again_before_it_has_answered() -> None:
     assert len(world.questions) == 1
 
 
-def test_loop_that_does_not_turn_is_not_alive_after_five_seconds() -> None:
+def test_health_is_503_after_the_loop_was_blocked_for_five_seconds() -> None:
     world = World()
     assert world.watch.health() == (200, "alive")
     world.watch.tick()
@@ -91,7 +91,7 @@ def test_loop_that_does_not_turn_is_not_alive_after_five_seconds() -> None:
     assert world.watch.health() == (200, "alive")
 
 
-async def test_turn_of_a_real_loop_is_measured_by_its_thread() -> None:
+async def test_watch_thread_measures_a_turn_of_a_real_loop() -> None:
     loop = asyncio.get_running_loop()
     watch = TurnWatch(loop.call_soon_threadsafe)
     watch.start()
@@ -110,7 +110,7 @@ async def test_turn_of_a_real_loop_is_measured_by_its_thread() -> None:
     assert 0 < watch.longest.cpu_ns <= watch.longest.wall_ns + 5 * MS
 
 
-def test_turns_are_told_to_prometheus() -> None:
+def test_longest_turns_are_exported_as_metrics() -> None:
     world = World()
     a_turn(world, 90 * MS, 39 * MS)
 

@@ -56,7 +56,7 @@ def test_what_is_tried_again_goes_through_its_last_stages_again() -> None:
     ]
 
 
-def test_an_answer_that_was_held_back_and_broke_off_is_followed_by_its_retry() -> None:
+def test_stages_of_a_retry_follow_those_of_a_buffered_response_that_broke_off() -> None:
     broken = an_attempt(1, held_back=True, last_byte_ms=None, ended_ms=30, ending=AttemptEnding.FAILED)
     again = an_attempt(2, ordered_ms=40, waited_ms=7, connected_ms=41, first_byte_ms=50)
 

@@ -1,6 +1,6 @@
 """At three times the load that `in_flight_max` can serve, excess requests are rejected on arrival.
 
-An engine that serves 16 requests at once, each for about 3.3 s, serves about five per second; fifteen arrive.
+An engine with 16 places and about 3.3 s per request serves about five requests per second; fifteen arrive.
 """
 
 import random
@@ -14,12 +14,12 @@ from tests.simulation.virtual.scenes import SLOW, a_scenario, arrival, engine, r
 
 PLACES, RATE, SPAN_S = 16, 15, 240
 START_S = 8
-"""Until then the scheduler has not learned how long places are held, and requests expire."""
+"""End of the learning phase. Before it, the scheduler cannot predict how long places are held, so requests expire."""
 TOKENS = 330
 
 
 def overloaded(lengths: list[int], **settings: object) -> list[Story]:
-    """Runs the simulation and returns the result of each request."""
+    """Run the simulation and return the result of each request."""
     arrivals = [arrival(number / RATE, output=tokens) for number, tokens in enumerate(lengths)]
     engines = [engine(0, profile=SLOW, places=PLACES)]
     return run(a_scenario(arrivals, engines=engines, **settings)).stories
@@ -27,7 +27,7 @@ def overloaded(lengths: list[int], **settings: object) -> list[Story]:
 
 @pytest.mark.parametrize("varied", [False, True], ids=["equal answers", "answers of all lengths"])
 @pytest.mark.parametrize("settings", [{"ttft_ns": 2 * SECOND}, {}], ids=["ttft of 2 s", "the longest wait"])
-def test_who_must_be_refused_is_refused_on_arrival(varied: bool, settings: dict[str, object]) -> None:
+def test_excess_requests_are_rejected_on_arrival(varied: bool, settings: dict[str, object]) -> None:
     draw = random.Random(7)
     count = RATE * SPAN_S
     lengths = [draw.randint(1, 2 * TOKENS) for _ in range(count)] if varied else [TOKENS] * count
@@ -43,5 +43,5 @@ def test_who_must_be_refused_is_refused_on_arrival(varied: bool, settings: dict[
     ]
 
     assert len(on_arrival) >= 0.95 * len(refused)
-    # Places are never idle: the engine serves as much as fits into the time.
+    # The engine is fully used: it generates about as many tokens as it can in this time.
     assert sum(each.output_tokens for each in ended) >= 0.95 * (SPAN_S - START_S) * PLACES / 3.3 * TOKENS
