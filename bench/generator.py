@@ -45,7 +45,7 @@ class Plan:
     """Token chunks of each answer, which is streamed; 0 for an answer that is not."""
     pace_ms: int = 0
     tokens: int | None = None
-    """Of each answer, exactly; None leaves its length to the engine."""
+    """Exact number of output tokens per response; None lets the engine choose."""
     metadata: dict[str, str] | None = None
     """What each request brings along for the accounts."""
     warm_up_s: float = 1.0

@@ -26,7 +26,7 @@ class Load:
     """Of each answer; 0 where it is not streamed."""
     pace_ms: int = 0
     tokens: int | None = None
-    """Of each answer, exactly; None leaves its length to the engine."""
+    """Exact number of output tokens per response; None lets the engine choose."""
     metadata: dict[str, str] | None = None
     by_chunks: bool = False
     """Whether requests are reckoned by the chunks that came, since a window cuts many long streams."""

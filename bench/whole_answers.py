@@ -1,13 +1,13 @@
-"""Measures what it costs a gateway to watch whole answers token by token.
+"""Measure the CPU cost of watching responses token by token for callers that do not stream.
 
     just bench-whole-answers [--quick]
 
-Two gateways before one simulated engine are loaded in turn, pair by pair, on one core; engine and load generator run on
-another. One asks for streams and joins their chunks, the other asks for whole answers. Both are asked for answers of
-100 tokens that are not streamed. The figure that counts is the ratio of their CPU per request within each pair, and of
-all pairs the median.
+Two gateways in front of one simulated engine run on one core and are loaded in turn, in pairs of runs. The engine and
+the load generator run on another core. One gateway requests streams and joins their chunks; the other requests complete
+responses. The load generator requests responses of 100 tokens without streaming. The main figure is the median over all
+pairs of the ratio of CPU time per request.
 
-Progress goes to stderr; to stdout a table for people and, as the last line, the figures as JSON.
+Progress goes to stderr. The output on stdout is a table and, as the last line, the figures as JSON.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PAIRS, QUICK_PAIRS = 9, 1
 SECONDS, QUICK_SECONDS = 4.0, 2.0
 TOKENS: Final = 100
 SPEED_UP: Final = 4
-"""As fast as the engine can be before its tokens come several at a time, which would make joining cheaper."""
+"""Highest speed at which the engine still sends tokens one by one; joining is cheaper with more tokens per read."""
 LOAD: Final = Load(connections=16, warm_up_s=1.0, tokens=TOKENS)
 
 
@@ -58,8 +58,10 @@ def measure(*, pairs: int, seconds: float) -> dict[str, float]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="bench-whole-answers", description="The cost of watching whole answers.")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_PAIRS} pair of {QUICK_SECONDS:g} s")
+    parser = argparse.ArgumentParser(
+        prog="bench-whole-answers", description="Measure the CPU cost of joining streams into complete responses."
+    )
+    parser.add_argument("--quick", action="store_true", help=f"Run {QUICK_PAIRS} pair of {QUICK_SECONDS:g} s.")
     args = parser.parse_args(arguments)
     stop_cleanly_on_sigterm()
     pairs, seconds = (QUICK_PAIRS, QUICK_SECONDS) if args.quick else (PAIRS, SECONDS)

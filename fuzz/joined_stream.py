@@ -1,4 +1,4 @@
-"""Fuzz target: a joined stream gives the same, bounded answer however its reads are split."""
+"""Fuzz target: a joined stream gives the same response of bounded size, however its reads are split."""
 
 from fuzz.cuts import cut
 from headgate.model.ticket import Api
@@ -6,7 +6,7 @@ from headgate.wire.joining import BrokenStream, Joined, Joiner
 
 _BYTES_MAX = 512
 _FRAME_BYTES_MAX = 16
-"""Bytes of names and brackets around the values, for each byte of the stream."""
+"""Limit on added JSON names and brackets, in bytes per byte of the stream."""
 
 
 def one_input(data: bytes) -> None:

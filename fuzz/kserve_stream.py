@@ -1,4 +1,4 @@
-"""Fuzz target: a Triton stream gives the same answer however its reads are split, and at most one event is held."""
+"""Fuzz target: a Triton stream gives the same response however its reads are split, and buffers at most one event."""
 
 from fuzz.cuts import cut
 from headgate.model.ticket import Api
@@ -19,7 +19,7 @@ def one_input(data: bytes) -> None:
 def _passed_on(pieces: list[bytes]) -> bytes:
     chunks = ChunkTranslator(SETTING)
     passed = b"".join([chunks.feed(piece) for piece in pieces]) + chunks.conclude()
-    assert passed == b"" or passed.endswith(b"\n\n"), "what is passed on ends between two events"
+    assert passed == b"" or passed.endswith(b"\n\n"), "the output ends at an event boundary"
     return passed
 
 
@@ -28,5 +28,5 @@ def _assembled(pieces: list[bytes]) -> bytes | str:
     for piece in pieces:
         generated.feed(piece)
         assert generated.held_bytes <= EVENT_BYTES_MAX
-    assert sum(len(text) for text in generated.texts) <= _BYTES_MAX, "the answer is bounded"
+    assert sum(len(text) for text in generated.texts) <= _BYTES_MAX, "the size of the response is bounded"
     return generated.error or whole_body(generated, SETTING)

@@ -1,10 +1,11 @@
-"""Runs the corpus of attacks against a live gateway on loopback, one after the other.
+"""Run every known attack against a live gateway on loopback, one after the other.
 
     python -m bench.attack [NAME ...] [--assert]
 
-An attack is held if it gains nothing, the gateway survives, and short requests of another tenant are served throughout.
-The last line is JSON: the number of attacks, how many were held, the longest turn of the event loop in thread CPU time,
-and the 99th percentile of `/health`.
+An attack is held if it has no effect, the gateway keeps running, and short requests of another tenant are served
+throughout.
+The last line is JSON: the number of attacks and of attacks held, the longest turn of the event loop in thread CPU time,
+and the 99th percentile of the latency of `/health`.
 """
 
 import argparse
@@ -23,11 +24,11 @@ from bench.command import stop_cleanly_on_sigterm, tell
 LONGEST_TURN_MS_MAX = 50.0
 HEALTH_P99_MS_MAX = 250.0
 VICTIM_S_MAX = 5.0
-"""Time limit for a short request of another tenant; far more than it takes on a loaded machine."""
+"""Time limit for a short request of another tenant; far longer than such a request takes on a loaded machine."""
 
 
 async def hold(stage: Stage, attack: Attack) -> str | None:
-    """None if the attack was held, else a description of its effect."""
+    """Run one attack. Return None if it was held, else a description of its effect."""
     stage.victim_waits_s.clear()
     stage.victim_failures.clear()
     victim = asyncio.create_task(stage.suffer())

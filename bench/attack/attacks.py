@@ -1,7 +1,7 @@
-"""The corpus of attacks, each of which has worked against some gateway.
+"""Known attacks. Each has succeeded against some gateway.
 
-An attack returns None if it was held, or a description of its effect. `__main__` measures the latency of other tenants
-and the turns of the loop, which no attack may affect.
+An attack returns None if it was held, or a description of its effect. `__main__` also measures the latency of another
+tenant and the turns of the loop, which no attack may affect.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _SECONDS_MAX: Final = 20.0
 
 
 async def send(stage: Stage, first: bytes, piece: bytes = b"", times: int = 0, *, admin: bool = False) -> bytes:
-    """Sends raw bytes, then a piece repeatedly. Returns the start of the answer."""
+    """Send raw bytes, then a piece repeatedly. Return the start of the response."""
     parts = urlsplit(stage.gateway.admin_url if admin else stage.gateway.url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -62,7 +62,7 @@ async def tiny_chunks(stage: Stage) -> str | None:
 
 
 async def tiny_chunks_held_in_memory(stage: Stage) -> str | None:
-    """Endless bodies in two-byte chunks: memory grows only by the bytes that are counted."""
+    """Endless bodies in two-byte chunks: memory grows in proportion to the counted bytes."""
     before, size = stage.resident_mib(), 200_000
     piece = b"2\r\naa\r\n" * (size // 2)
     senders = [asyncio.create_task(send(stage, _HEAD + _KEY + _CHUNKED + piece)) for _ in range(40)]
@@ -90,7 +90,7 @@ async def forged_log_lines(stage: Stage) -> str | None:
     await stage.chat(ATTACKER, service_tier=name)
     log = stage.process.log_path.read_text(errors="replace")
     forged = "\n2026-01-01" in log or "\x1b" in log or "\u2028" in log
-    return "a model's name stands raw in the log" if forged else None
+    return "a model name appears unescaped in the log" if forged else None
 
 
 async def dns_rebinding(stage: Stage) -> str | None:
@@ -131,7 +131,7 @@ async def many_prompts_as_one(stage: Stage) -> str | None:
 
 
 async def false_usage(stage: Stage) -> str | None:
-    """An engine reports a billion prompt tokens: the estimates for other tenants do not change."""
+    """An engine reports a billion prompt tokens: estimates for other tenants do not change."""
     for _ in range(5):
         await stage.chat(ATTACKER, "false_usage")
     reply = await stage.chat(VICTIM, messages=[{"role": "user", "content": "word " * 400}])
@@ -148,7 +148,7 @@ async def unmeasured_tools(stage: Stage) -> str | None:
 
 async def free_by_deadline(stage: Stage) -> str | None:
     before = await _spent(stage)
-    # The answer takes at least a second.
+    # The response takes at least a second.
     deadline = {"x-headgate-deadline-ms": "900"}
     reply = await stage.chat(ATTACKER, "paced", stream=True, max_tokens=100, headers=deadline)
     tokens = reply.content.count(b'"delta"')
@@ -164,7 +164,7 @@ async def _spent(stage: Stage) -> float:
     return sum(float(each["spent_usd"]) for each in found["budgets"])
 
 
-# Blame
+# Fault attribution
 
 
 async def poison_requests(stage: Stage) -> str | None:

@@ -1,4 +1,4 @@
-"""An engine that misbehaves as the `user` field of the request selects."""
+"""A misbehaving engine. The `user` field of the request selects its behaviour."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ def framed(body: bytes, status: bytes = b"200 OK") -> bytes:
 
 
 async def ok(writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
-    """A correct answer: two tokens, and the length of the prompt in the usage."""
+    """Send a correct response of two tokens with its usage."""
     if not asked.get("stream"):
         writer.write(framed(completion()))
         return
@@ -55,7 +55,7 @@ async def ok(writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
 
 
 async def paced(writer: asyncio.StreamWriter, _asked: dict[str, Any]) -> None:
-    """A hundred tokens, ten milliseconds apart."""
+    """Send a hundred tokens, ten milliseconds apart."""
     writer.write(_STREAM)
     for _ in range(100):
         writer.write(chunk(token("t")))
@@ -103,7 +103,7 @@ async def false_usage(writer: asyncio.StreamWriter, _asked: dict[str, Any]) -> N
 
 
 async def honest(writer: asyncio.StreamWriter, asked: dict[str, Any]) -> None:
-    """Reports a quarter of a token for each byte of the request, in any field."""
+    """Report one prompt token per four bytes of the request, counting all fields."""
     writer.write(framed(completion(len(json.dumps(asked)) // 4, 2)))
 
 
@@ -143,7 +143,7 @@ BEHAVIOURS: Final[dict[str, Behaviour]] = {
 
 
 class HostileEngine(RawServer):
-    """One endpoint. It answers all other paths as vLLM does."""
+    """One endpoint. It responds to all other paths as vLLM does."""
 
     buffer_bytes = 64 * 1024 * 1024
 

@@ -1,4 +1,4 @@
-"""A live gateway under attack, with a second tenant and a health probe that measure the effect on others."""
+"""A live gateway under attack; a victim tenant and a health probe measure the effect on others."""
 
 import asyncio
 import http.client
@@ -92,7 +92,7 @@ class Stage:
     victim_failures: list[str] = field(default_factory=list[str])
 
     async def chat(self, key: str, mode: str = "ok", *, path: str = "/v1/chat/completions", **body: Any) -> "Reply":
-        """Sends one request; `mode` selects the behaviour of the engine."""
+        """Send one request; `mode` selects the behaviour of the engine."""
         asked = {"model": "m", "user": mode, **({"messages": [{"role": "user", "content": "hi"}]} | body)}
         began = time.monotonic()
         headers = {"authorization": f"Bearer {key}", **asked.pop("headers", {})}
@@ -113,7 +113,7 @@ class Stage:
         return resident_mib(self.process.pid)
 
     async def suffer(self) -> None:
-        """Sends short requests of another tenant, one after the other, while the attack lasts."""
+        """Send short requests of another tenant, one after the other, until cancelled."""
         while True:
             try:
                 reply = await self.chat(VICTIM)

@@ -1,1 +1,1 @@
-"""Does a live gateway name what is wrong, for as long as it is wrong, and nothing else?"""
+"""Measure how quickly and correctly a live gateway diagnoses incidents."""

@@ -1,12 +1,12 @@
-"""Does a live gateway name what is wrong, for as long as it is wrong, and say so no longer?
+"""Measure whether a live gateway diagnoses incidents correctly from their beginning until recovery.
 
     just incidents-live [--only NAME ...] [--quick] [--smoke] [--assert] [--show]
 
-Each incident is made with real processes: a gateway, two simulated engines over HTTP and callers on loopback. The
-verdict is read once a second from the admin listener, before the incident, while it lasts and after it is over. The
-first right verdict should come within 30 s; of all seconds of incidents at most 5 % may have a wrong verdict, or a
-healthy one after the first right one; and the verdict should be healthy again within 30 s of recovery. To stdout come a
-table and, as the last line, the figures as JSON.
+Each incident runs with real processes: a gateway, two simulated engines over HTTP and callers on loopback. The
+benchmark reads the verdict once a second from the admin listener, before, during and after the incident. The first
+correct verdict should come within 30 s. At most 5 % of all incident seconds may have a wrong verdict, or a healthy
+verdict after the first correct one. The verdict should be healthy again within 30 s of recovery. The output on stdout
+is a table and, as the last line, the figures as JSON.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from bench.incidents_live.world import World, a_world
 
 LASTS_S, QUICK_S, SMOKE_S = 120.0, 40.0, 15.0
 CLEAR_S_MAX = 45.0
-"""So long after recovery the verdict is read at most."""
+"""Longest time for which verdicts are read after recovery."""
 CALM_S = 5.0
-"""When the verdict has been healthy for so long after recovery, the run ends."""
+"""The run ends when the verdict has been healthy for this long after recovery."""
 SMOKE = ("kill-one",)
 
 
@@ -47,10 +47,12 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="just incidents-live", description=str(__doc__).partition("\n")[0])
-    parser.add_argument("--only", nargs="+", choices=list(INCIDENTS), metavar="NAME", help="Incidents to run.")
-    parser.add_argument("--quick", action="store_true", help=f"Let each incident last {QUICK_S:g} s.")
+    parser.add_argument(
+        "--only", nargs="+", choices=list(INCIDENTS), metavar="NAME", help="Incidents to run (default: all)."
+    )
+    parser.add_argument("--quick", action="store_true", help=f"Run each incident for {QUICK_S:g} s.")
     parser.add_argument("--smoke", action="store_true", help=f"Run {', '.join(SMOKE)} for {SMOKE_S:g} s.")
-    parser.add_argument("--show", action="store_true", help="Print each verdict when it changes.")
+    parser.add_argument("--show", action="store_true", help="Print the verdict whenever it changes.")
     parser.add_argument("--assert", dest="check", action="store_true", help="Exit with 1 if a bar is missed.")
     return parser.parse_args(words)
 
@@ -65,7 +67,7 @@ async def run(incident: LiveIncident, lasts_s: float, *, show: bool) -> Judged:
 
 
 async def _play(world: World, incident: LiveIncident, lasts_s: float, *, show: bool) -> tuple[list[Sample], float]:
-    """All verdicts, and when recovery was complete, in seconds since the incident began."""
+    """Return all verdicts, and the time of complete recovery in seconds since the incident began."""
     loop = asyncio.get_running_loop()
     begins = loop.time() + incident.usual_s
     samples = list[Sample]()
@@ -110,7 +112,7 @@ def _row(each: Judged) -> str:
 
 
 def _tell_table(results: Sequence[Judged]) -> None:
-    print(f"{'incident':<22}{'s':>5}{'right s':>9}{'wrong':>7}{'healthy':>9}{'cleared':>9}{'alarms':>8}  told")
+    print(f"{'incident':<22}{'s':>5}{'right s':>9}{'wrong':>7}{'healthy':>9}{'cleared':>9}{'alarms':>8}  verdicts")
     for each in results:
         print(_row(each))
 

@@ -1,4 +1,4 @@
-"""The incidents: how each begins, how it ends, and what the verdict should be meanwhile."""
+"""The incidents: how each begins and ends, and the expected verdicts."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,10 +16,10 @@ from testing.stores import Server
 
 Step = Callable[[World], Awaitable[None]]
 KNOWN_S: Final = 50.0
-"""So long it takes until the gateway knows what is usual."""
+"""Time until the gateway has learned its baseline."""
 SHORT_S: Final = 10.0
 SLOW_BYTES_PER_S: Final = 700.0
-"""Of an answer, where a token takes about 250 bytes."""
+"""Transfer rate of a slowed response; one token is about 250 bytes."""
 ENGINE_KEY: Final = "the-key-of-the-engines"
 
 
@@ -40,19 +40,19 @@ async def start_all(world: World) -> None:
 class LiveIncident:
     name: str
     right: tuple[str, ...]
-    """Verdicts that name it; none if the gateway should say that all is well."""
+    """Correct verdicts; empty if the gateway should report a healthy state."""
     begin: Step = _nothing
     end: Step = _nothing
-    """Recovery."""
+    """Step that starts the recovery."""
     prepare: Step = start_all
-    """Starts engines and gateway."""
+    """Step that starts the engines and the gateway."""
     usual_s: float = SHORT_S
-    """Seconds of ordinary traffic before it; 0 if it is there from the start."""
+    """Seconds of normal traffic before the incident; 0 if the incident exists from the start."""
     pool: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Settings of the pool."""
+    """Additional settings of the pool."""
 
 
-# Engines that do not serve
+# Unavailable engines
 
 
 async def freeze(world: World) -> None:
@@ -83,13 +83,13 @@ async def gateway_alone(world: World) -> None:
 
 
 async def one_engine_down(world: World) -> None:
-    """One of two is not running when the gateway starts."""
+    """One of two engines is not running when the gateway starts."""
     world.engines[1].start()
     world.start_gateway()
 
 
 async def wrong_address(world: World) -> None:
-    """The second endpoint of the file is an address at which nothing listens."""
+    """No server listens at the address of the second endpoint."""
     world.engines[0].start()
     world.start_gateway()
 
@@ -119,7 +119,7 @@ async def right_model(world: World) -> None:
 
 
 async def restart_in_a_loop(world: World) -> None:
-    """The first engine serves for a few seconds at a time."""
+    """The first engine is killed and restarted every few seconds."""
 
     async def loop() -> None:
         while True:
@@ -139,11 +139,11 @@ async def stop_restarting(world: World) -> None:
     await start_missing(world)
 
 
-# The gateway itself and what it depends on
+# The gateway and its dependencies
 
 
 def _repeat(world: World, stop: Callable[[], None], stopped_s: float, go_on: Callable[[], None], runs_s: float) -> None:
-    """Stops something again and again, for so long at a time."""
+    """Alternate between stopping a process for `stopped_s` and letting it run for `runs_s`."""
 
     async def loop() -> None:
         while True:
@@ -164,7 +164,7 @@ async def _end_repeats(world: World, go_on: Callable[[], None]) -> None:
 
 
 async def start_behind_a_proxy(world: World) -> None:
-    """The first engine is asked through a proxy that can slow its answers down."""
+    """The gateway reaches the first engine through a proxy that can slow its responses."""
     world.proxy = FaultProxy(world.engines[0].port)
     await world.proxy.listen()
     world.config["pools"][POOL]["endpoints"][0] = world.proxy.url
@@ -172,7 +172,7 @@ async def start_behind_a_proxy(world: World) -> None:
 
 
 async def slow(world: World) -> None:
-    """Tokens of the first engine come at a tenth of their speed."""
+    """Tokens of the first engine arrive at a tenth of their normal speed."""
     assert world.proxy is not None
     world.proxy.fault = Fault(only=b"POST", bytes_per_s=SLOW_BYTES_PER_S)
 
@@ -183,7 +183,7 @@ async def not_slow(world: World) -> None:
 
 
 async def starve_gateway(world: World) -> None:
-    """The gateway gets hardly any processor: it stands still for more than a second at a time."""
+    """The gateway gets hardly any CPU time: it is stopped for more than a second at a time."""
     assert world.gateway is not None
     _repeat(world, world.gateway.freeze, 1.3, world.gateway.thaw, 0.5)
 
@@ -237,7 +237,7 @@ async def restart_database(world: World) -> None:
     await asyncio.to_thread(world.database.restart)
 
 
-# What callers do
+# Changes in traffic
 
 
 async def overload(world: World) -> None:
@@ -246,7 +246,7 @@ async def overload(world: World) -> None:
 
 
 async def backlog(world: World) -> None:
-    """More batch work than the engines can compute, while interactive requests are in time."""
+    """Batch load exceeds the capacity of the engines, while interactive requests meet their targets."""
     world.callers["batch"].rate = rate(1.4 - LOAD)
 
 
@@ -258,7 +258,7 @@ async def usual(world: World) -> None:
 
 
 async def no_backlog(world: World) -> None:
-    """Recovery is when the backlog is gone."""
+    """Restore normal traffic and cancel the backlog."""
     await usual(world)
     assert world.traffic is not None
     world.traffic.leave("batch")
@@ -269,13 +269,13 @@ async def noisy(world: World) -> None:
 
 
 async def long_prompts(world: World) -> None:
-    """Everybody's prompts are four times as long, and no more requests come."""
+    """All prompts are four times as long; the request rate stays the same."""
     for name in ("acme", "bolt"):
         world.callers[name].prompt_tokens = 8_000
 
 
 async def retry_storm(world: World) -> None:
-    """Callers wait for less than an answer takes, and ask again at once."""
+    """Callers time out before responses complete and retry immediately."""
     for name in ("acme", "bolt"):
         world.callers[name].timeout_s, world.callers[name].retries = 0.6, 5
 
@@ -285,11 +285,11 @@ async def impatient(world: World) -> None:
         world.callers[name].timeout_s = 0.5
 
 
-# Nothing is wrong
+# Healthy runs
 
 
 async def bursts(world: World) -> None:
-    """Twice the usual load for two seconds, several times."""
+    """Repeated bursts of two seconds at twice the normal load."""
 
     async def loop() -> None:
         while True:

@@ -1,4 +1,4 @@
-"""How right were the verdicts of one incident, second by second?"""
+"""Score the verdicts of one incident, second by second."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,13 +6,13 @@ from typing import Any
 
 HEALTHY = "healthy"
 RIGHT_S_MAX, CLEARED_S_MAX, WRONG_SHARE_MAX = 30.0, 30.0, 0.05
-"""The first right verdict, the end of the last one after recovery, and seconds with a wrong or healthy verdict."""
+"""Limits for the time to the first correct verdict, from recovery to healthy, and for the share of wrong seconds."""
 NO_WORD = ("no answer", "no verdict")
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The verdict at one moment, in seconds since the incident began."""
+    """A verdict and its time, in seconds since the incident began."""
 
     at_s: float
     incident: str
@@ -23,21 +23,21 @@ class Sample:
 class Judged:
     name: str
     seconds: int
-    """Seconds of the incident that were sampled."""
+    """Number of samples during the incident, one per second."""
     first_right_s: float | None
     wrong_s: int
-    """Seconds in which another incident was told."""
+    """Seconds with a verdict that names another incident."""
     healthy_s: int
-    """Seconds after the first right verdict in which all was said to be well."""
+    """Seconds with a healthy verdict after the first correct one."""
     cleared_s: float | None
-    """From recovery to the last verdict that was not healthy; None if it was not healthy at the end."""
+    """Time from recovery to the last verdict that was not healthy; None if the final verdict was not healthy."""
     alarms: int
-    """Incidents told before anything was wrong, or in a run in which nothing was."""
+    """False alarms before the incident, or in a healthy run."""
     told: tuple[str, ...] = field(default=())
 
 
 def judge(name: str, right: Sequence[str], samples: Sequence[Sample], *, ended_s: float) -> Judged:
-    """`ended_s` is when recovery was complete."""
+    """Score the samples of one run; recovery was complete at `ended_s`."""
     if not right:
         return Judged(name, 0, None, 0, 0, None, _alarms(samples))
     before = [each for each in samples if each.at_s < 0]
@@ -59,7 +59,7 @@ def judge(name: str, right: Sequence[str], samples: Sequence[Sample], *, ended_s
 
 
 def _alarms(samples: Sequence[Sample]) -> int:
-    """How often something was said to be wrong, each time once however long it lasted."""
+    """Number of changes from healthy to another verdict; a run starts as healthy."""
     count, before = 0, HEALTHY
     for each in samples:
         if each.incident in NO_WORD:
@@ -77,7 +77,7 @@ def _cleared(later: Sequence[Sample], ended_s: float) -> float | None:
 
 
 def figures_of(results: Sequence[Judged], clear_s_max: float) -> dict[str, Any]:
-    """One that never became right, or never healthy again, counts with all the time that it was given."""
+    """Totals. A run without a correct verdict counts its full length, one without recovery `clear_s_max`."""
     incidents = [each for each in results if each.seconds]
     first = sorted(float(each.seconds) if each.first_right_s is None else each.first_right_s for each in incidents)
     cleared = [clear_s_max if each.cleared_s is None else each.cleared_s for each in incidents]

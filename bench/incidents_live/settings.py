@@ -1,4 +1,4 @@
-"""The world in which incidents happen: sizes, speeds and the configuration of the gateway."""
+"""Settings for live incidents: sizes, speeds and the configuration of the gateway."""
 
 import secrets
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ MODEL = "sim"
 POOL = "main"
 ENGINES = 2
 LOAD = 0.4
-"""Of what the engines can compute, while nothing is wrong."""
+"""Normal load, as a share of the capacity of the engines."""
 TENANTS = ("acme", "bolt")
 SECRET_NAME = "HEADGATE_KEY_SECRET"
 
@@ -28,12 +28,12 @@ def request_s(prompt_tokens: int = 2_000, output_tokens: int = 20) -> float:
 
 
 def rate(load: float, engines: int = ENGINES) -> float:
-    """Requests per second that are this part of what the engines can compute."""
+    """Requests per second at this share of the capacity of the engines."""
     return load * engines / request_s()
 
 
 class Keys:
-    """Keys of the tenants, and the secret under which the configuration has them."""
+    """Keys of the tenants, and the secret for their digests in the configuration."""
 
     def __init__(self) -> None:
         self.secret = secrets.token_urlsafe(32)
@@ -44,7 +44,7 @@ class Keys:
 
 
 def configuration(urls: Sequence[str], keys: Keys, **pool: Any) -> Config:
-    """One pool of these endpoints; `pool` changes its settings."""
+    """Configuration with one pool of these endpoints; `pool` overrides its settings."""
     config = a_config(
         served_model=MODEL,
         model=MODEL,

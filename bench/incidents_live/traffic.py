@@ -1,4 +1,4 @@
-"""Callers of the live gateway: an open stream of requests whose rate, lengths and manners an incident may change."""
+"""Open-loop callers of the live gateway. An incident can change their rate, lengths, timeouts and retries."""
 
 import asyncio
 import random
@@ -12,22 +12,22 @@ from bench.incidents_live.settings import MODEL
 
 BYTES_PER_TOKEN = 4
 OPEN_MAX = 400
-"""Requests of one kind of callers that are open at once; more are not sent."""
+"""Limit on open requests; above it, no further requests are sent."""
 
 
 @dataclass
 class Callers:
-    """One kind of callers. An incident changes its fields while it runs."""
+    """A group of identical callers. Incidents change the fields while traffic runs."""
 
     key: str
     rate: float
-    """Requests per second; 0 sends none."""
+    """Requests per second; 0 stops sending."""
     prompt_tokens: int = 2_000
     output_tokens: int = 20
     timeout_s: float = 20.0
-    """After so long without the whole answer the caller goes away."""
+    """Time limit for the complete response, after which the caller disconnects."""
     retries: int = 0
-    """How often a request is sent again at once after it failed or its time was up."""
+    """Maximum number of immediate retries after a failure or timeout."""
     service_class: str = "interactive"
     sent: int = 0
     failed: int = 0
@@ -41,7 +41,7 @@ class Traffic:
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
 
     async def run(self) -> None:
-        """Sends until it is cancelled."""
+        """Send requests until cancelled."""
         connector = aiohttp.TCPConnector(limit=0, force_close=False)
         async with aiohttp.ClientSession(connector=connector) as http:
             try:
@@ -52,7 +52,7 @@ class Traffic:
                 await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def leave(self, service_class: str) -> None:
-        """All callers of the class go away."""
+        """Cancel all open requests of the class."""
         for task in self._tasks:
             if task.get_name() == service_class:
                 task.cancel()
@@ -74,7 +74,7 @@ class Traffic:
                 task.add_done_callback(self._tasks.discard)
 
     async def _ask(self, callers: Callers, http: aiohttp.ClientSession, start: str) -> None:
-        """One request and its retries. Each prompt begins in a way of its own, so that none is cached."""
+        """Send one request and its retries. Each prompt starts differently, so there are no prefix cache hits."""
         content = start + "x" * max(0, BYTES_PER_TOKEN * callers.prompt_tokens - len(start))
         body: dict[str, Any] = {
             "model": MODEL,

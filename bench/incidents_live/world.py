@@ -1,4 +1,4 @@
-"""A live gateway with simulated engines, each a process that an incident may freeze, kill or start again."""
+"""A live gateway and simulated engines, each a process that an incident can freeze, kill or restart."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ START_S_MAX = 40.0
 
 
 class LiveEngine:
-    """One simulated engine at an address that stays the same over its restarts."""
+    """One simulated engine that keeps its address across restarts."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -46,7 +46,7 @@ class LiveEngine:
             self.process.wait_until_ok(f"{self.url}/health", START_S_MAX)
 
     def kill(self) -> None:
-        """kill -9, and nothing of it is left."""
+        """Kill the process with SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.stop()
@@ -80,7 +80,7 @@ class World:
         return urls_of(self.config)[1]
 
     def migrate(self) -> None:
-        """Prepares the database of the configuration."""
+        """Migrate the database of the configuration."""
         file = self.folder / "headgate.yaml"
         file.write_text(yaml.safe_dump(self.config))
         environment = {**os.environ, SECRET_NAME: self.keys.secret}
@@ -94,7 +94,7 @@ class World:
         self.gateway.wait_until_ok(f"{self.admin_url}/verdict", START_S_MAX)
 
     def reload(self, config: Config) -> None:
-        """Writes another configuration and lets the gateway read it."""
+        """Write a new configuration and send SIGHUP to the gateway."""
         assert self.gateway is not None, "the gateway is not running"
         self.config = config
         (self.folder / "headgate.yaml").write_text(yaml.safe_dump(config))
@@ -105,7 +105,7 @@ class World:
         self.tasks.append(asyncio.create_task(self.traffic.run()))
 
     async def verdict(self) -> dict[str, Any]:
-        """The worst verdict of the gateway."""
+        """Worst verdict of the gateway."""
         return await asyncio.to_thread(self._verdict)
 
     def _verdict(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class World:
             with direct.open(f"{self.admin_url}/verdict", timeout=3) as answer:
                 verdicts = json.load(answer)["verdicts"]
         except (OSError, ValueError):
-            return {"incident": "no answer", "sentence": "the gateway did not tell its verdict"}
+            return {"incident": "no answer", "sentence": "the gateway did not return a verdict"}
         return verdicts[0] if verdicts else {"incident": "no verdict", "sentence": ""}
 
     async def close(self) -> None:
@@ -134,7 +134,7 @@ class World:
 
 @asynccontextmanager
 async def a_world(folder: Path, **pool: Any) -> AsyncGenerator[World]:
-    """Nothing of it runs yet."""
+    """Create a world in which no process runs yet; close it at exit."""
     keys = Keys()
     engines = [LiveEngine(port) for port in free_ports(ENGINES)]
     usual = rate(LOAD) / 2

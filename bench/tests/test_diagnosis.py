@@ -20,7 +20,7 @@ OF_PROCESSES = {
     Incident.GATEWAY_RESOURCES,
     Incident.CLIENT_TIMEOUTS,
 }
-"""Incidents of probes, connections and callers that leave, which the simulation has not; bench/incidents_live has."""
+"""Incidents that only `bench/incidents_live` has: probes, connections and client timeouts are not simulated."""
 
 
 def test_every_incident_that_can_be_told_is_made() -> None:

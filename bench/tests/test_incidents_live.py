@@ -1,4 +1,4 @@
-"""Are the verdicts of a live incident judged as incidents-live says?"""
+"""Are the verdicts of a live incident scored as `incidents_live` documents?"""
 
 from bench.incidents_live.incidents import INCIDENTS
 from bench.incidents_live.judge import Judged, Sample, figures_of, judge, missed
@@ -6,7 +6,7 @@ from headgate.model.verdict import Incident
 
 
 def samples(told: str, first_s: int = -2) -> list[Sample]:
-    """One per second; h is healthy, d is engine_down, o is overload, - is no answer."""
+    """One sample per letter and second: h is healthy, d is engine_down, o is overload, - is no answer."""
     names = {"h": "healthy", "d": "engine_down", "o": "overload", "-": "no answer"}
     return [Sample(first_s + number, names[each], "") for number, each in enumerate(told)]
 
@@ -15,7 +15,7 @@ def judged(told: str, *, ended_s: float = 6.0) -> Judged:
     return judge("x", ("engine_down",), samples(told), ended_s=ended_s)
 
 
-def test_right_verdict_to_the_end_is_judged_right() -> None:
+def test_correct_verdicts_until_recovery_give_no_wrong_seconds() -> None:
     one = judged("hhhhddddddhh")
 
     assert (one.seconds, one.first_right_s, one.wrong_s, one.healthy_s) == (6, 2, 0, 0)
@@ -29,7 +29,7 @@ def test_healthy_and_wrong_seconds_are_counted() -> None:
     assert one.told == ("overload", "engine_down", "healthy", "no answer")
 
 
-def test_verdict_that_never_ends_is_not_cleared() -> None:
+def test_cleared_and_first_right_are_none_if_they_never_happen() -> None:
     assert judged("hhddddddddd").cleared_s is None
     assert judged("hhhhhhhhhh").first_right_s is None
 
@@ -39,7 +39,7 @@ def test_alarms_before_the_incident_and_in_healthy_runs_are_counted_once_each() 
     assert judge("healthy", (), samples("hoohdh"), ended_s=0).alarms == 2
 
 
-def test_figures_take_what_never_happened_for_all_the_time_that_was_given() -> None:
+def test_figures_count_the_full_time_for_events_that_never_happened() -> None:
     figures = figures_of([judged("hhddddddhh"), judged("hhhhhhhhdd")], 45.0)
 
     assert (figures["incidents"], figures["first_right_s_worst"], figures["cleared_s_worst"]) == (2, 6.0, 45.0)

@@ -31,7 +31,7 @@ def test_looking_at_beginnings_beats_the_least_backlog_without_herding(trace: Tr
 
     print(blind, ours, sep="\n")
     assert ours["cached_share"] > 1.5 * blind["cached_share"]
-    # This is a third of the quick version; `just sim` checks the actual bar.
+    # A third of the quick version; `just sim` checks the actual bar.
     assert ours["ttft_s"]["mean"] < 0.95 * blind["ttft_s"]["mean"]
     assert ours["ttft_s"]["p90"] < blind["ttft_s"]["p90"]
     assert ours["goodput_per_s"] >= blind["goodput_per_s"]

@@ -48,6 +48,13 @@ def test_an_endpoint_whose_streams_fell_silent_hangs() -> None:
     assert one is not None
     assert one.incident is Incident.ENGINE_HANG
     assert one.sentence.endswith("has sent no token for 6 s though 5 streams are open; 1 of 2 endpoints serve.")
+
+
+def test_a_single_silent_stream_is_reported_in_the_singular() -> None:
+    one = found(picture(harm=False, endpoints=(endpoint(silent=120, open=1, decoding=1), endpoint("p/2"))))
+
+    assert one is not None
+    assert "though 1 stream is open;" in one.sentence
     assert "of the configuration file" in one.action
 
 

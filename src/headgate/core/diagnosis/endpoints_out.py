@@ -109,7 +109,8 @@ def _out(each: EndpointLook, picture: Picture) -> Out | None:
     if summary.trouble is not None and _is_starting(each):
         return _starting(each, picture)
     if each.silent_ns >= _silence_allowed_ns(each):
-        words = f"has sent no token for {seconds(each.silent_ns)} though {seen.open} streams are open"
+        streams = "1 stream is" if seen.open == 1 else f"{seen.open} streams are"
+        words = f"has sent no token for {seconds(each.silent_ns)} though {streams} open"
         return Out(each, _INCIDENTS.get(summary.trouble or EndpointTrouble.SILENT, Incident.ENGINE_HANG), words)
     if each.out:
         incident = Incident.ENGINE_FAILING if summary.trouble is None else _INCIDENTS[summary.trouble]
