@@ -29,6 +29,7 @@ class Headgate:
             ready=view.ready,
             warming=view.warming,
             draining=view.draining,
+            starting_ns=Duration(view.starting_s * SECOND),
         )
         scales = self._autoscaler.tick([figures], Instant(view.now_s * SECOND))
         return scales[0].endpoints if scales else view.ready + view.warming

@@ -48,8 +48,12 @@ def most(rules: ScalingRules) -> int:
 class Loop:
     """An autoscaler and a fleet that does as it is told: what is ordered is ready after the cold start."""
 
-    def __init__(self, rules: ScalingRules, *, ready: int = 1) -> None:
+    def __init__(self, rules: ScalingRules, *, ready: int = 1, start_ns: Duration | None = None) -> None:
+        """`start_ns` is the real cold start, if it differs from the configured one."""
         self.rules = rules
+        self.start_ns = rules.cold_start_ns if start_ns is None else start_ns
+        self.abandoned = 0
+        """Endpoints that were given back before they had started."""
         self.autoscaler = Autoscaler({POOL: rules})
         self.ready = ready
         self.starting: deque[Instant] = deque()
@@ -61,8 +65,18 @@ class Loop:
         return self.ready + len(self.starting)
 
     def figures(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> Figures:
+        age_ns = Duration(self.now - self.starting[0] + self.start_ns) if self.starting else Duration(0)
         return Figures(
-            POOL, demand_ppm, backlog_ns, lasting(2), kv_tokens, 100_000, self.ready, len(self.starting), draining=0
+            POOL,
+            demand_ppm,
+            backlog_ns,
+            lasting(2),
+            kv_tokens,
+            100_000,
+            self.ready,
+            len(self.starting),
+            draining=0,
+            starting_ns=age_ns,
         )
 
     def step(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> list[Scale]:
@@ -78,10 +92,11 @@ class Loop:
 
     def _obey(self, scale: Scale) -> None:
         for _ in range(scale.endpoints - self.there):
-            self.starting.append(Instant(self.now + self.rules.cold_start_ns))
+            self.starting.append(Instant(self.now + self.start_ns))
         while self.there > scale.endpoints:
             if self.starting:
                 self.starting.pop()
+                self.abandoned += 1
             else:
                 self.ready -= 1
 
@@ -174,6 +189,19 @@ def test_what_a_spike_needed_is_kept_until_it_has_settled(
         loop.step(usual)
 
         assert loop.wanted >= needed
+
+
+@given(rules_of_any_kind, st.lists(loads, min_size=1, max_size=60), st.integers(0, 3_600))
+def test_no_endpoint_is_given_back_before_it_has_started_however_long_that_takes(
+    rules: ScalingRules, steps: list[int], start_s: int
+) -> None:
+    loop = Loop(rules, start_ns=lasting(start_s))
+    for each in steps:
+        loop.step(each)
+    while loop.starting:
+        loop.step(0)
+
+    assert not loop.abandoned
 
 
 @given(rules_of_any_kind, st.lists(st.tuples(st.integers(PPM, 40 * PPM), st.integers(0, 10**12)), max_size=60))

@@ -30,6 +30,7 @@ def figures(
     kv_tokens_each: int | None = None,
     places: int = 0,
     places_each: int | None = None,
+    starting: float = 0,
 ) -> Figures:
     """Demand in endpoints, times in seconds."""
     return Figures(
@@ -44,6 +45,7 @@ def figures(
         draining=0,
         places_used=places,
         places_each=places_each,
+        starting_ns=lasting(starting),
     )
 
 
@@ -251,6 +253,52 @@ def test_a_long_cold_start_holds_for_twice_the_lead() -> None:
 
     assert wants(autoscaler, figures(0, ready=6), since=10, until=1_200)[-1] == 6
     assert wants(autoscaler, figures(0, ready=6), since=1_200, until=1_400)[-1] == 1
+
+
+# A start that takes longer than `cold_start`
+
+
+SHORT = rules_of(endpoints_max=20, cold_start_ns=lasting(20), settle_ns=lasting(60))
+"""A pool whose configured cold start is too low."""
+
+
+def wants_while_starting(autoscaler: Autoscaler, *, until: float, reported: bool) -> list[int]:
+    """The want, period after period, after a spike at 0 s ordered ten endpoints that take until then to start."""
+    wants(autoscaler, figures(7, ready=2), since=0, until=10)
+    found: list[int] = []
+    for second in range(10, round(until), PERIOD):
+        figures_now = figures(0.5, ready=2, warming=10, starting=second if reported else 0)
+        autoscaler.tick([figures_now], at(second))
+        found.append(autoscaler.wanted(POOL))
+    return found
+
+
+def test_autoscaler_keeps_endpoints_that_are_still_starting_after_the_lead_has_passed() -> None:
+    assert set(wants_while_starting(an_autoscaler(SHORT), until=900, reported=True)) == {12}
+    assert wants_while_starting(an_autoscaler(SHORT), until=900, reported=False)[-1] == 1
+
+
+def test_lead_is_the_age_of_a_start_that_has_lasted_longer_than_the_measured_lead() -> None:
+    autoscaler = an_autoscaler(SHORT)
+    autoscaler.tick([figures(1, starting=25)], at(0))
+    assert autoscaler.lead_ns(POOL) == lasting(30)
+
+    autoscaler.tick([figures(1, starting=500)], at(10))
+    assert autoscaler.lead_ns(POOL) == lasting(500)
+
+    autoscaler.started(POOL, lasting(505))
+    autoscaler.tick([figures(1)], at(20))
+    assert autoscaler.lead_ns(POOL) == lasting(515)
+
+
+def test_stuck_start_determines_neither_the_lead_nor_what_is_learned() -> None:
+    autoscaler = an_autoscaler(SHORT)
+    autoscaler.tick([figures(1, starting=3_600)], at(0))
+    assert autoscaler.lead_ns(POOL) == lasting(3_600)
+
+    autoscaler.tick([figures(1, starting=3_601)], at(10))
+    autoscaler.started(POOL, lasting(3_601))
+    assert autoscaler.lead_ns(POOL) == lasting(30)
 
 
 def test_nothing_is_given_back_in_panic() -> None:

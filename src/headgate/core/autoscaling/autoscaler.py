@@ -5,7 +5,8 @@ what is there; it answers with how many endpoints should be there, ready and sta
 clock, and the same figures at the same times always give the same answers.
 
 Theory of operation. What is ordered can serve one lead later: the measured cold start (the ninety-fifth percentile of
-the last ones) and one period. So of several terms the greatest decides:
+the last ones) and one period; or the age of the oldest start under way, if that is longer. So of several terms the
+greatest decides:
 
 - forecast: what will be asked one lead ahead, with the headroom that this forecaster has needed so far
   (`headgate.core.autoscaling.forecast`), at the load that an endpoint is given on the mean;
@@ -49,6 +50,8 @@ _NEARLY_PERCENT: Final = 5
 """By so much a want may be exceeded before another endpoint is ordered."""
 _LEAD_PARTS: Final = 4
 """What waits is to be worked off within such a part of the lead, or within its target where that is longer."""
+STUCK_NS: Final = Duration(60 * MINUTE)
+"""A start that has lasted longer is stuck. It no longer determines the lead, so that unused endpoints are released."""
 _MISSED_MAX: Final = 60
 """So many missed periods are made up for; after more of them what was said of that time is forgotten."""
 
@@ -74,6 +77,8 @@ class Figures(NamedTuple):
     """Requests in flight."""
     places_each: int | None = None
     """How many of them one endpoint takes; None where that is no matter."""
+    starting_ns: Duration = Duration(0)
+    """Age of the oldest start under way, from the raised want on; 0 if there is none."""
 
 
 @message
@@ -103,8 +108,8 @@ class Autoscaler:
             self._pools[pool].rules = each
 
     def started(self, pool: PoolName, took_ns: Duration) -> None:
-        """A cold start was measured, from the order to the first answer."""
-        if pool in self._pools:
+        """A cold start was measured, from the raised want to the ready endpoint. One that was stuck is not learned."""
+        if pool in self._pools and took_ns <= STUCK_NS:
             self._pools[pool].starts.add(took_ns)
 
     def tick(self, figures: Sequence[Figures], now: Instant, *, early: bool = False) -> list[Scale]:
@@ -153,6 +158,7 @@ class _Pool:
         "_kv_tokens",
         "_places",
         "_said",
+        "_starting_ns",
         "_stepped_at",
         "_told",
         "_told_ppm",
@@ -181,17 +187,24 @@ class _Pool:
         """What was told of demand since the last step, all added up, and how often."""
         self._any_seen = False
         """Whether any endpoint has been there so far."""
+        self._starting_ns = Duration(0)
+        """Age of the oldest start under way that is not stuck."""
         self._said = _Want(0, str)
         """The last answer."""
 
     @property
     def cold_start_ns(self) -> Duration:
-        return Duration(self.starts.ninety_fifth(self.rules.cold_start_ns))
+        """As measured; the age of a start under way if that is longer."""
+        return Duration(max(self._measured_ns, self._starting_ns))
+
+    @property
+    def _measured_ns(self) -> int:
+        return self.starts.ninety_fifth(self.rules.cold_start_ns)
 
     @property
     def lead_ns(self) -> Duration:
         """How long until what is ordered at this moment serves."""
-        return Duration(self.cold_start_ns + self.rules.period_ns)
+        return Duration(max(self._measured_ns + self.rules.period_ns, self._starting_ns))
 
     @property
     def hold_ns(self) -> Duration:
@@ -201,6 +214,7 @@ class _Pool:
     def tick(self, figures: Figures, now: Instant, *, early: bool) -> _Want:
         if self.wanted is None:
             self._begin(now)
+        self._starting_ns = figures.starting_ns if figures.starting_ns <= STUCK_NS else Duration(0)
         self._meet(figures, now)
         if figures.demand_ppm or figures.backlog_ns or figures.places_used:
             self._asked_at = now
