@@ -70,6 +70,11 @@ class Fleets:
             for endpoint in self._fleets[name].endpoints():
                 yield pool, endpoint
 
+    def phases(self) -> dict[EndpointId, Phase]:
+        """The phases of starts that fleets themselves observe; the other fleets only list endpoints."""
+        fleets = [fleet for fleet in self._fleets.values() if isinstance(fleet, ProcessFleet)]
+        return {endpoint_id: phase for fleet in fleets for endpoint_id, phase in fleet.phases().items()}
+
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
         """What is new is started by `start`; what is gone is drained, however long that takes."""
         before, self._pools = self._pools, {pool.name: pool for pool in pools}

@@ -78,7 +78,7 @@ class Gateway:
         self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._on_directory)
         self._session = open_session()
         self._accounts.open_notices(self._session)
-        self._scaling = Scaling(settings.scaling_rules)
+        self._scaling = Scaling(settings.scaling_rules, phases=self._phases)
         self._cell: CellHost | None = None
         self._ejections = EjectionWatch()
         self._host = self._open_host((*self._sight.of_requests, *observers), worker)
@@ -340,6 +340,9 @@ class Gateway:
             self._on_fault(mistake)
 
     # Given to parts that are made before those they reach
+
+    def _phases(self) -> Mapping[EndpointId, Phase]:
+        return self._fleets.phases()
 
     def _on_directory(self) -> None:
         self._reload.on_directory()

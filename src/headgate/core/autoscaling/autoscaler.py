@@ -35,6 +35,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.autoscaling.forecast import STEPS_MAX, Forecast, Forecasts
 from headgate.core.autoscaling.memory import Absences, Greatest, Lately
+from headgate.core.autoscaling.starts import STUCK_NS
 from headgate.model.message import message
 from headgate.model.scaling import KnownEvent, ScalingRules
 from headgate.model.units import MINUTE, Duration, Instant, PoolName, seconds
@@ -50,8 +51,6 @@ _NEARLY_PERCENT: Final = 5
 """By so much a want may be exceeded before another endpoint is ordered."""
 _LEAD_PARTS: Final = 4
 """What waits is to be worked off within such a part of the lead, or within its target where that is longer."""
-STUCK_NS: Final = Duration(60 * MINUTE)
-"""A start that has lasted longer is stuck. It no longer determines the lead, so that unused endpoints are released."""
 _MISSED_MAX: Final = 60
 """So many missed periods are made up for; after more of them what was said of that time is forgotten."""
 

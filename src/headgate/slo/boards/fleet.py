@@ -65,6 +65,16 @@ FLEET: Final = Dashboard(
             ),
             "s",
         ),
+        Panel("Starts under way", (gauge("headgate_endpoints_starting", "pool", "phase", of="max"),)),
+        Panel(
+            "Cold start",
+            (
+                (tail("headgate_cold_start_seconds", 0.9, "pool")[0], "{{pool}} p90"),
+                (gauge("headgate_endpoint_start_age_seconds", "pool", of="max")[0], "{{pool}} oldest under way"),
+                (gauge("headgate_scaling_lead_seconds", "pool", of="max")[0], "{{pool}} lead"),
+            ),
+            "s",
+        ),
         Panel("Drains, p90", (tail("headgate_endpoint_drain_seconds", 0.9, "pool"),), "s"),
         Panel(
             "Batches",
