@@ -127,14 +127,13 @@ async def test_cold_start_is_measured_from_the_raised_want_for_a_fleet_that_only
 
 
 async def test_status_shows_the_phase_that_the_fleet_observes() -> None:
-    phases: dict[EndpointId, Phase] = {}
-    scaling = Scaling({POOL: rules(warm_min=2)}, phases=lambda: phases)
+    scaling = Scaling({POOL: rules(warm_min=2)})
     scheduler = a_scheduler(scaling)
     scaling.saw(JOINED, scheduler.handle(JOINED, NOW), NOW)
     shown = {"pool": POOL, "endpoint": "small/1", "age_s": 20.0}
     assert scaling.starts_status(Instant(NOW + 20 * SECOND)) == [shown | {"phase": "starting"}]
 
-    phases[EndpointId("small/1")] = Phase.WARM_UP
+    scaling.phases = lambda: {EndpointId("small/1"): Phase.WARM_UP}
     assert scaling.starts_status(Instant(NOW + 20 * SECOND)) == [shown | {"phase": "warming"}]
 
 

@@ -78,7 +78,7 @@ class Gateway:
         self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._on_directory)
         self._session = open_session()
         self._accounts.open_notices(self._session)
-        self._scaling = Scaling(settings.scaling_rules, phases=self._phases)
+        self._scaling = Scaling(settings.scaling_rules)
         self._cell: CellHost | None = None
         self._ejections = EjectionWatch()
         self._host = self._open_host((*self._sight.of_requests, *observers), worker)
@@ -90,6 +90,7 @@ class Gateway:
         self._fleets = Fleets(
             self._session, self._known, self._follow_fleets, on_start=self._on_start, on_drain=self._meters.drained
         )
+        self._scaling.phases = self._fleets.phases
         self._attempts = OpenAttempts(self._host.tell)
         self._large_bodies = LargeBodies()
         self._door = self._open_door(settings)
@@ -340,9 +341,6 @@ class Gateway:
             self._on_fault(mistake)
 
     # Given to parts that are made before those they reach
-
-    def _phases(self) -> Mapping[EndpointId, Phase]:
-        return self._fleets.phases()
 
     def _on_directory(self) -> None:
         self._reload.on_directory()

@@ -58,15 +58,10 @@ _SHOWN: Final = {
 
 
 class Scaling:
-    def __init__(
-        self,
-        rules: Mapping[PoolName, ScalingRules],
-        *,
-        unscaled: ScalingRules = _UNSCALED,
-        phases: Callable[[], Mapping[EndpointId, Phase]] = dict,
-    ) -> None:
-        """`unscaled` gives the period where no pool is scaled, `phases` the starts that fleets observe themselves."""
-        self._phases = phases
+    def __init__(self, rules: Mapping[PoolName, ScalingRules], *, unscaled: ScalingRules = _UNSCALED) -> None:
+        """`unscaled` gives the period where no pool is scaled."""
+        self.phases: Callable[[], Mapping[EndpointId, Phase]] = dict
+        """The phases of starts that fleets observe themselves."""
         self._unscaled = unscaled
         self._rules: dict[PoolName, ScalingRules] = dict(rules)
         self._autoscaler = Autoscaler(rules)
@@ -143,7 +138,7 @@ class Scaling:
 
     def starts(self) -> list[Start]:
         """Every start under way, in the phase that its fleet observes or else in the one that the probes show."""
-        phases = self._phases()
+        phases = self.phases()
         return [_shown(start, phases) for start in self._starts.under_way()]
 
     def starts_status(self, now: Instant) -> list[Mapping[str, object]]:
