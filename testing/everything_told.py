@@ -63,7 +63,9 @@ TELEMETRY = Telemetry(1, 0, 0.5, 0, further={"prefix_queries": 2.0, "prefix_hits
 
 def page_with_everything() -> str:
     beside = Beside(
-        scaling=[PoolScaling("small", 1, 0, 1, lead_ns=Duration(SECOND), cold_starts=Histogram())],
+        scaling=[
+            PoolScaling("small", 1, 0, 1, lead_ns=Duration(SECOND), cold_starts=Histogram(), correction_ppm=1_000_000)
+        ],
         cell=CELL,
         ledger=LEDGER,
         directory=DirectoryFigures(fresh=True, age_s=0.1, tenants=1, keys=1, reconnects=0),

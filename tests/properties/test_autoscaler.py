@@ -22,6 +22,9 @@ PPM = 1_000_000
 CONVERGED = 2_200
 """Steps after which what was thought before anything was measured, and the errors of the beginning, count no more."""
 
+CORRECTED = 20_000
+"""Steps, more than two days of them, after which the factor has come from any wrong speed to its equilibrium."""
+
 loads = st.one_of(st.integers(0, 40 * PPM), st.integers(0, 60).map(lambda tenths: tenths * 700_000))
 rules_of_any_kind = st.builds(
     ScalingRules,
@@ -64,7 +67,9 @@ class Loop:
     def there(self) -> int:
         return self.ready + len(self.starting)
 
-    def figures(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> Figures:
+    def figures(
+        self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0, judged: int = 0, missed: int = 0
+    ) -> Figures:
         age_ns = Duration(self.now - self.starting[0] + self.start_ns) if self.starting else Duration(0)
         return Figures(
             POOL,
@@ -77,14 +82,18 @@ class Loop:
             len(self.starting),
             draining=0,
             starting_ns=age_ns,
+            judged=judged,
+            missed=missed,
         )
 
-    def step(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> list[Scale]:
+    def step(
+        self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0, judged: int = 0, missed: int = 0
+    ) -> list[Scale]:
         self.now = Instant(self.now + self.rules.period_ns)
         while self.starting and self.starting[0] <= self.now:
             self.starting.popleft()
             self.ready += 1
-        figures = self.figures(demand_ppm, backlog_ns=backlog_ns, kv_tokens=kv_tokens)
+        figures = self.figures(demand_ppm, backlog_ns=backlog_ns, kv_tokens=kv_tokens, judged=judged, missed=missed)
         scales = self.autoscaler.tick([figures], self.now)
         for scale in scales:
             self._obey(scale)
@@ -202,6 +211,23 @@ def test_no_endpoint_is_given_back_before_it_has_started_however_long_that_takes
         loop.step(0)
 
     assert not loop.abandoned
+
+
+@settings(max_examples=settings.default.max_examples // 30)
+@given(st.integers(60, 160), st.integers(3 * PPM, 12 * PPM))
+def test_wrong_speed_is_corrected_until_about_as_many_targets_are_missed_as_aimed_at(percent: int, load: int) -> None:
+    """Endpoints that can do less than is asked of them miss targets in proportion."""
+    loop = Loop(ScalingRules(endpoints_max=40, settle_ns=lasting(60), cold_start_ns=lasting(60)), ready=12)
+    ready: list[int] = []
+    for _ in range(CORRECTED):
+        short_ppm = max(0, load - loop.ready * PPM)
+        loop.step(load * percent // 100, judged=1_000, missed=1_000 * short_ppm // load)
+        ready.append(loop.ready)
+
+    enough = -(-load // PPM)
+    assert loop.autoscaler.correction_ppm(POOL) in range(600_000, 2_000_001)
+    assert max(ready[-1_000:]) >= enough, "it no longer under-scales"
+    assert sum(ready[-1_000:]) <= 1_000 * (enough + 2), "and keeps no surplus"
 
 
 @given(rules_of_any_kind, st.lists(st.tuples(st.integers(PPM, 40 * PPM), st.integers(0, 10**12)), max_size=60))

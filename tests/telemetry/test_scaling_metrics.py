@@ -58,6 +58,7 @@ def test_starts_under_way_are_counted_by_phase_with_the_age_of_the_oldest() -> N
         oldest_start_ns=Duration(45 * SECOND),
         lead_ns=Duration(130 * SECOND),
         cold_starts=cold_starts,
+        correction_ppm=1_250_000,
     )
 
     assert lines_of("headgate_endpoints_starting", chat) == [
@@ -68,5 +69,6 @@ def test_starts_under_way_are_counted_by_phase_with_the_age_of_the_oldest() -> N
     ]
     [age] = lines_of("headgate_endpoint_start_age_seconds", chat)
     assert age.endswith(" 45.0")
+    assert lines_of("headgate_scaling_correction", chat) == ['headgate_scaling_correction_ratio{pool="chat"} 1.25']
     assert lines_of("headgate_scaling_lead_seconds", chat) == ['headgate_scaling_lead_seconds{pool="chat"} 130.0']
     assert lines_of("headgate_cold_start_seconds_sum", chat) == ['headgate_cold_start_seconds_sum{pool="chat"} 90.0']

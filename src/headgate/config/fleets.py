@@ -12,7 +12,7 @@ from typing import Final
 
 from headgate.config.fill import fill, given
 from headgate.config.problems import Place, Report
-from headgate.config.schema import FleetSection, PoolSection, ScalingSection
+from headgate.config.schema import ClassSection, FleetSection, PoolSection, ScalingSection
 from headgate.config.shape import suggestion
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.processes.options import ProcessOptions
@@ -44,6 +44,7 @@ KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 """Which settings belong to which kind."""
 
 _MICRODOLLARS: Final = 1_000_000
+_PPM_PER_PERCENT: Final = 10_000
 _DNS_NAME: Final = re.compile(
     r"(?=.{1,253}\.?$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?"
 )
@@ -179,7 +180,9 @@ def _endpoints(fleet: FleetSection, scaling: ScalingSection | None, place: Place
 # How many
 
 
-def scaling_rules(pool: str, section: PoolSection, report: Report) -> ScalingRules | None:
+def scaling_rules(
+    pool: str, section: PoolSection, classes: Mapping[str, ClassSection], report: Report
+) -> ScalingRules | None:
     scaling, place = section.scaling, ("pools", pool, "scaling")
     if scaling is None:
         return None
@@ -207,9 +210,22 @@ def scaling_rules(pool: str, section: PoolSection, report: Report) -> ScalingRul
         hourly_microdollars=_microdollars(scaling.hourly_dollars),
         budget_microdollars=None if scaling.budget_dollars is None else _microdollars(scaling.budget_dollars),
         calendar=_calendar(scaling, place, report),
+        objective_ppm=_objective_ppm(pool, classes),
+        correction_percent_min=scaling.correction_percent_min,
+        correction_percent_max=scaling.correction_percent_max,
     )
     _check_budget(rules, place, report)
     return rules
+
+
+def _objective_ppm(pool: str, classes: Mapping[str, ClassSection]) -> int:
+    """The strictest objective for the first token of the classes that may use the pool."""
+    percents = [
+        section.objectives.ttft_percent
+        for section in classes.values()
+        if section.objectives.ttft_percent is not None and (not section.pools or pool in section.pools)
+    ]
+    return round(max(percents) * _PPM_PER_PERCENT) if percents else ScalingRules().objective_ppm
 
 
 def hold_max(scaling: ScalingSection | None) -> int:

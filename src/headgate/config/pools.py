@@ -99,7 +99,7 @@ class _Pools:
             watches_whole_answers=section.watches_whole_answers,
             gpu_metrics_port=section.gpu_metrics_port,
             fleet=fleet_options(name, section, self.report),
-            scaling=scaling_rules(name, section, self.report),
+            scaling=scaling_rules(name, section, self.file.classes or {}, self.report),
             batching=batch_rules(name, section, self.report),
         )
 

@@ -167,6 +167,8 @@ class ScalingSection(Section, frozen=True):
     hourly_dollars: Dollars = 0.0
     budget_dollars: Dollars | None = None
     calendar: list[KnownEventSection] = []
+    correction_percent_min: Annotated[int, Meta(ge=10, le=100)] = _SCALING.correction_percent_min
+    correction_percent_max: Annotated[int, Meta(ge=100, le=1_000)] = _SCALING.correction_percent_max
 
 
 class BatchingSection(Section, frozen=True):

@@ -132,6 +132,7 @@ class Scaling:
                 oldest_start_ns=each.starting_ns,
                 lead_ns=self._autoscaler.lead_ns(each.pool) if each.pool in self._rules else None,
                 cold_starts=self._cold_starts.get(each.pool),
+                correction_ppm=self._autoscaler.correction_ppm(each.pool) if each.pool in self._rules else None,
             )
             for each in self.figures
         )

@@ -159,6 +159,13 @@ _POOLS: Final = (
         when=_DECIDES,
     ),
     gauge(
+        "headgate_scaling_correction_ratio",
+        "pool",
+        "Factor by which measured attainment corrects predicted work.",
+        "Far from 1, the declared `speed` is wrong ([scaling](../scaling.md#when-the-speed-is-wrong)).",
+        when=_DECIDES,
+    ),
+    gauge(
         "headgate_endpoints_starting",
         "pool phase",
         "Starts under way.",

@@ -30,6 +30,8 @@ class PoolScaling:
     lead_ns: Duration | None = None
     """None if the pool is not scaled, like `cold_starts`."""
     cold_starts: Histogram | None = None
+    correction_ppm: int | None = None
+    """The factor by which measured attainment corrects predicted work; None if the pool is not scaled."""
 
 
 def scaling_metrics(pools: Sequence[PoolScaling]) -> Iterator[Family]:
@@ -39,14 +41,16 @@ def scaling_metrics(pools: Sequence[PoolScaling]) -> Iterator[Family]:
 
 def _demand_metrics(pools: Sequence[PoolScaling]) -> Iterator[Family]:
     wanted, demand = family("headgate_endpoints_wanted"), family("headgate_demand_endpoints")
-    over_capacity = family("headgate_demand_over_capacity")
+    over_capacity, corrections = family("headgate_demand_over_capacity"), family("headgate_scaling_correction_ratio")
     for each in pools:
         asked = each.demand_ppm / _MILLION
         if each.endpoints_wanted is not None:
             wanted.add((each.pool,), each.endpoints_wanted)
         demand.add((each.pool,), asked)
         over_capacity.add((each.pool,), asked / max(1, each.endpoints_ready))
-    return iter((wanted, demand, over_capacity))
+        if each.correction_ppm is not None:
+            corrections.add((each.pool,), each.correction_ppm / _MILLION)
+    return iter((wanted, demand, over_capacity, corrections))
 
 
 def _start_metrics(pools: Sequence[PoolScaling]) -> Iterator[Family]:

@@ -31,6 +31,8 @@ def figures(
     places: int = 0,
     places_each: int | None = None,
     starting: float = 0,
+    judged: int = 0,
+    missed: int = 0,
 ) -> Figures:
     """Demand in endpoints, times in seconds."""
     return Figures(
@@ -46,6 +48,8 @@ def figures(
         places_used=places,
         places_each=places_each,
         starting_ns=lasting(starting),
+        judged=judged,
+        missed=missed,
     )
 
 
@@ -299,6 +303,44 @@ def test_stuck_start_determines_neither_the_lead_nor_what_is_learned() -> None:
     autoscaler.tick([figures(1, starting=3_601)], at(10))
     autoscaler.started(POOL, lasting(3_601))
     assert autoscaler.lead_ns(POOL) == lasting(30)
+
+
+# Measured attainment
+
+
+def test_missed_targets_raise_the_want_although_predicted_work_stays_the_same() -> None:
+    autoscaler = an_autoscaler()
+    before = wants(autoscaler, figures(4, ready=7), since=0, until=600)[-1]
+
+    told = figures(4, ready=7, judged=1_000, missed=200)
+    assert wants(autoscaler, told, since=600, until=6_000)[-1] > before
+    assert autoscaler.correction_ppm(POOL) > 1_300_000
+    assert reason(autoscaler, told, second=6_000).endswith(" % for the measured attainment")
+
+
+def test_targets_that_are_always_met_lower_the_want_slowly() -> None:
+    corrected, uncorrected = (an_autoscaler(rules_of(endpoints_max=20, correction_percent_min=98)) for _ in range(2))
+    told = figures(4.25, ready=7)
+    plain = wants(uncorrected, told, since=0, until=3 * 3_600)[-1]
+    wants(corrected, told._replace(judged=1_000), since=0, until=3_600)
+    assert corrected.correction_ppm(POOL) > 990_000, "it takes hours"
+
+    assert wants(corrected, told._replace(judged=1_000), since=3_600, until=3 * 3_600)[-1] == plain - 1
+    assert corrected.correction_ppm(POOL) == 980_000
+
+
+def test_want_at_its_upper_bound_is_not_corrected_further() -> None:
+    autoscaler = an_autoscaler(rules_of(endpoints_max=6))
+    wants(autoscaler, figures(4, ready=6, judged=1_000, missed=500), since=0, until=6_000)
+
+    assert autoscaler.correction_ppm(POOL) == 1_000_000
+
+
+def test_met_targets_say_nothing_while_the_warm_minimum_decides() -> None:
+    autoscaler = an_autoscaler(rules_of(endpoints_max=20, warm_min=8))
+    wants(autoscaler, figures(1, ready=8, judged=1_000), since=0, until=6_000)
+
+    assert autoscaler.correction_ppm(POOL) == 1_000_000
 
 
 def test_nothing_is_given_back_in_panic() -> None:

@@ -72,13 +72,12 @@ def test_start_shows_every_phase_that_can_be_observed() -> None:
 
 def test_probe_of_a_ready_or_unknown_endpoint_begins_no_start() -> None:
     followed = Followed("a")
-    followed.tell(
-        10, probed("a", EndpointTrouble.LOADING), probed("b", None), readied("b"), unreadied("b"), leaving("b")
-    )
-    followed.tell(20, TimerFired())
+    followed.tell(10, probed("a", EndpointTrouble.LOADING))
+    followed.tell(20, probed("b", None), readied("b"), unreadied("b"), leaving("b"), TimerFired())
 
     assert followed.starts.under_way() == []
     assert followed.age_ns(20) == 0
+    assert followed.starts.age_ns(PoolName("other"), at(20)) == 0
 
 
 def test_endpoint_that_is_listed_takes_over_the_oldest_start() -> None:

@@ -22,6 +22,11 @@ FLEET: Final = Dashboard(
             (gauge("headgate_demand_over_capacity", "pool", of="max"),),
             says="Above 1 the queue grows.",
         ),
+        Panel(
+            "Correction by attainment",
+            (gauge("headgate_scaling_correction_ratio", "pool", of="max"),),
+            says="Far from 1, the declared speed of the pool is wrong.",
+        ),
         Panel("In flight", (gauge("headgate_in_flight", "pool", "endpoint"),)),
         Panel(
             "In the engines",
