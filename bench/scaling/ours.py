@@ -55,5 +55,10 @@ class Headgate:
         scales = self._autoscaler.tick([figures], Instant(view.now_s * SECOND))
         return scales[0].endpoints if scales else view.ready + view.warming
 
+    @property
+    def factor(self) -> float:
+        """By which measured attainment corrects predicted work."""
+        return self._autoscaler.correction_ppm(_POOL) / 1e6
+
     def started(self, took_s: int) -> None:
         self._autoscaler.started(_POOL, Duration(took_s * SECOND))
