@@ -194,6 +194,18 @@ def test_a_pool_that_may_be_empty_holds_requests_and_another_does_not() -> None:
             "fleet: {kind: processes, command: \"serve {port} 'x\"}",
             "fleet.command: holds a quote that is not closed; close it, or write the command as a list of words",
         ),
+        (
+            DNS % "name: engines, port: 1, starting_name: 'http://engines'",
+            "fleet.starting_name: is not a name that can be resolved; write it without scheme, port or path",
+        ),
+        (
+            DNS % "name: engines, port: 1, starting_name: _http._tcp.engines",
+            "fleet.starting_name: must be a service if name is one, and a host if name is one; change one of them",
+        ),
+        (
+            DNS % "name: engines, port: 1, starting_name: engines",
+            "fleet.starting_name: is the same as name; use one that lists engines before they are ready, or remove it",
+        ),
         (PROCESSES % ", endpoints: 0", "fleet.endpoints: must be at least 1 where no scaling starts others; raise it"),
         (PROCESSES % ', ports: "80:90"', "fleet.ports: are no ports that a program may take; stay between 1024 and"),
         (PROCESSES % ", environment: {A-B: x}", "fleet.environment.A-B: is no name of a variable; use letters"),

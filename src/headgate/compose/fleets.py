@@ -4,6 +4,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -120,7 +121,8 @@ class Fleets:
     def _made(self, pool: PoolSettings) -> Fleet:
         match pool.fleet:
             case DnsOptions():
-                return DnsFleet(pool.name, pool.fleet, self._resolve(pool, pool.fleet), self._observer(pool))
+                resolve, starting = self._resolves(pool, pool.fleet)
+                return DnsFleet(pool.name, pool.fleet, resolve, self._observer(pool), resolve_starting=starting)
             case ProcessOptions():
                 return self._made_of_processes(pool, pool.fleet)
             case None:
@@ -150,7 +152,7 @@ class Fleets:
         """Whether the fleet that is there could take on the new settings."""
         match fleet, pool.fleet:
             case DnsFleet(), DnsOptions() as options:
-                fleet.change(options, self._resolve(pool, options))
+                fleet.change(options, *self._resolves(pool, options))
             case ProcessFleet(), ProcessOptions() as options if _runs_in(fleet) == options.ray:
                 least, most = _bounds(pool, options)
                 fleet.change(
@@ -164,6 +166,11 @@ class Fleets:
             case _:
                 return False
         return True
+
+    def _resolves(self, pool: PoolSettings, fleet: DnsOptions) -> tuple[Resolve, Resolve | None]:
+        """How the name is resolved, and the one that also lists engines that are not ready yet."""
+        name = fleet.starting_name
+        return self._resolve(pool, fleet), None if name is None else self._resolve(pool, replace(fleet, name=name))
 
     def _resolve(self, pool: PoolSettings, fleet: DnsOptions) -> Resolve:
         if fleet.port is not None and fleet.nameserver is None:

@@ -30,7 +30,7 @@ _CLUSTER: Final = frozenset({"python", "address", "cpus", "gpus", "resources"})
 KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         STATIC: frozenset(),
-        DNS: frozenset({"name", "port", "nameserver", "every", "misses_max", "empty_after", "zone"}),
+        DNS: frozenset({"name", "port", "nameserver", "every", "misses_max", "empty_after", "zone", "starting_name"}),
         PROCESSES: frozenset(
             {"command", "environment", "folder", "logs", "ports", "endpoints", "start_max", "stop_max", "restart"}
             | {"restart_max", "device", "zone"}
@@ -100,10 +100,21 @@ def _dns(fleet: FleetSection, in_flight_max: int, place: Place, report: Report) 
         report.problem((*place, "port"), wrong)
     elif fleet.port is not None and fleet.name.startswith("_"):
         report.problem((*place, "port"), "a service brings its ports; remove this, or name the host alone")
+    if fleet.starting_name is not None:
+        _check_starting_name(fleet.starting_name, fleet, (*place, "starting_name"), report)
     settings = _of_kind(fleet) | {"name": fleet.name or "", "in_flight_max": in_flight_max}
     if (empty_after := settings.pop("empty_after", None)) is not None:
         settings["empty_max"] = empty_after
     return fill(DnsOptions, settings)
+
+
+def _check_starting_name(name: str, fleet: FleetSection, place: Place, report: Report) -> None:
+    if not _DNS_NAME.fullmatch(name):
+        report.problem(place, "is not a name that can be resolved; write it without scheme, port or path")
+    elif fleet.name is not None and name.startswith("_") != fleet.name.startswith("_"):
+        report.problem(place, "must be a service if name is one, and a host if name is one; change one of them")
+    elif name == fleet.name:
+        report.problem(place, "is the same as name; use one that lists engines before they are ready, or remove it")
 
 
 def _processes(

@@ -125,6 +125,7 @@ class FleetSection(Section, frozen=True):
     every: Lasting | None = None
     misses_max: Positive | None = None
     empty_after: Lasting | None = None
+    starting_name: str | None = None
     command: list[str] | None = None
     environment: dict[str, Secret] | None = None
     folder: str | None = None
