@@ -91,7 +91,8 @@ class HostsSeen:
     def found(self, now: Instant) -> Found | None:
         self._forget(now)
         for name, host in self._hosts.items():
-            one = self._behind(name, host) or self._store_slow(name, host) or _database_gone(name, host)
+            one = _short(name, host) or self._behind(name, host) or self._store_slow(name, host)
+            one = one or _database_gone(name, host)
             if one is not None:
                 return one
         return None
@@ -146,6 +147,19 @@ def _store_waits(reports: Sequence[HostReport]) -> Iterator[Duration]:
 
 def _is_late(report: HostReport) -> bool:
     return report.loop_lag_ns >= (LAG_NS if report.cpu_percent >= BUSY_PERCENT else LAG_LONG_NS)
+
+
+def _short(name: str, host: HostSeen) -> Found | None:
+    short = [each.shortages[0] for each in host.reports if each.shortages]
+    if len(short) < REPORTS_BAD:
+        return None
+    last = short[-1]
+    return Found(
+        Incident.GATEWAY_RESOURCES,
+        f"Process {name} lacks a resource: {last.what}.",
+        tuple(dict.fromkeys(each.what for each in host.reports[-1].shortages)) or (last.what,),
+        last.remedy,
+    )
 
 
 def _database_gone(name: str, host: HostSeen) -> Found | None:

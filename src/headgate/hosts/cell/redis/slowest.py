@@ -13,8 +13,10 @@ class Slowest:
     __slots__ = ("_bucket", "_ended_s", "_now_s", "_previous_s")
 
     def __init__(self) -> None:
-        self._bucket = 0
-        self._now_s = self._previous_s = self._ended_s = 0.0
+        self._bucket: int = 0
+        self._now_s: float = 0.0
+        self._previous_s: float = 0.0
+        self._ended_s: float = 0.0
         """The maximum of the current and of the previous bucket, and the last round trip of all."""
 
     def add(self, took_s: float, at_s: float) -> None:
