@@ -565,7 +565,7 @@ def test_with_a_full_window_new_requests_are_told_to_slow_down() -> None:
     ],
     ids=["model", "prompt", "prompts"],
 )
-def test_a_request_that_the_scheduler_would_not_believe_is_refused_and_not_told(ticket: Ticket, why: str) -> None:
+def test_member_rejects_a_request_that_the_scheduler_would_find_implausible(ticket: Ticket, why: str) -> None:
     member, scheduler = following()
 
     [end] = member.open(ticket, at(0))
