@@ -187,7 +187,7 @@ def test_endpoint_that_accepts_no_work_does_not_count_as_remaining() -> None:
 
 
 def test_requests_waiting_for_a_reachable_endpoint_do_not_block_other_members() -> None:
-    """All requests belong to one tenant. In a common queue, its head would belong to the member that cannot reach e1."""
+    """All requests belong to one tenant. The head of a common queue would belong to the member that cannot reach e1."""
     scheduler = a_cell("e1", "e2", places=3, attempts_max=1)
     serve_others(scheduler, at(0))
     told(scheduler, at(0), *(arrived(f"runs {number}", gateway="g3") for number in range(6)))
