@@ -573,7 +573,7 @@ def test_member_rejects_a_request_that_the_scheduler_would_find_implausible(tick
     assert isinstance(end, End)
     assert (end.outcome, end.reason) == (
         Outcome.INVALID,
-        f"the cell does not take this request: {why} (invalid); correct it",
+        f"the cell does not accept this request: {why} (invalid); correct it",
     )
     assert member.held == 0
     assert Arrived not in {type(each) for each in scheduler.listen(at(0))}
