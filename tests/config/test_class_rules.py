@@ -20,7 +20,7 @@ def problems_of(*lines: str) -> str:
     return str(raised.value)
 
 
-def test_without_a_table_plan_critical_is_interactive() -> None:
+def test_plan_critical_is_interactive_by_default() -> None:
     assert rules_of() == DEFAULT_RULES == (ClassRule("interactive", plans=(Plan.CRITICAL,)),)
 
 

@@ -93,7 +93,7 @@ def test_a_tenant_with_one_class_gets_it() -> None:
     assert chosen("batch", service_tier="default") == ClassChoice(CLASSES[2], ChosenBy.ONLY_CLASS)
 
 
-def test_a_tenant_with_one_class_that_names_another_is_refused() -> None:
+def test_tenant_with_one_class_may_not_name_another() -> None:
     tenant = Tenant(TenantId("acme"), classes=(ClassName("batch"),))
     refusal = judge(
         arrived("r", service_class="short").ticket, Rules(a_policy(classes=CLASSES, tenants=(tenant,)), "h")

@@ -499,7 +499,7 @@ def test_endpoint_whose_probe_passes_is_ejected_for_ten_seconds_at_most() -> Non
     assert eject_again(scheduler, now) == 10
 
 
-def test_trial_that_no_request_uses_ends_while_the_probe_passes() -> None:
+def test_unused_trial_ends_while_the_probe_passes() -> None:
     scheduler, now = an_ejected_endpoint()
     told(scheduler, now, probed("e1"))
     later = Instant(now + 10 * SECOND)
@@ -511,7 +511,7 @@ def test_trial_that_no_request_uses_ends_while_the_probe_passes() -> None:
     assert seconds_out(fails_once(scheduler, "x", later), later) == 10
 
 
-def test_trial_with_a_request_in_flight_goes_on() -> None:
+def test_trial_with_a_request_in_flight_continues() -> None:
     scheduler, now = an_ejected_endpoint()
     told(scheduler, now, probed("e1"))
     scheduler.handle(arrived("x"), now)
@@ -522,7 +522,7 @@ def test_trial_with_a_request_in_flight_goes_on() -> None:
     assert readmit("e1", "its trial request succeeded") in scheduler.handle(completed("x"), Instant(now + 11 * SECOND))
 
 
-def test_trial_goes_on_while_the_probe_fails() -> None:
+def test_trial_continues_while_the_probe_fails() -> None:
     scheduler, now = an_ejected_endpoint()
     told(scheduler, now, probed("e1"))
     told(scheduler, now, probed("e1", EndpointTrouble.SILENT))

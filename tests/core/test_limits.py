@@ -498,7 +498,7 @@ def test_rejected_requests_count_in_the_request_rate_of_every_level_and_cause_no
     assert scheduler.limit_reached(tenant, at(30)) is None
 
 
-def test_rejected_requests_of_a_tenant_without_limits_count_nowhere() -> None:
+def test_rejected_requests_of_a_tenant_without_limits_are_not_counted() -> None:
     scheduler = limited(a_limited(requests=1))
     scheduler.handle(RequestRejected(TenantId("bolt")), at(0))
 

@@ -81,7 +81,7 @@ def test_embedding_inputs_have_their_own_cap() -> None:
     assert not ended_in(scheduler.handle(asked("fits", 9, api=Api.EMBEDDINGS), at(0)))
 
 
-def test_a_class_without_the_cap_takes_any_number_of_prompts() -> None:
+def test_class_without_the_cap_accepts_any_number_of_prompts() -> None:
     scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps(prompts=None)),)))
 
     assert not ended_in(scheduler.handle(asked("r", 5_000), at(0)))
@@ -236,7 +236,7 @@ def test_array_is_charged_as_much_of_a_step_as_separate_prompts() -> None:
     assert abs(together - 3 * other) <= 10
 
 
-def test_late_arrays_leave_no_time_behind() -> None:
+def test_time_of_a_late_array_is_fully_accounted_for() -> None:
     time = EngineTime(EndpointId("e"), PoolName("p"), EngineSpeed(), at(0), of=1)
     late, other = time.begin(3_000, at(0), sequences=3), time.begin(1_000, at(0))
     time.turn_late(late, at(1))

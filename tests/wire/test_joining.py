@@ -209,7 +209,7 @@ def test_missing_usage_fields_of_an_unstreamed_response_are_null(usage: Chunk, e
     assert shaped({"choices": [{"index": 0, "delta": {}}]}, {"choices": [], "usage": usage})["usage"] == expected
 
 
-def test_joiner_stops_at_a_field_that_may_differ_in_an_unstreamed_response() -> None:
+def test_joiner_gives_up_at_a_field_that_may_differ_in_an_unstreamed_response() -> None:
     joiner = Joiner(Api.CHAT, SHAPE)
 
     assert not joiner.take(event({"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning": None}}]}))

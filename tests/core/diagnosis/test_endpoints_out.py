@@ -115,7 +115,7 @@ def test_endpoint_that_joins_later_is_not_reported_during_a_cold_start() -> None
     assert told_of(endpoint(), refused, now=at(621)).incident is Incident.ENGINE_DOWN
 
 
-def test_endpoint_that_loads_for_long_is_a_cold_start() -> None:
+def test_endpoint_that_loads_for_a_long_time_is_a_cold_start() -> None:
     one = told_of(endpoint(), starting(EndpointTrouble.LOADING, joined=at(0)), now=at(60))
 
     assert one.incident is Incident.COLD_START
