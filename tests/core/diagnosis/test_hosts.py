@@ -63,6 +63,16 @@ def test_a_store_that_is_slow_or_away_is_told() -> None:
     assert told(away, away, away) is Incident.STORE_SLOW
 
 
+def test_round_trips_of_a_process_that_reads_late_do_not_make_the_store_slow() -> None:
+    late = report(store=0.11, lag=0.1)
+    late_before = report(store=0.11, lag=0.001)
+
+    assert told(*[late] * 5) is None
+    assert told(late, late_before, late, late_before, late) is None
+    assert told(late, late_before, late_before, late_before, late) is None
+    assert told(late, *[late_before] * 4) is Incident.STORE_SLOW
+
+
 def test_a_store_that_has_always_been_far_away_is_not_slow() -> None:
     far, seen = report(store=0.025), HostsSeen()
     for second in range(60):

@@ -1,6 +1,7 @@
 """Do the processes that serve keep up, and what they depend on beside engines?"""
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headgate.core.diagnosis.finding import Found
@@ -117,7 +118,7 @@ class HostsSeen:
         usual = self._store.value
         most = STORE_UNKNOWN_NS if usual is None else max(STORE_NS, STORE_TIMES * usual)
         down = sum(not each.store_up for each in host.reports)
-        slow = [each.store_ns for each in host.reports if each.store_ns is not None and each.store_ns >= most]
+        slow = [took for took in _store_waits(host.reports) if took >= most]
         if down + len(slow) < REPORTS_BAD:
             return None
         before = "unknown" if usual is None else seconds(usual)
@@ -129,6 +130,18 @@ class HostsSeen:
             "Look at the store: its processor, its memory, its network (`headgate doctor` asks it); gateways go on "
             "alone if it is lost.",
         )
+
+
+def _store_waits(reports: Sequence[HostReport]) -> Iterator[Duration]:
+    """Round trips to the store without the time for which this process was late to read the answer.
+
+    A round trip covers the last two seconds, so the lag of the previous report counts too.
+    """
+    lag_ns = Duration(0)
+    for each in reports:
+        if each.store_ns is not None:
+            yield Duration(each.store_ns - max(lag_ns, each.loop_lag_ns))
+        lag_ns = each.loop_lag_ns
 
 
 def _is_late(report: HostReport) -> bool:
