@@ -34,7 +34,7 @@ class Shared(Protocol):
     limits: EdgeLimits
     budget: TurnBudget
 
-    def add(self, connection: "Connection") -> bool:
+    def add(self, connection: "Connection", descriptor: int) -> bool:
         """False if there are too many already."""
         ...
 

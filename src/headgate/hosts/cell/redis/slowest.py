@@ -15,9 +15,11 @@ class Slowest:
     def __init__(self) -> None:
         self._bucket: int = 0
         self._now_s: float = 0.0
+        """Slowest of the current second."""
         self._previous_s: float = 0.0
+        """Slowest of the second before."""
         self._ended_s: float = 0.0
-        """The maximum of the current and of the previous bucket, and the last round trip of all."""
+        """The last round trip."""
 
     def add(self, took_s: float, at_s: float) -> None:
         self._turn(at_s)
