@@ -1,6 +1,7 @@
 """Does `headgate check` say what a file means, and what is wrong with it?"""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from headgate.config.class_rules import DEFAULT_RULES
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.extras import is_installed, missing_extras
 from headgate.config.load import load
+from headgate.config.protections import as_rows, protection_lines
+from headgate.config.protections import protections as found_protections
 from headgate.engines.dialects import DIALECTS
 from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import (
@@ -43,8 +46,14 @@ def hash_of(file: Path) -> str:
     return load(file, {}, engines=DIALECTS, profiles=PROFILES).hash
 
 
+def meaning(out: str) -> str:
+    """The output without the list of protections."""
+    return out.partition("protections:\n")[0]
+
+
 def test_a_file_that_is_right_is_explained(headgate: Headgate, file: Path) -> None:
     file.write_text(SMALL)
+    protections = "\n".join(protection_lines(found_protections(settings_of(SMALL))))
 
     assert headgate("check") == Said(
         code=0,
@@ -63,6 +72,7 @@ the class of a request, by the first of these that applies (`headgate classify R
   tenant            its only class, if it may use only one
   prompt length     up to 8,000 tokens -> interactive; any -> long
 callers: 1 tenant, 0 keys; without a key: tenant "demo"
+{protections}
 """,
         err="",
     )
@@ -89,7 +99,7 @@ def test_warnings_come_with_the_meaning(headgate: Headgate, file: Path) -> None:
     said = headgate("check", "headgate.yaml")
 
     assert said.code == 0
-    assert said.out.splitlines()[4:] == [
+    assert meaning(said.out).splitlines()[4:] == [
         "class mine: band 0, takes those who name it, waits 30s at most, on small",
         HOW_CLASSES_ARE_CHOSEN,
         "  x-headgate-class  the class that the request names",
@@ -154,7 +164,7 @@ def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path)
         """
     )
 
-    assert headgate("check").out.splitlines()[2:] == [
+    assert meaning(headgate("check").out).splitlines()[2:] == [
         "stands in zone a",
         (
             "pool small: 1 endpoint of vllm, 4 in flight at most, as m, a step takes 4.38ms, 500,000 KV tokens each, "
@@ -213,6 +223,7 @@ def test_machines_get_the_meaning_as_one_object(
     assert DIGEST not in said.out
     found = json.loads(said.out)
     assert found.pop("hash")
+    assert found.pop("protections") == as_rows(found_protections(settings_of(file.read_text(), os.environ)))
     assert found == {
         "ok": True,
         "listen": "127.0.0.1:8080",

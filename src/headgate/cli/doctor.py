@@ -1,7 +1,8 @@
 """Does a configuration fit reality: the engines, the addresses, the machine?
 
 `check` reads the file alone; this also asks whatever it names. No gateway needs to run; where one does, it is compared
-with the file. Everything is asked at once and nothing is waited for longer than two seconds.
+with the file. Everything is asked at once and nothing is waited for longer than two seconds. After the findings comes
+the list of protections, each with its state.
 
 With `--live` a running gateway is asked instead what is wrong at this moment, and with whom.
 """
@@ -10,7 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,15 @@ from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
     from headgate.cli.checkup.finding import Finding, Level
+    from headgate.config.protections import Protection
     from headgate.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    findings: "list[Finding]"
+    protections: "tuple[Protection, ...]" = ()
+    """Empty if the file could not be read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +48,19 @@ def run(args: argparse.Namespace) -> int:
         print("headgate: --gateway names whom --live asks; add --live", file=sys.stderr)
         return 2
     from headgate.cli.checkup.finding import Level
+    from headgate.config.protections import as_rows, protection_lines
 
-    findings = _findings(args.file, args.workers)
-    well = not any(finding.level is Level.PROBLEM for finding in findings)
+    found = _found(args.file, args.workers)
+    well = not any(finding.level is Level.PROBLEM for finding in found.findings)
     if args.json:
         import json
 
-        print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in findings]}, indent=2))
+        rows = {"findings": [asdict(each) for each in found.findings], "protections": as_rows(found.protections)}
+        print(json.dumps({"ok": well, **rows}, indent=2))
     else:
-        print("\n".join(map(escaped, _lines(findings))))
-        print(_summary(findings), file=sys.stderr)
+        protection = protection_lines(found.protections) if found.protections else ()
+        print("\n".join(map(escaped, [*_lines(found.findings), *protection])))
+        print(_summary(found.findings), file=sys.stderr)
     return 0 if well else 1
 
 
@@ -77,12 +89,13 @@ def _live(args: argparse.Namespace) -> int:
     return 0 if said.well else 1
 
 
-def _findings(file: Path, workers: int | None) -> "list[Finding]":
+def _found(file: Path, workers: int | None) -> _Found:
     import asyncio
 
     from headgate.cli.checkup.finding import Level, ok, problem
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
+    from headgate.config.protections import protections
     from headgate.config.workers import unfit
     from headgate.engines.dialects import DIALECTS
     from headgate.model.engine_profile import PROFILES
@@ -90,13 +103,13 @@ def _findings(file: Path, workers: int | None) -> "list[Finding]":
     try:
         settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
     except ConfigErrors as errors:
-        return [_read(Level.PROBLEM, str(each)) for each in errors.problems]
+        return _Found([_read(Level.PROBLEM, str(each)) for each in errors.problems])
     findings = [ok(str(file), f"is right; configuration {settings.hash}")]
     findings += [_read(Level.NOTE, warning) for warning in settings.warnings]
     if workers is not None and (wrong := unfit(settings, file, workers)):
         message, _, then = wrong.partition("; ")
         findings.append(problem("--workers", message, then=then))
-    return findings + asyncio.run(_reality(settings))
+    return _Found(findings + asyncio.run(_reality(settings)), protections(settings))
 
 
 def _read(level: "Level", said: str) -> "Finding":
