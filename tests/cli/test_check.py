@@ -62,9 +62,11 @@ configuration {hash_of(file)}
 listens on 127.0.0.1:8080, for admins on 127.0.0.1:9090
 pool small: 1 endpoint of llamacpp, 4 in flight at most, as smollm2
 model smollm2: served by small
-class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most
-class long: band 1, takes prompts of any length, waits 30s at most
-class batch: band 2, takes service_tier flex, waits 10m at most, 5 % of the work at least, promises cost
+class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most, \
+begins within 2s, 100ms per token
+class long: band 1, takes prompts of any length, waits 30s at most, begins within 15s, 200ms per token
+class batch: band 2, takes service_tier flex, waits 10m at most, begins within 10m, 1s per token, \
+5 % of the work at least, promises cost
 the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):
   x-headgate-class  the class that the request names
   service_tier      priority, fast -> interactive; flex -> batch; auto and default choose none
@@ -246,7 +248,7 @@ def test_machines_get_the_meaning_as_one_object(
                 "fleet": {"kind": "static"},
                 "scaling": None,
                 "batching": None,
-                **as_json(Pool("small")),
+                **as_json(Pool("small", speed_assumed=True)),
             }
         },
         "models": {"smollm2": {"pools": ["small"], "rungs": [], "fallbacks": []}},

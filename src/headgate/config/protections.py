@@ -12,7 +12,6 @@ from headgate.config.quantities import duration_text
 from headgate.config.settings import PoolSettings, Settings
 from headgate.model.limits import Limits
 from headgate.model.policy import Policy, Pool, Promise, ServiceClass
-from headgate.model.speed import EngineSpeed
 from headgate.model.units import PoolName
 
 
@@ -113,7 +112,7 @@ def _strictest(pool: PoolName, policy: Policy) -> ServiceClass | None:
 
 def _speed(known: Pool, scope: str, at: str) -> Protection:
     name, setting = "speed estimate", f"{at}.speed"
-    if known.speed == EngineSpeed():
+    if known.speed_assumed:
         reason = "starts from a guess; each endpoint's speed is learned from its traffic"
         return Protection(name, scope, State.LEARNING, reason, setting)
     return Protection(name, scope, State.ON, "starts from the configured speed and follows the traffic", setting)
@@ -152,7 +151,7 @@ def _deadline(service_class: ServiceClass, settings: Settings, scope: str, at: s
         reason = f"no ttft, so only requests that would wait longer than {wait} are rejected on arrival"
         return Protection(name, scope, State.OFF, reason, f"{at}.ttft")
     reason = f"requests that cannot begin within {duration_text(service_class.ttft_ns)} are rejected on arrival"
-    if any(each.speed == EngineSpeed() for each in _pools_of(service_class, settings.policy)):
+    if any(each.speed_assumed for each in _pools_of(service_class, settings.policy)):
         reason += ", once the speed of the engines is learned"
         return Protection(name, scope, State.LEARNING, reason, f"{at}.ttft")
     return Protection(name, scope, State.ON, reason, f"{at}.ttft")
