@@ -13,7 +13,7 @@ from headgate.config.extras import is_installed, missing_extras
 from headgate.config.load import load
 from headgate.config.protections import as_rows, protection_lines
 from headgate.config.protections import protections as found_protections
-from headgate.engines.dialects import DIALECTS
+from headgate.engines.dialects import DIALECTS, readable_kv
 from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import (
     AdmissionRules,
@@ -53,7 +53,7 @@ def meaning(out: str) -> str:
 
 def test_a_file_that_is_right_is_explained(headgate: Headgate, file: Path) -> None:
     file.write_text(SMALL)
-    protections = "\n".join(protection_lines(found_protections(settings_of(SMALL))))
+    protections = "\n".join(protection_lines(found_protections(settings_of(SMALL), readable=readable_kv())))
 
     assert headgate("check") == Said(
         code=0,
@@ -225,7 +225,9 @@ def test_machines_get_the_meaning_as_one_object(
     assert DIGEST not in said.out
     found = json.loads(said.out)
     assert found.pop("hash")
-    assert found.pop("protections") == as_rows(found_protections(settings_of(file.read_text(), os.environ)))
+    assert found.pop("protections") == as_rows(
+        found_protections(settings_of(file.read_text(), os.environ), readable=readable_kv())
+    )
     assert found == {
         "ok": True,
         "listen": "127.0.0.1:8080",

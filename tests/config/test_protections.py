@@ -3,6 +3,7 @@
 import pytest
 
 from headgate.config.protections import Protection, State, protections
+from headgate.model.units import PoolName
 from tests.config.builders import SMALL, settings_of, small_with, small_with_classes
 
 TARGETS = small_with_classes("interactive: {ttft: 2s, tpot: 100ms}", "batch: {band: 1}")
@@ -95,6 +96,20 @@ def test_state_follows_the_settings(text: str, name: str, scope: str, state: Sta
 
     assert (protection.state, protection.setting) == (state, setting)
     assert protection.reason
+
+
+@pytest.mark.parametrize(
+    ("reported", "state", "reason"),
+    [({}, State.LEARNING, "is read from each engine"), ({"small": 4_096}, State.ON, "4,096 KV tokens, as the engine")],
+)
+def test_memory_is_on_once_the_engine_has_reported_its_capacity(
+    reported: dict[PoolName, int], state: State, reason: str
+) -> None:
+    listed = protections(settings_of(SMALL), readable={"llamacpp"}, reported=reported)
+    memory = next(each for each in listed if each.name == "KV memory")
+
+    assert memory.state is state
+    assert reason in memory.reason
 
 
 def test_budget_of_a_class_is_listed() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from headgate.cli.checkup.finding import Finding, Level
     from headgate.config.protections import Protection
     from headgate.config.settings import Settings
+    from headgate.model.units import PoolName
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,7 @@ def _found(file: Path, workers: int | None) -> _Found:
     from headgate.config.problems import ConfigErrors
     from headgate.config.protections import protections
     from headgate.config.workers import unfit
-    from headgate.engines.dialects import DIALECTS
+    from headgate.engines.dialects import DIALECTS, readable_kv
     from headgate.model.engine_profile import PROFILES
 
     try:
@@ -109,7 +110,8 @@ def _found(file: Path, workers: int | None) -> _Found:
     if workers is not None and (wrong := unfit(settings, file, workers)):
         message, _, then = wrong.partition("; ")
         findings.append(problem("--workers", message, then=then))
-    return _Found(findings + asyncio.run(_reality(settings)), protections(settings))
+    real, kv_tokens = asyncio.run(_reality(settings))
+    return _Found(findings + real, protections(settings, readable=readable_kv(), reported=kv_tokens))
 
 
 def _read(level: "Level", said: str) -> "Finding":
@@ -121,12 +123,13 @@ def _read(level: "Level", said: str) -> "Finding":
     return Finding(level, about, message, then)
 
 
-async def _reality(settings: "Settings") -> "list[Finding]":
+async def _reality(settings: "Settings") -> "tuple[list[Finding], dict[PoolName, int]]":
+    """The findings, and the KV capacity that the engines of each pool report."""
     import asyncio
 
     from headgate.cli.checkup.clock import clock_findings
     from headgate.cli.checkup.database import look_at_database
-    from headgate.cli.checkup.endpoints import look_at_all
+    from headgate.cli.checkup.endpoints import look_at_all, reported_kv_tokens
     from headgate.cli.checkup.listeners import look_at_listeners
     from headgate.cli.checkup.machine import machine_findings
     from headgate.cli.checkup.store import look_at_store
@@ -141,7 +144,8 @@ async def _reality(settings: "Settings") -> "list[Finding]":
         )
     findings = [finding for look in looks for finding in look.findings]
     heard = [*(look.heard for look in looks), listeners.heard]
-    return [*findings, *listeners.findings, *store, *database, *clock_findings(heard), *machine_findings(settings)]
+    findings += [*listeners.findings, *store, *database, *clock_findings(heard), *machine_findings(settings)]
+    return findings, reported_kv_tokens(looks)
 
 
 def _lines(findings: "Sequence[Finding]") -> Iterator[str]:

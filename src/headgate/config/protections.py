@@ -4,9 +4,10 @@ Each one names the reason for its state and the setting that changes it. `headga
 `headgate doctor` also passes the limits that engines report.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 
 from headgate.config.quantities import duration_text
 from headgate.config.settings import PoolSettings, Settings
@@ -39,11 +40,18 @@ class Protection:
         return f"{self.state:<9} {where}: {self.reason}{how}"
 
 
-def protections(settings: Settings) -> tuple[Protection, ...]:
+_NO_CAPACITIES: Mapping[PoolName, int] = MappingProxyType({})
+
+
+def protections(
+    settings: Settings, *, readable: Collection[str] = (), reported: Mapping[PoolName, int] = _NO_CAPACITIES
+) -> tuple[Protection, ...]:
+    """`readable` are the engines that report their KV capacity, `reported` what those of each pool did report."""
     policy, pools = settings.policy, {each.name: each for each in settings.policy.pools}
     found: list[Protection] = []
     for pool in settings.pools:
-        found += _of_pool(pool, pools[pool.name], policy)
+        kv_tokens = reported.get(pool.name)
+        found += _of_pool(pool, pools[pool.name], policy, readable=pool.engine in readable, kv_tokens=kv_tokens)
     for service_class in policy.classes:
         found += _of_class(service_class, settings)
     return (*found, *_of_gateway(settings))
@@ -70,10 +78,12 @@ def as_rows(found: tuple[Protection, ...]) -> list[dict[str, str]]:
 # Pools
 
 
-def _of_pool(pool: PoolSettings, known: Pool, policy: Policy) -> Iterator[Protection]:
+def _of_pool(
+    pool: PoolSettings, known: Pool, policy: Policy, *, readable: bool, kv_tokens: int | None
+) -> Iterator[Protection]:
     scope, at = f"pool {pool.name}", f"pools.{pool.name}"
     yield Protection("in-flight limit", scope, State.ON, _in_flight(pool), f"{at}.in_flight_max")
-    yield _memory(known, scope, at)
+    yield _memory(known, scope, at, readable=readable, kv_tokens=kv_tokens)
     yield _token_time(known.name, scope, policy)
     yield _speed(known, scope, at)
     yield _autoscaling(pool, scope, at)
@@ -87,11 +97,16 @@ def _in_flight(pool: PoolSettings) -> str:
     return f"an endpoint gets {few} requests at once; further requests wait in the gateway"
 
 
-def _memory(known: Pool, scope: str, at: str) -> Protection:
+def _memory(known: Pool, scope: str, at: str, *, readable: bool, kv_tokens: int | None) -> Protection:
     name, setting = "KV memory", f"{at}.kv_tokens"
-    if known.kv_tokens is not None:
-        reason = f"requests that do not fit into {known.kv_tokens:,} KV tokens of an endpoint wait in the gateway"
+    capacity = kv_tokens if known.kv_tokens is None else known.kv_tokens
+    if capacity is not None:
+        source = "as the engine reports" if known.kv_tokens is None else "as configured"
+        reason = f"requests that do not fit into {capacity:,} KV tokens, {source}, wait in the gateway"
         return Protection(name, scope, State.ON, reason, setting)
+    if readable:
+        reason = "the KV capacity is read from each engine; until then memory is not counted"
+        return Protection(name, scope, State.LEARNING, reason, setting)
     reason = "the KV capacity of the engines is not known, so memory is not counted"
     return Protection(name, scope, State.OFF, reason, setting)
 

@@ -116,12 +116,12 @@ def kv_promised(fleet: Fleet, pools: tuple[PoolName, ...]) -> int:
     promised = capacity = 0
     for name in pools:
         pool = fleet.pools.get(name)
-        if pool is None or pool.terms.kv_tokens is None:
+        if pool is None:
             continue
         for endpoint in pool.endpoints.values():
-            if endpoint.live:
+            if endpoint.live and endpoint.terms.kv_tokens is not None:
                 promised += endpoint.kv_reserved
-                capacity += pool.terms.kv_tokens
+                capacity += endpoint.terms.kv_tokens
     return WHOLE * promised // capacity if capacity else 0
 
 

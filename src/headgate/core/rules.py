@@ -69,6 +69,7 @@ class Rules:
             self.policy.routing.other_zone_ns,
             min((tpot_ns for tpot_ns, is_default in promised if not is_default), default=None),
             assumed,
+            kv_tokens is not None,
         )
 
     def account(self, tenant: TenantId) -> TenantId:

@@ -76,10 +76,6 @@ class ServiceClass:
     """By when a streamed answer should begin. What can no longer do so is not computed."""
     tpot_ns: Duration | None = None
     """How long each further token should take, on the mean."""
-    ttft_assumed: bool = False
-    tpot_assumed: bool = False
-    """Whether the target is a default instead of a configured value. A default does not bind where the engines, by what
-    was learned of their speed, cannot keep it for a single request."""
     floor_percent: int = 0
     """What its band is given of a pool's work, however much waits before it; of its classes the highest counts."""
     reserve_percent: int = 0
@@ -97,6 +93,10 @@ class ServiceClass:
     """What one request may cost; for the promise of cost."""
     unit_cost_max: NanoUsd | None = None
     """What all requests of one unit of business may cost together within a day; for the promise of cost."""
+    ttft_assumed: bool = False
+    tpot_assumed: bool = False
+    """Whether the target is a default instead of a configured value. A default does not bind where the engines, by what
+    was learned of their speed, cannot keep it for a single request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,6 @@ class Pool:
     warm_up_ns: Duration = Duration(30 * SECOND)
     """How long an endpoint usually needs from its start to its first answer."""
     speed: EngineSpeed = _USUAL_SPEED
-    speed_assumed: bool = False
-    """Whether the speed is a guess instead of a configured value. Nothing is rejected by a guess."""
     kv_tokens: int | None = None
     """What the KV cache of an endpoint holds; None where nobody said."""
     prompt_tokens_min: int = 0
@@ -123,6 +121,8 @@ class Pool:
     """From when its first endpoint is asked for to when it serves, as long as that was not measured."""
     prices: tuple[Price, ...] = ()
     """In the order of their beginnings; empty where it costs nothing that anybody counts."""
+    speed_assumed: bool = False
+    """Whether the speed is a guess instead of a configured value. Nothing is rejected by a guess."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,6 +78,8 @@ class Terms(NamedTuple):
     tpot_configured_ns: Duration | None = None
     """The strictest that is configured; the others are defaults."""
     speed_assumed: bool = False
+    kv_configured: bool = False
+    """Whether the KV capacity comes from the configuration; else it is what the endpoint's engine reports."""
 
 
 class EndpointRecord(Held):
