@@ -108,7 +108,7 @@ test-soak *args:
 bench-relay *args:
     {{ bin }}/python -m bench.relay "$@"
 
-# The CPU of whole answers of 100 tokens that are watched token by token, against those that are asked for whole.
+# The CPU cost of watching responses of 100 tokens token by token for callers that do not stream (docs/performance.md).
 [positional-arguments]
 bench-whole-answers *args:
     {{ bin }}/python -m bench.whole_answers "$@"
@@ -143,7 +143,7 @@ sim-live-overload *args:
 scale-live *args:
     {{ bin }}/python -m bench.scale_live "$@"
 
-# Incidents on a live gateway with simulated engines as processes: the verdict, second by second, to the end (docs/diagnosis.md).
+# Cause incidents on a live gateway with simulated engine processes and record its verdict each second (docs/diagnosis.md).
 [positional-arguments]
 incidents-live *args:
     {{ bin }}/python -m bench.incidents_live "$@"
@@ -188,7 +188,7 @@ kill-cell *args:
 bench-cell *args:
     {{ bin }}/python -m bench.cell_live "$@"
 
-# Run every known attack against a live gateway: which were held, the longest turn of its loop, the latency of /health.
+# Run every known attack against a live gateway; report the attacks withstood, the longest event-loop turn and /health latency.
 [positional-arguments]
 attack *args:
     {{ bin }}/python -m bench.attack "$@"

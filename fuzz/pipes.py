@@ -49,3 +49,6 @@ class Pipe:
 
 class _Socket:
     def setsockopt(self, *_: object) -> None: ...
+
+    def fileno(self) -> int:
+        return -1

@@ -1,9 +1,9 @@
-"""Which loopback port is free?
+"""Finds free loopback ports.
 
-Ports are given from below 32768, where the system takes those of outgoing connections. A port that was given belongs
-to the process that asked for it until that process ends, by a lock on one byte of a file that all test runs of this
-machine share. Without it, a test may take the server of another run for its own, if that one listened on the port a
-moment ago.
+Ports are allocated below 32768, because the system uses ports from there on for outgoing connections. A port belongs to
+the process that asked for it until that process ends: the process locks one byte of a file that all test runs on the
+machine share. Without the lock, a test may mistake the server of another run, which listened on the port a moment ago,
+for its own.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ def free_ports(number: int) -> list[int]:
 
 
 def _is_ours(port: int) -> bool:
-    """Whether this process has the lock of a port, from now on or from before."""
+    """Whether this process holds the lock of a port, newly or already."""
     try:
         fcntl.lockf(_locks(os.getpid()), fcntl.LOCK_EX | fcntl.LOCK_NB, 1, port)
     except BlockingIOError:
@@ -42,7 +42,7 @@ def _is_ours(port: int) -> bool:
 
 @cache
 def _locks(_process: int) -> int:
-    """The file of locks. A process that was forked opens it anew: it must not count as its parent."""
+    """The lock file. A forked process opens it again, because it must not count as its parent."""
     return os.open(Path(tempfile.gettempdir()) / f"headgate-test-ports-{os.getuid()}", os.O_RDWR | os.O_CREAT, 0o600)
 
 

@@ -1,10 +1,12 @@
 """The incidents: how each begins and ends, and the expected verdicts."""
 
 import asyncio
+import resource
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -50,6 +52,8 @@ class LiveIncident:
     """Seconds of normal traffic before the incident; 0 if the incident exists from the start."""
     pool: dict[str, Any] = field(default_factory=dict[str, Any])
     """Additional settings of the pool."""
+    real: bool = False
+    """Whether the engines are real llama.cpp processes."""
 
 
 # Unavailable engines
@@ -237,6 +241,53 @@ async def restart_database(world: World) -> None:
     await asyncio.to_thread(world.database.restart)
 
 
+async def use_up_descriptors(world: World) -> None:
+    """The gateway has more files open than it may, and each request comes on a new connection."""
+    assert world.gateway is not None
+    assert world.traffic is not None
+    world.traffic.keeps_connections = False
+    _limit_open_files(world.gateway.pid, 3 * _open_files(world.gateway.pid) // 4)
+
+
+async def free_descriptors(world: World) -> None:
+    assert world.gateway is not None
+    assert world.traffic is not None
+    world.traffic.keeps_connections = True
+    _limit_open_files(world.gateway.pid, None)
+
+
+def _open_files(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def _limit_open_files(pid: int, most: int | None) -> None:
+    """Set the limit; None removes it."""
+    _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (hard if most is None else most, hard))
+
+
+async def fill_disk(world: World) -> None:
+    """Files of the gateway cannot grow, so writes fail (as `File too large`, not as `No space left on device`)."""
+    _limit_file_size(world, 0)
+
+
+async def empty_disk(world: World) -> None:
+    _limit_file_size(world, resource.RLIM_INFINITY)
+
+
+def _limit_file_size(world: World, most: int) -> None:
+    assert world.gateway is not None
+    _, hard = resource.prlimit(world.gateway.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(world.gateway.pid, resource.RLIMIT_FSIZE, (most, hard))
+
+
+async def start_with_little_memory(world: World) -> None:
+    """The KV cache of each engine holds about seven requests."""
+    for engine in world.engines:
+        engine.start("--kv-tokens", "16000")
+    world.start_gateway()
+
+
 # Changes in traffic
 
 
@@ -254,6 +305,7 @@ async def usual(world: World) -> None:
     for name in ("acme", "bolt"):
         callers = world.callers[name]
         callers.rate, callers.prompt_tokens, callers.timeout_s, callers.retries = rate(LOAD) / 2, 2_000, 20.0, 0
+        callers.output_tokens = 20
     world.callers["more"].rate = world.callers["batch"].rate = 0.0
 
 
@@ -264,6 +316,13 @@ async def no_backlog(world: World) -> None:
     world.traffic.leave("batch")
 
 
+async def no_long_answers(world: World) -> None:
+    """Restore normal traffic and cancel the long answers."""
+    await usual(world)
+    assert world.traffic is not None
+    world.traffic.leave("interactive")
+
+
 async def noisy(world: World) -> None:
     world.callers["more"].rate = rate(1.6 - LOAD)
 
@@ -272,6 +331,12 @@ async def long_prompts(world: World) -> None:
     """All prompts are four times as long; the request rate stays the same."""
     for name in ("acme", "bolt"):
         world.callers[name].prompt_tokens = 8_000
+
+
+async def long_answers(world: World) -> None:
+    """The same requests with answers of 200 tokens: not too much to compute, but memory is held for long."""
+    for name in ("acme", "bolt"):
+        world.callers[name].output_tokens, world.callers[name].timeout_s = 200, 60.0
 
 
 async def retry_storm(world: World) -> None:
@@ -339,6 +404,9 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("restart-loop", ("engine_down",), restart_in_a_loop, stop_restarting),
             LiveIncident("overload", ("overload",), overload, usual, usual_s=KNOWN_S),
             LiveIncident("batch-backlog", ("overload",), backlog, no_backlog, usual_s=KNOWN_S),
+            LiveIncident(
+                "out-of-kv", ("kv_exhausted",), long_answers, no_long_answers, start_with_little_memory, KNOWN_S
+            ),
             LiveIncident("noisy-tenant", ("noisy_tenant",), noisy, usual, usual_s=KNOWN_S),
             LiveIncident("retry-storm", ("retry_storm", "client_timeouts"), retry_storm, usual, usual_s=KNOWN_S),
             LiveIncident("long-prompts", ("long_prompts", "prompt_drift"), long_prompts, usual, usual_s=KNOWN_S),
@@ -346,7 +414,20 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("gateway-starved", ("scheduler_behind",), starve_gateway, feed_gateway),
             LiveIncident("redis-gone", ("store_slow",), kill_store, restart_store, start_with_store, KNOWN_S),
             LiveIncident("redis-slow", ("store_slow",), slow_store, quick_store, start_with_store, KNOWN_S),
+            LiveIncident("descriptors", ("gateway_resources",), use_up_descriptors, free_descriptors),
+            LiveIncident("disk-full", ("gateway_resources",), fill_disk, empty_disk, start_with_database),
             LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),
+            LiveIncident("llamacpp-hang", ("engine_hang",), freeze, thaw, real=True),
+            LiveIncident("llamacpp-kill-one", ("engine_down",), kill_one, start_missing, real=True),
+            LiveIncident("llamacpp-kill-all", ("engine_down",), kill_all, start_missing, real=True),
+            LiveIncident(
+                "llamacpp-down-from-start",
+                ("engine_down",),
+                end=start_missing,
+                prepare=one_engine_down,
+                usual_s=0,
+                real=True,
+            ),
             LiveIncident("healthy-steady", ()),
             LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
             LiveIncident("healthy-quiet", (), quiet, usual),

@@ -38,6 +38,8 @@ class Traffic:
     url: str
     seed: int
     callers: list[Callers]
+    keeps_connections: bool = True
+    """Whether callers use a connection for more than one request."""
     _tasks: set["asyncio.Task[None]"] = field(default_factory=set["asyncio.Task[None]"])
 
     async def run(self) -> None:
@@ -89,6 +91,7 @@ class Traffic:
                 "authorization": f"Bearer {callers.key}",
                 "x-headgate-class": callers.service_class,
                 "x-stainless-retry-count": str(number),
+                **({} if self.keeps_connections else {"connection": "close"}),
             }
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
                 timeout = aiohttp.ClientTimeout(total=callers.timeout_s)

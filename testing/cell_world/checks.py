@@ -10,9 +10,9 @@
 6. No member goes by new rules before the scheduler that it follows does, and that one waits until all who answer have
    read them, or for as long as is stated.
 7. Who leaves in peace loses nothing.
-8. No process gets a name that another renews, none is refused a name that nobody renews, and a process that starts
-   waits for its name for one lease at most. Of two processes with one name, which a store that has lost the entry can
-   cause, one leaves (`names`, `doubles`).
+8. No process gets a name that another process renews, no process is denied a name that no other process renews, and a
+   starting process waits for its name for one lease at most. If a store that lost the entry gives one name to two
+   processes, one of them leaves (`names`, `doubles`).
 9. When the faults are over everything ends, one scheduler is left, all follow it, and all go by the same rules.
 """
 
@@ -51,7 +51,7 @@ class Findings:
     blank_epochs: int = 0
     """Schedulers that began without a snapshot, though another had been before."""
     twins: int = 0
-    """How often two processes of one name were in the cell at once."""
+    """Number of times that two processes with one name were in the cell at once."""
     worst_percent: int = 0
     """Of an endpoint's places, the most that were taken at once."""
     worst_kv_percent: int = 0

@@ -1,7 +1,7 @@
-"""Entries that no correct process writes, made from entries that one has written.
+"""Invalid entries, made from entries that a correct process has written.
 
-`mangled` damages bytes as a foreign writer would; most of it cannot be decoded. `lying` keeps the form of an entry and
-changes what it says: numbers, names and flags, messages repeated, left out, swapped and put into other places.
+`mangled` damages bytes as a foreign writer would; most results cannot be decoded. `lying` keeps the structure of an
+entry and changes its content: it alters numbers, names and flags, and repeats, drops, swaps and moves messages.
 """
 
 from random import Random
@@ -33,7 +33,7 @@ def mangled(written: bytes, random: Random) -> bytes:
 
 
 def lying(written: bytes, random: Random, *, head: bool = True) -> bytes:
-    """An entry of the same form that says something else; its head stays as it is unless `head`."""
+    """An entry of the same structure with other content; its head changes only if `head` is true."""
     said_head, messages = msgspec.msgpack.decode(written)
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         if messages and random.random() < 0.8:
@@ -44,7 +44,7 @@ def lying(written: bytes, random: Random, *, head: bool = True) -> bytes:
 
 
 def of_version(written: bytes, version: int) -> bytes:
-    """The same entry or snapshot as another version writes it: with a field that this one does not know."""
+    """The same entry or snapshot as another version writes it, with a field that this version does not know."""
     said = msgspec.msgpack.decode(written)
     head = said[0] if isinstance(said, list) else said
     head |= {"version": version, "of another version": 1}

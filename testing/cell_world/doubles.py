@@ -1,7 +1,7 @@
-"""Starts processes by mistake: one under a name that is in use, or a second cell under the name of the cell.
+"""Processes that are started by mistake: one under a name that is in use, or a second cell under the cell's name.
 
-They are killed when the fault is over. The second cell has a copy of the first cell's file, or a file with its own
-endpoint, model and tenant; one of its members may have the name of a member of the first cell.
+They are killed when the fault is over. The second cell has a copy of the first cell's configuration file, or a file
+with its own endpoint, model and tenant; one of its members may have the name of a member of the first cell.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Doubles:
         return Process(name, self._world, site, gateway=gateway, key=f"{name} ({what})")
 
     def end(self, fault: Fault) -> None:
-        """Kill all of them, and start again the process that could not start because of them."""
+        """Kill all of them and restart the process that could not start because of them."""
         world = self._world
         for process in self._started[fault]:
             self._check_that_one_has_the_name(process)

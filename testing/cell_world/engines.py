@@ -12,7 +12,7 @@ class Running:
 
     life: tuple[str, int]
     member: str
-    """The name of its gateway, which another process may have too."""
+    """Name of its gateway; another process may have the same name."""
     request_id: RequestId
     attempt: int
     decider: str

@@ -41,17 +41,17 @@ class Kind(StrEnum):
     RESTART = "restart"
     """It leaves in peace, ending what it has, at the latest when the fault is over, and starts again."""
     DAMAGE = "damage"
-    """Of what this process sends, so many in a hundred entries are changed on their way."""
+    """`degree` percent of the entries that this process sends are damaged in transit."""
     LIES = "lies"
-    """Its view is wrong: so many in a hundred of its entries say what is not true. It is restarted afterwards."""
+    """`degree` percent of the entries of this process have false content. The process is restarted afterwards."""
     SKEW = "skew"
-    """It speaks another version of the protocol: one apart, or two, which nobody reads."""
+    """The process uses a protocol version that is one apart, or two apart and unreadable for the other processes."""
     CLOCK_STEP = "clock step"
-    """The wall clock is put by an hour: of a process, which starts again, or of the store."""
+    """The wall clock of the store, or of a process that is restarted, steps by one hour."""
     TWIN = "twin"
-    """A second process is started under its name, and killed when the fault is over."""
+    """A second process starts under the same name and is killed when the fault is over."""
     SECOND_CELL = "second cell"
-    """A second cell is started under the name of the cell in the same store, and killed when the fault is over."""
+    """A second cell starts under the name of the cell in the same store and is killed when the fault is over."""
 
 
 SCHEDULER: Final = "the scheduler"
@@ -73,9 +73,9 @@ _AT_PROCESS: Final = (
 
 
 HOSTILE: Final = (Kind.DAMAGE, Kind.LIES, Kind.SKEW, Kind.CLOCK_STEP)
-"""Drawn apart, so that the runs of a seed without them stay as they were."""
+"""Drawn by a separate generator, so that they do not change the other faults of a seed."""
 DOUBLES: Final = (Kind.TWIN, Kind.SECOND_CELL)
-"""Drawn apart as well."""
+"""Drawn by a separate generator as well."""
 _PLAIN: Final = tuple(kind for kind in Kind if kind not in (*HOSTILE, *DOUBLES))
 
 
@@ -86,7 +86,7 @@ class Fault:
     at: Instant
     lasts_ns: Duration
     degree: int = 0
-    """In a hundred messages, in milliseconds, or which kind of second cell."""
+    """Percentage of messages, milliseconds, version difference, hours of a clock step, or kind of second cell."""
 
     @property
     def over(self) -> Instant:
@@ -144,6 +144,6 @@ def drawn_doubles(seed: int, names: list[str]) -> list[Fault]:
             target = random.choice(names) if kind is Kind.TWIN else EVERYBODY
             faults.append(Fault(kind, target, at, lasts, random.randrange(4)))
             if kind is Kind.SECOND_CELL and random.random() < 0.5:
-                # So that a process of the second cell may become the scheduler.
+                # Lets a process of the second cell become the scheduler.
                 faults.append(Fault(Kind.CRASH, SCHEDULER, Instant(at + lasts // 3), Duration(lasts // 3)))
     return faults

@@ -1,7 +1,7 @@
 """Member names in the simulated cell, by the rules of a live one (`protocol/names.py`).
 
 A process claims its name before it starts, renews it while it runs, and leaves the cell when another process has it.
-The simulated store also records when each entry expires by true time, whatever the store's clock shows.
+The simulated store also records when each entry expires by true time, regardless of the store's clock.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _SLACK_NS = Duration(200 * MILLISECOND)
 
 
 class NameStore:
-    """The store's part."""
+    """Name entries in the store."""
 
     def __init__(self, now: Callable[[], Instant], true_time: Callable[[], Instant]) -> None:
         self._now, self._true_time = now, true_time
         self.entries: dict[str, NameEntry] = {}
         self._lasts: dict[str, tuple[str, Instant]] = {}
-        """The incarnation that has renewed each name last, and until when its entry lasts by the true time."""
+        """For each name, the incarnation that renewed it last and the true time at which its entry expires."""
 
     def claim(self, name: str, incarnation: str) -> tuple[NameAnswer, bool]:
         """The answer, and whether the name was taken from an incarnation whose entry has not expired."""
@@ -63,16 +63,16 @@ class NameStore:
 
 
 class NameHolder:
-    """One process's part."""
+    """Claims and renewals of the name of one process."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
         self._view = NameView()
         self._incarnation = ""
         self._question = 0
-        """The number of the question that is open, or of the last one."""
+        """Number of the open question to the store, or of the last one."""
         self._claiming_since: Instant | None = None
-        """When it began to wait for its name, if it has not started yet."""
+        """Time at which the process began to wait for its name, if it has not started yet."""
         self._was_paused = False
 
     @property
@@ -87,18 +87,18 @@ class NameHolder:
         self._look()
 
     def keep_from_the_start(self) -> None:
-        """The process has had its name since before the simulation began."""
+        """Renew a name that the process has had since before the simulation began."""
         self._incarnation = f"{self._process.key} {self._process.lives}"
         self._process.world.store.names.claim(self._process.name, self._incarnation)
         self._look_after(NAME_RENEW_NS)
 
     def stop(self) -> None:
-        """The process is gone."""
+        """Stop claiming and renewing: the process is gone."""
         self._question += 1
         self._claiming_since = None
 
     def give_back(self) -> None:
-        """The process leaves in peace."""
+        """Release the name: the process leaves."""
         process, incarnation = self._process, self._incarnation
         store = process.world.store
         if self._view.has:
@@ -124,7 +124,7 @@ class NameHolder:
         world.after(NAME_ANSWER_NS_MAX, self._if_open(number, self._unanswered))
 
     def _if_open(self, number: int, action: Callable[[], None]) -> Callable[[], None]:
-        """The action, if the question is still open then; later, if the process is paused."""
+        """Runs the action only if the question is still open, and not before a paused process resumes."""
 
         def act() -> None:
             if number != self._question:
@@ -148,7 +148,7 @@ class NameHolder:
             self._look_after(NAME_RENEW_NS if has_it else NAME_LOOK_NS)
 
     def _unanswered(self) -> None:
-        """The store is away: names are not checked meanwhile."""
+        """The store is unreachable; names are not checked until it answers."""
         self._begin_if_waiting()
         self._look_after(NAME_RENEW_NS)
 
@@ -167,7 +167,7 @@ class NameHolder:
         self.stop()
         process = self._process
         if not process.world.store.names.renewed_lately(process.name):
-            process.world.violated(f"{process.key} is refused the name {process.name}, which nobody renews")
+            process.world.violated(f"{process.key} is denied the name {process.name}, which no other process renews")
         if claiming:
             process.world.trace(process.key, f"does not start: another process is called {process.name}")
         else:

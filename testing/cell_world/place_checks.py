@@ -1,4 +1,4 @@
-"""Does each decider keep to its own places at an endpoint, and do all together keep to the formula of the docs?"""
+"""Checks that each decider stays within its places at an endpoint, and all of them within the documented formula."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class PlaceChecks:
             self._world.violated(f"{key} was begun and is not in the book of {running.decider}")
 
     def check_decider(self, engine: Engine, running: Running) -> None:
-        """No decider has more at an endpoint than is its own."""
+        """Check that a decider does not exceed its own places and KV tokens at an endpoint."""
         own = [each for each in engine.running.values() if each.decider == running.decider]
         places, kv_tokens = engine.endpoint.in_flight_max, engine.kv_tokens
         if running.decider.startswith("island"):
-            # What it had before counts too: with that it may have more, but begins nothing beyond its share.
+            # Its earlier attempts count too. They may exceed the share, but an island starts nothing beyond it.
             own = [each for each in engine.running.values() if each.life == running.life]
             share = self._world.island_shares[running.decider]
             places, kv_tokens = places_of(share, engine.endpoint.id, places), kv_tokens // share.of
@@ -53,9 +53,9 @@ class PlaceChecks:
             )
 
     def check_books(self, leader: Leader, endpoint_id: EndpointId) -> None:
-        """A scheduler grants only what is free by all that is true of those that it knows.
+        """Check that a scheduler grants only places that are really free among the members that it knows.
 
-        That is what they have there, what was granted and may yet begin, and the shares of those that are islands.
+        Running attempts, grants that may still begin, and the shares of islands take places.
         """
         engine, standings = self._world.engines[endpoint_id], leader.standings()
         places = engine.endpoint.in_flight_max
@@ -66,7 +66,7 @@ class PlaceChecks:
                 continue
             booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
             if name in self._world.doubled:
-                # Which of the two a scheduler hears it cannot know: its own book, once, is all that it can keep to.
+                # The scheduler cannot know which of the two processes it hears, so its own book counts, once.
                 taken += len(booked) if self._world.named(name)[0] is process else 0
                 continue
             there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
@@ -75,10 +75,10 @@ class PlaceChecks:
             member = process.node.member
             share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
             if standings[name] is Standing.ABSENT and not leader.has_reported(name):
-                # What it holds nobody can know; what it may take is kept.
+                # Its attempts are unknown; its share is reserved.
                 taken += max(len(booked), share)
             elif standings[name] is Standing.ABSENT or member.island_share is not None:
-                # What was granted to it and has not reached it never will; it has its share instead.
+                # Grants that have not reached it never will; it has its share instead.
                 taken += max(len(there), len(booked), share)
             else:
                 taken += len(there | booked)
@@ -88,7 +88,7 @@ class PlaceChecks:
             )
 
     def _given_up(self, running: Running) -> bool:
-        """Whether its scheduler may take it to be gone: its gateway has died, or was silent for long enough."""
+        """Whether its scheduler may consider it gone: its gateway has died, or was silent for long enough."""
         process = self._world.processes.get(running.life[0])
         if process is None or running.orphaned or process.life != running.life or not process.up:
             return True
@@ -99,7 +99,7 @@ class PlaceChecks:
         return silent and key not in {each[:3]: None for each in leader.booked()}
 
     def check_sum(self, engine: Engine) -> None:
-        """What all deciders have together, by the formula of the docs."""
+        """Check the attempts of all deciders together against the documented formula."""
         places, there = engine.endpoint.in_flight_max, len(engine.running)
         allowed = places
         others = {each.decider: None for each in engine.running.values()}
@@ -116,7 +116,7 @@ class PlaceChecks:
             most = (
                 places if self._world.faults[0].kind is Kind.CRASH else 2 * places - places // len(self._world.gateways)
             )
-            # One fault that lasts, such as lost messages, can split the cell several times; each may add all places.
+            # A lasting fault, such as lost messages, can split the cell several times; each split may add all places.
             most += places * max(0, self._world.findings.epochs - 2)
             allowed = min(allowed, most + orphans)
         if there > allowed:

@@ -64,15 +64,15 @@ _FLUSH_NS = Duration(500_000)
 _SCRAPE_NS = SECOND
 _SWEEP_NS = Duration(250 * MILLISECOND)
 _GRACE_NS = Duration(500 * MILLISECOND)
-"""For what a process has when it loses its name."""
+"""Grace period for the requests of a process that loses its name."""
 
 
 class Process:
     def __init__(self, name: str, world: World, site: Site, *, gateway: bool, key: str | None = None) -> None:
-        """A process of the cell from the beginning; with a `key`, one that `start` starts later."""
+        """Without a `key`, the process is in the cell from the beginning; with a `key`, `start` starts it later."""
         self.name = name
         self.key = key or name
-        """Which process this is: others may have its name."""
+        """Unique key of the process; other processes may have its name."""
         self.world = world
         self.site = site
         self.gateway = gateway
@@ -82,10 +82,10 @@ class Process:
         self.way = Way(self.key, world.timeline, lambda: world.now, Random(f"{world.seed} way {self.key}"))
         self.speech = Speech(self.way, Random(f"{world.seed} hostile {self.key}"))
         self.wall_ns = 5_000 * SECOND
-        """By so much its wall clock is ahead of the one that it counts by."""
+        """Offset of its wall clock from its monotonic clock."""
         self.lives = 0
         self.began_at = Instant(0)
-        """When its latest life began, by the true time."""
+        """True time at which its latest life began."""
         self.up = False
         self.paused = False
         self._waiting: list[Callable[[], None]] = []
@@ -110,7 +110,7 @@ class Process:
         self.troubles: list[Fault] = []
         """What has befallen it so far."""
         self.retired = False
-        """Whether it is not to start again."""
+        """Whether it must not start again."""
         self.names = NameHolder(self) if world.has_names else None
         if key is None:
             self.begin()
@@ -132,7 +132,7 @@ class Process:
         return self.key, self.lives
 
     def start(self) -> None:
-        """Starts, as soon as it has its name."""
+        """Start as soon as it has its name."""
         if self.retired or self.up:
             return
         if self.names is None:
@@ -185,7 +185,7 @@ class Process:
         self.attempts, self.open, self._waiting = {}, {}, []
 
     def retire(self) -> None:
-        """Is killed for good."""
+        """Kill it for good."""
         self.retired = True
         if self.up:
             self.crash()
@@ -210,7 +210,7 @@ class Process:
             self._guarded(drain)()
 
     def lose_name(self) -> None:
-        """Another process has its name: it ends what it has, and goes with an error."""
+        """Another process has its name: finish the open requests and exit with an error."""
         self.world.lost_name(self)
         self.draining = True
         self.node.lose_name(self.clock())
@@ -349,7 +349,7 @@ class Process:
     # What comes from others; each as it would from a socket
 
     def receive(self, written: bytes, check: int, *, from_member: bool) -> None:
-        # As the store's reader does: what is damaged is dropped, and comes again.
+        # As in the store's reader, a damaged entry is dropped; its sender sends it again.
         if crc32(written) == check and self.speech.reads(written):
             self._guarded(lambda: self._take(written, from_member=from_member))()
 

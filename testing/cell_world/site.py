@@ -1,4 +1,4 @@
-"""What the configuration file of one simulated cell says: its members, its endpoints and its rules."""
+"""Configuration of one simulated cell: its members, endpoints and rules."""
 
 from dataclasses import dataclass, replace
 from random import Random
@@ -33,23 +33,23 @@ OUTPUT_TOKENS: Final = 64
 class Site:
     names: list[str]
     gateways: list[str]
-    """Those of the members that serve callers."""
+    """Members that serve callers."""
     candidates: list[str]
     engines: dict[EndpointId, Engine]
     policy: Policy
     next_policy: Policy
     label: str = ""
-    """Part of the policy hashes: no two files have the same."""
+    """Part of the policy hashes, different for each configuration file."""
     model: ModelName
     tenants: tuple[TenantId, ...]
-    """Whose requests come, by how often each is drawn."""
+    """Tenants that send requests; a tenant that is listed twice is drawn twice as often."""
 
     def hash_of(self, policy: Policy) -> str:
         return self.label + ("second" if policy is self.next_policy else "first")
 
     @property
     def has_limit(self) -> bool:
-        """Whether this file knows the limited tenant: a scheduler that does not has no counters of it."""
+        """Whether the configuration has the limited tenant; a scheduler without it has no counters for it."""
         return LIMITED in self.tenants
 
 
@@ -72,12 +72,12 @@ def drawn_site(random: Random) -> Site:
 
 
 def copy_of(site: Site, names: list[str]) -> Site:
-    """A second cell by a copy of the file."""
+    """A second cell with a copy of the configuration file."""
     return replace(site, names=names, gateways=names, candidates=names)
 
 
 def foreign(names: list[str], random: Random) -> Site:
-    """A second cell by another file, with endpoints, a model and a tenant of its own."""
+    """A second cell with another configuration file: its own endpoint, model and tenant."""
     engine = _engine("x0", random, pool="q")
     policy = replace(_policy(engine.kv_tokens, pool="q", model="n"), tenants=(Tenant(TenantId("other")),))
     return Site(
@@ -110,7 +110,7 @@ def drawn_ticket(request_id: RequestId, site: Site, random: Random) -> Ticket:
 
 
 def drawn_patience(random: Random) -> Duration | None:
-    """How long a client waits before it leaves; most do not leave."""
+    """Time after which a client leaves; None for most clients, which stay."""
     return Duration(random.randrange(50, 3_000) * MILLISECOND) if random.random() < 0.07 else None
 
 

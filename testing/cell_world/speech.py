@@ -1,4 +1,4 @@
-"""What a simulated process really writes and reads, where its faults change it."""
+"""Effects of faults on the entries that a simulated process writes and reads."""
 
 from random import Random
 
@@ -13,12 +13,12 @@ class Speech:
         self._way, self._random = way, random
 
     def carried(self, written: bytes) -> bytes:
-        """What becomes of an entry of this process on its way."""
+        """The entry as it arrives, possibly damaged in transit."""
         damage = self._way.concerned(Kind.DAMAGE)
         return mangled(written, self._random) if damage and self._random.randrange(100) < damage.degree else written
 
     def reads(self, written: bytes) -> bool:
-        """Whether the version that this process has reads that of an entry."""
+        """Whether the version of this process can read the version of an entry."""
         skew = self._way.concerned(Kind.SKEW)
         return skew is None or abs(version_of(written) - VERSION - skew.degree) <= 1
 

@@ -33,7 +33,7 @@ class Store:
         self.snapshot: bytes | None = None
         self._skew_ns = random.randrange(-1_000, 1_000) * SECOND
         self._at: dict[bytes, Snapshots] = {}
-        """The numbers of all snapshots, which the store keeps beside their bytes."""
+        """Epoch and number of each snapshot, which the store keeps beside its bytes."""
         self.names = NameStore(self._now, clock)
         self._history: list[tuple[Instant, Lease | None, bytes | None, dict[str, NameEntry]]] = []
         self.granted: dict[tuple[int, str], Instant] = {}
@@ -108,7 +108,7 @@ class Store:
             self.names.lose(names)
 
     def _step(self, hours: int) -> None:
-        """Puts the clock; what expires within these hours is gone."""
+        """Step the clock; entries that expire within these hours are lost."""
         self._skew_ns += hours * HOUR_NS
         if hours > 0:
             self.names.lose({})

@@ -63,10 +63,10 @@ class World:
         faults: list[Fault] | None = None,
         told: Callable[[str], None] | None = None,
     ) -> None:
-        """With `hostile` faults, also those of processes that are wrong, and of clocks.
+        """`hostile` adds faults of misbehaving processes and of clocks.
 
-        With `doubles`, names are claimed, and processes are started by mistake under names that are taken. `faults`
-        happen instead of those that the seed would draw.
+        With `doubles`, processes claim their names, and some are started by mistake under names that are in use.
+        `faults` replace those that the seed would draw.
         """
         self.seed = seed
         self.now = Instant(0)
@@ -90,9 +90,9 @@ class World:
         self.island_shares: dict[str, Share] = {}
         self.faults = self._drawn(names, hostile=hostile, doubles=doubles) if faults is None else faults
         self.liars = {fault.target: None for fault in self.faults if fault.kind is Kind.LIES}
-        """Names of members that have had a wrong view, or were two: what they have at the engines nobody else knows."""
+        """Names of members with a false view or two processes; others do not know their attempts at the engines."""
         self.doubled: dict[str, None] = {}
-        """Those names of which two processes were in the cell at once."""
+        """Names that two processes had in the cell at the same time."""
         self.processes: dict[str, Process] = {}
         for name in names:
             Process(name, self, self.site, gateway=name in self.gateways)
@@ -163,7 +163,7 @@ class World:
         self.processes[name].arrive(ticket, patience)
 
     def named(self, name: str) -> list[Process]:
-        """All processes that have this name, be it by mistake."""
+        """All processes with this name, including those started by mistake."""
         return [process for process in self.processes.values() if process.name == name]
 
     # The store's streams
@@ -280,11 +280,11 @@ class World:
     # What is looked at
 
     def began(self, process: Process) -> None:
-        """A process takes part in the cell from here on."""
+        """A process has joined the cell."""
         if any(
             other.up and not other.node.member.nameless for other in self.named(process.name) if other is not process
         ):
-            self.trace(process.key, f"is the second that is called {process.name}")
+            self.trace(process.key, f"is the second process called {process.name}")
             self.findings.twins += 1
             self.liars[process.name] = self.doubled[process.name] = None
         new = self.processes.setdefault(process.key, process)
@@ -294,7 +294,7 @@ class World:
     def lost_name(self, process: Process) -> None:
         self.trace(process.key, f"leaves: another process is called {process.name}")
         if process.name not in self.liars:
-            self.violated(f"{process.key} leaves for another process of its name, and there is none")
+            self.violated(f"{process.key} leaves because of another process with its name, and there is none")
 
     def began_to_lead(self, process: Process, leader: Leader) -> None:
         epoch = leader.epoch
@@ -363,7 +363,7 @@ class World:
         """A new scheduler begins when all whom it knows of have reported, or it has waited for long enough."""
         if passed_ns < self.timing.gather_ns_max:
             for name, standing in leader.standings().items():
-                # The report of one whose view is wrong may have been refused; its share is kept.
+                # The report of a member with a false view may have been rejected; its share stays reserved.
                 if standing is Standing.ABSENT and name not in self.liars:
                     self.violated(f"epoch {leader.epoch.number} begins after {passed_ns} ns, without {name}'s report")
 

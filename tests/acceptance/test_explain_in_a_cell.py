@@ -70,18 +70,19 @@ async def test_one_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert unknown["not_heard"] == ["gateway-9"]
 
 
-async def test_what_is_the_matter_with_a_pool_is_told_by_every_gateway(tmp_path: Path) -> None:
+async def test_every_gateway_of_a_cell_returns_the_verdicts_of_the_leader(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url) as cell:
         for gateway in cell.gateways:
             await gateway.until_ready(1)
         async with asyncio.timeout(15):
             while True:
                 told = [(await page(gateway, "/verdict"))[1] for gateway in cell.gateways]
-                if all(len(each["verdicts"]) == 2 for each in told):
+                # After a pause of this process it takes a moment until one gateway leads again.
+                leaders = sum(each["decides"] for each in told)
+                if leaders == 1 and all(len(each["verdicts"]) == 2 for each in told):
                     break
                 await asyncio.sleep(0.05)
 
-    assert sorted(each["decides"] for each in told) == [False, True]
     for each in told:
         assert {verdict["pool"] for verdict in each["verdicts"]} == {None, "small"}
         assert {verdict["cause"] for verdict in each["verdicts"]} == {"healthy"}

@@ -302,7 +302,7 @@ def test_machines_get_problems_as_one_object(headgate: Headgate, file: Path) -> 
     }
 
 
-# Where `serve` would fail
+# Configurations that `serve` would reject
 
 
 WHOLE = small_with(
@@ -344,7 +344,7 @@ def test_workers_without_a_cell_fail_as_serve_would(headgate: Headgate, file: Pa
     assert headgate("check").code == 0
 
 
-def test_a_store_that_cannot_be_reached_fails_if_it_is_asked(headgate: Headgate, file: Path) -> None:
+def test_check_with_connect_fails_if_the_store_is_unreachable(headgate: Headgate, file: Path) -> None:
     file.write_text(small_with(f"cell: {{store: 'redis://127.0.0.1:{free_port()}', members: 2}}"))
 
     assert headgate("check").code == 0

@@ -1,4 +1,4 @@
-"""Does `headgate classify` say which class a request would get, and by which rule?"""
+"""`headgate classify` shows the class of a request and the rule that chooses it."""
 
 import io
 import json
@@ -19,7 +19,7 @@ CONFIG = small_with(
 
 @pytest.fixture
 def classify(headgate: Headgate, file: Path, tmp_path: Path) -> Any:
-    """Asks for the class of a request with these fields."""
+    """Runs `headgate classify` for a request with the given fields."""
     file.write_text(CONFIG)
 
     def ask(*arguments: str, **fields: Any) -> Any:
@@ -65,7 +65,7 @@ class interactive, by class_rules[1]
         ((), {"messages": None, "prompt": "hi"}, "class interactive, by prompt length"),
     ],
 )
-def test_each_step_of_the_table_can_choose(
+def test_each_step_of_the_table_can_choose_the_class(
     classify: Any, arguments: tuple[str, ...], fields: dict[str, Any], last: str
 ) -> None:
     said = classify(*arguments, **fields)
@@ -82,7 +82,7 @@ def test_each_step_of_the_table_can_choose(
         ((), {"model": "other"}, 'model "other" does not exist'),
     ],
 )
-def test_a_request_that_would_be_rejected_is_told_why(
+def test_classify_shows_why_a_request_would_be_rejected(
     classify: Any, arguments: tuple[str, ...], fields: dict[str, Any], reason: str
 ) -> None:
     said = classify(*arguments, **fields)
@@ -91,7 +91,7 @@ def test_a_request_that_would_be_rejected_is_told_why(
     assert f"rejected: {reason}" in said.out
 
 
-def test_machines_get_one_object(classify: Any) -> None:
+def test_json_output_is_one_object(classify: Any) -> None:
     assert json.loads(classify("--json", "--tenant", "acme").out) == {
         "class": "interactive",
         "by": "rule",
@@ -113,7 +113,7 @@ def test_machines_get_one_object(classify: Any) -> None:
         ((), {"messages": "hi"}, "is not a valid request"),
     ],
 )
-def test_a_request_that_cannot_be_read_is_told_with_the_next_step(
+def test_unreadable_request_is_reported_with_the_next_step(
     classify: Any, arguments: tuple[str, ...], fields: dict[str, Any], problem: str
 ) -> None:
     said = classify(*arguments, **fields)
@@ -122,7 +122,7 @@ def test_a_request_that_cannot_be_read_is_told_with_the_next_step(
     assert problem in said.err
 
 
-def test_a_tenant_must_be_named_where_there_is_no_anonymous_one(headgate: Headgate, file: Path, tmp_path: Path) -> None:
+def test_tenant_is_required_without_an_anonymous_tenant(headgate: Headgate, file: Path, tmp_path: Path) -> None:
     file.write_text(CONFIG.replace("anonymous_tenant: demo\n", ""))
     (tmp_path / "request.json").write_text("{}")
 
@@ -131,7 +131,7 @@ def test_a_tenant_must_be_named_where_there_is_no_anonymous_one(headgate: Headga
     assert "headgate.yaml has no anonymous_tenant; set the tenant of the key with --tenant" in said.err
 
 
-def test_files_that_are_not_there_are_named(headgate: Headgate, file: Path) -> None:
+def test_missing_files_are_named_in_the_error(headgate: Headgate, file: Path) -> None:
     assert headgate("classify", "request.json").code == 1
     file.write_text(CONFIG)
 

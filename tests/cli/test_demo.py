@@ -118,7 +118,7 @@ def test_frames_are_for_terminals(*, terminal: bool, arguments: list[str], view:
 
 
 class NamesItsEndpoints(StartsNothing):
-    """A demo whose gateway has said what its endpoints are called."""
+    """A demo whose gateway has reported the names of its endpoints."""
 
     def __init__(self, *values: Any) -> None:
         super().__init__(*values)
@@ -156,7 +156,7 @@ def test_the_operator_of_a_demo_may_read_and_operate(tmp_path: Path) -> None:
     assert key.permissions == ("read", "operate")
 
 
-def test_the_summary_counts_what_ended_since_the_start() -> None:
+def test_summary_counts_requests_that_ended_since_the_start() -> None:
     def status(uptime_s: float, completed: int) -> dict[str, Any]:
         classes = {"batch": {"ended": {"completed": completed, "queue_full": completed // 4}}}
         return {

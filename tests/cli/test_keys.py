@@ -108,9 +108,7 @@ def test_a_written_key_is_one_that_the_gateway_knows(headgate: Headgate, file: P
 
 
 @pytest.mark.parametrize("before", [SMALL, SMALL + f"key_secret: {SECRET}\n"])
-def test_a_written_operator_key_is_one_that_the_gateway_knows(
-    headgate: Headgate, file: Path, secret: str, before: str
-) -> None:
+def test_gateway_accepts_a_written_operator_key(headgate: Headgate, file: Path, secret: str, before: str) -> None:
     file.write_text("# kept\n" + before)
 
     first = headgate("keys", "operator", "--write")
@@ -125,7 +123,7 @@ def test_a_written_operator_key_is_one_that_the_gateway_knows(
     assert "HEADGATE_ADMIN_KEY" in first.err
 
 
-def test_an_operator_key_of_a_taken_name_is_refused_and_the_file_kept(
+def test_operator_key_with_a_name_in_use_is_rejected_and_the_file_is_unchanged(
     headgate: Headgate, file: Path, secret: str
 ) -> None:
     file.write_text(SMALL)
@@ -139,7 +137,7 @@ def test_an_operator_key_of_a_taken_name_is_refused_and_the_file_kept(
     assert file.read_text() == before
 
 
-def test_an_operator_key_that_is_not_written_is_shown_with_its_lines(headgate: Headgate, secret: str) -> None:
+def test_unwritten_operator_key_is_shown_with_its_configuration_lines(headgate: Headgate, secret: str) -> None:
     said = headgate("keys", "operator")
 
     lines = ["admin_keys:", "  operator:", f'    key: "{known(said.out.strip())}"', "    permissions: [read, operate]"]

@@ -1,4 +1,4 @@
-"""The table of class rules in the file: what it comes to, and what is wrong with it."""
+"""Parsing and validation of the `class_rules` table."""
 
 import pytest
 
@@ -20,11 +20,11 @@ def problems_of(*lines: str) -> str:
     return str(raised.value)
 
 
-def test_without_a_table_plan_critical_is_interactive() -> None:
+def test_plan_critical_is_interactive_by_default() -> None:
     assert rules_of() == DEFAULT_RULES == (ClassRule("interactive", plans=(Plan.CRITICAL,)),)
 
 
-def test_the_default_rule_needs_its_class() -> None:
+def test_default_rule_applies_only_if_its_class_exists() -> None:
     assert rules_of("classes: {mine: {band: 0}}") == ()
 
 
@@ -54,7 +54,7 @@ def test_every_criterion_is_read() -> None:
     )
 
 
-def test_keys_of_metadata_are_looked_at_with_those_of_the_ledger() -> None:
+def test_metadata_keys_of_rules_are_added_to_those_of_the_ledger() -> None:
     rules = "class_rules: [{class: batch, metadata: {purpose: eval}}, {class: long, metadata: {purpose: qa, team: ml}}]"
     accounts = ("database: postgresql://db/headgate", "key_secret: a secret of more than sixteen letters")
     ledger = "ledger: {spool: /var/spool/headgate, metadata: [team, feature]}"
@@ -76,7 +76,7 @@ def test_keys_of_metadata_are_looked_at_with_those_of_the_ledger() -> None:
         ("{class: batch, tier: flex}", "unknown key"),
     ],
 )
-def test_a_wrong_rule_is_a_problem_with_its_place(rule: str, problem: str) -> None:
+def test_invalid_rule_is_reported_with_its_position(rule: str, problem: str) -> None:
     said = problems_of(f"class_rules: [{rule}]")
 
     assert "class_rules[0]" in said
@@ -89,14 +89,14 @@ def test_the_number_of_metadata_keys_is_bounded() -> None:
     assert "at most 8 are allowed" in problems_of(f"class_rules: [{{class: batch, metadata: {{{keys}}}}}]")
 
 
-def test_tenants_of_the_database_need_only_be_paths() -> None:
+def test_tenants_of_a_database_are_checked_only_as_paths() -> None:
     accounts = ("database: postgresql://db/headgate", "key_secret: a secret of more than sixteen letters")
 
     assert rules_of(*accounts, "class_rules: [{class: batch, tenants: [acme/search]}]")[0].tenants == ("acme/search",)
     assert "a tenant's name is made of" in problems_of(*accounts, "class_rules: [{class: batch, tenants: [a//b]}]")
 
 
-def test_a_rule_may_name_a_level_above_tenants() -> None:
+def test_rule_may_name_a_parent_of_tenants() -> None:
     text = small_with("class_rules: [{class: batch, tenants: [acme]}]").replace(
         "demo: {}", "demo: {}\n  acme/search: {}"
     )
@@ -104,7 +104,7 @@ def test_a_rule_may_name_a_level_above_tenants() -> None:
     assert settings_of(text).policy.class_rules[0].tenants == ("acme",)
 
 
-def test_a_rule_that_fits_every_request_before_others_is_warned_of() -> None:
+def test_catch_all_rule_before_other_rules_causes_a_warning() -> None:
     [warning] = settings_of(small_with("class_rules: [{class: batch}, {class: long, stream: true}]")).warnings
 
     assert "class_rules[0]: names no criterion" in warning
@@ -112,7 +112,7 @@ def test_a_rule_that_fits_every_request_before_others_is_warned_of() -> None:
     assert settings_of(small_with("class_rules: [{class: long, stream: true}, {class: batch}]")).warnings == ()
 
 
-def test_the_table_is_shown_in_words() -> None:
+def test_class_table_describes_each_rule_in_words() -> None:
     rule = "{class: batch, plans: [free, standard], tenants: demo, stream: true, apis: chat, metadata: {a: [b, c]}}"
     table = dict(class_table(settings_of(small_with(f"class_rules: [{rule}, {{class: long}}]")).policy))
 

@@ -79,13 +79,13 @@ def test_operators_have_keys_and_permissions_that_exist() -> None:
 WHO = "tenants: {t: {}}\nanonymous_tenant: t\n"
 
 
-def test_operators_may_give_orders_without_a_database() -> None:
+def test_operators_may_place_orders_without_a_database() -> None:
     settings = settings_of(f"{WHO}admin_keys: {{a: {{key: '{KEY}', permissions: [read, operate]}}}}")
 
     assert settings.warnings == ()
 
 
-def test_operators_are_warned_of_what_needs_a_database() -> None:
+def test_permission_that_needs_a_database_causes_a_warning() -> None:
     [keys] = settings_of(f"{WHO}admin_keys: {{a: {{key: '{KEY}', permissions: [read, keys]}}}}").warnings
     cell = "cell: {store: 'redis://store:6379'}\n"
     of_cell = settings_of(f"{WHO}{cell}admin_keys: {{a: {{key: '{KEY}', permissions: [operate]}}}}").warnings

@@ -1,4 +1,4 @@
-"""Orders of operators without a database: in force at once, until they end, in a gateway's memory."""
+"""Operator orders without a database take effect immediately and stay in the gateway's memory until they end."""
 
 import pytest
 
@@ -13,7 +13,7 @@ ALICE = Actor("alice", "192.0.2.7")
 
 
 class Kept:
-    """A book of orders with a clock of its own, which notes how often the policy was brought up to date."""
+    """A `MemoryOrders` with a manual clock and a count of policy updates."""
 
     def __init__(self, *, in_cell: bool = False, audit_max: int = 1_000) -> None:
         self.now = Instant(1_000 * SECOND)
@@ -53,7 +53,7 @@ async def test_orders_become_part_of_the_policy() -> None:
     assert orders_shown(kept.book.take(Policy()).orders, until) == []
 
 
-async def test_an_order_ends_by_itself_or_when_it_is_ended() -> None:
+async def test_order_ends_when_it_expires_or_an_operator_ends_it() -> None:
     kept = Kept()
     short, long = await kept.place("hold", "batch", 10), await kept.place("drain", "small/1", 100)
 
@@ -68,7 +68,7 @@ async def test_an_order_ends_by_itself_or_when_it_is_ended() -> None:
     assert kept.changes == 3
 
 
-async def test_every_change_renames_the_orders() -> None:
+async def test_every_change_gives_the_set_of_orders_a_new_name() -> None:
     kept = Kept()
     assert kept.book.name == ""
     order = await kept.place("hold", "batch")
@@ -79,7 +79,7 @@ async def test_every_change_renames_the_orders() -> None:
     assert kept.book.name != placed
 
 
-async def test_the_audit_log_has_the_newest_changes_first() -> None:
+async def test_audit_log_lists_the_newest_changes_first() -> None:
     kept = Kept(audit_max=2)
     order = await kept.place("hold", "batch")
     await kept.place("drain", "small/1")
@@ -93,7 +93,7 @@ async def test_the_audit_log_has_the_newest_changes_first() -> None:
     assert [row.number for row in await kept.book.audit(before=3, limit=1)] == [2]
 
 
-async def test_orders_of_a_cell_are_refused_with_the_fix() -> None:
+async def test_orders_in_a_cell_are_rejected_with_the_fix() -> None:
     kept = Kept(in_cell=True)
 
     with pytest.raises(Unwritten, match=r"belongs to a cell.*add database\.url"):
@@ -101,7 +101,7 @@ async def test_orders_of_a_cell_are_refused_with_the_fix() -> None:
     assert (kept.changes, await kept.book.orders(limit=10)) == (0, [])
 
 
-async def test_there_are_no_more_orders_than_the_bound() -> None:
+async def test_number_of_orders_is_bounded() -> None:
     kept = Kept()
     for _ in range(ORDERS_MAX):
         await kept.place("hold", "batch", 10)

@@ -206,7 +206,7 @@ def test_a_hosted_engine_costs_what_it_says_was_used() -> None:
     assert time_of(bill) == 3
 
 
-def test_of_a_hosted_engine_that_is_stopped_the_prompt_that_was_begun_is_billed() -> None:
+def test_stopped_attempt_at_a_hosted_engine_is_billed_for_its_prompt() -> None:
     scheduler = a_scheduler(policy=priced(HOSTED), places=2)
     told(scheduler, at(0), arrived("silent", prompt_bytes=400), arrived("speaks", prompt_bytes=400))
     told(scheduler, at(1), first_token("speaks"))
@@ -218,7 +218,7 @@ def test_of_a_hosted_engine_that_is_stopped_the_prompt_that_was_begun_is_billed(
     assert (speaks.input, speaks.output) == (100 * 3, 0)
 
 
-def test_of_a_hosted_engine_that_leaves_no_prompt_is_billed_that_is_not_known_to_have_been_computed() -> None:
+def test_attempt_at_a_hosted_engine_is_billed_at_shutdown_only_for_a_computed_prompt() -> None:
     scheduler = a_scheduler(policy=priced(HOSTED), places=2)
     told(scheduler, at(0), arrived("silent", prompt_bytes=400), arrived("speaks", prompt_bytes=400))
     told(scheduler, at(1), first_token("speaks"), progressed("speaks"))

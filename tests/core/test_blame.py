@@ -76,7 +76,7 @@ def fail(scheduler: Scheduler, name: str, now: Instant, *, tenant: str = "acme",
 # The request
 
 
-def test_a_request_that_fails_on_two_endpoints_that_serve_others_ends_there() -> None:
+def test_request_that_fails_on_two_endpoints_that_serve_others_is_quarantined() -> None:
     scheduler = a_fleet()
     serve(scheduler, at(0), tenant="acme")
 
@@ -89,7 +89,7 @@ def test_a_request_that_fails_on_two_endpoints_that_serve_others_ends_there() ->
     assert not any(each.suspected for each in scheduler.summary().endpoints)
 
 
-def test_poison_of_one_tenant_alone_ejects_nobody() -> None:
+def test_poison_requests_of_a_single_tenant_eject_no_endpoint() -> None:
     scheduler = a_fleet()
     out: list[Command] = []
     for number in range(40):
@@ -99,7 +99,7 @@ def test_poison_of_one_tenant_alone_ejects_nobody() -> None:
     assert ejected(out) == []
 
 
-def test_a_request_is_tried_on_where_nobody_else_was_served() -> None:
+def test_request_is_retried_if_no_other_request_was_served() -> None:
     scheduler = a_fleet()
 
     out = fail(scheduler, "r", at(0), fault=Fault.ANSWER)
@@ -110,7 +110,7 @@ def test_a_request_is_tried_on_where_nobody_else_was_served() -> None:
 @pytest.mark.parametrize(
     ("apart_s", "outcome"), [(SUSPECT_S, Outcome.QUARANTINED), (SUSPECT_S + 1, Outcome.ENGINE_FAILED)]
 )
-def test_two_failures_are_compared_for_a_while(apart_s: int, outcome: Outcome) -> None:
+def test_two_failures_are_compared_only_within_the_suspicion_time(apart_s: int, outcome: Outcome) -> None:
     scheduler = a_fleet(2, policy=a_policy(retry=RetryRules(attempts_max=1), health=HealthRules(failures_max=9)))
     told(scheduler, at(0), arrived("r1", fingerprint="f"), arrived("r2", fingerprint="f"))
     told(scheduler, at(0), failed("r1", fault=Fault.ANSWER))
@@ -121,7 +121,7 @@ def test_two_failures_are_compared_for_a_while(apart_s: int, outcome: Outcome) -
 
 
 @pytest.mark.parametrize("fault", [None, Fault.CONNECTION, Fault.UNAVAILABLE])
-def test_failures_before_the_request_was_accepted_convict_no_request(fault: Fault | None) -> None:
+def test_failures_before_the_request_was_accepted_do_not_quarantine_it(fault: Fault | None) -> None:
     scheduler = a_fleet()
     serve(scheduler, at(0), tenant="acme")
 
@@ -129,7 +129,7 @@ def test_failures_before_the_request_was_accepted_convict_no_request(fault: Faul
     assert scheduler.summary().quarantined == 0
 
 
-def test_a_failure_that_the_request_is_convicted_of_later_is_taken_back() -> None:
+def test_endpoint_failure_is_taken_back_when_the_request_is_blamed_for_it() -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
     first = where(scheduler.handle(arrived("r"), at(1)))
@@ -140,7 +140,7 @@ def test_a_failure_that_the_request_is_convicted_of_later_is_taken_back() -> Non
     assert not endpoint_summary(scheduler, first).suspected
 
 
-def test_a_success_meanwhile_has_taken_the_failure_back_already() -> None:
+def test_endpoint_failure_that_a_success_cleared_is_not_taken_back_again() -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
     told(scheduler, at(1), arrived("r"), failed("r", fault=Fault.ANSWER))
@@ -151,7 +151,7 @@ def test_a_success_meanwhile_has_taken_the_failure_back_already() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ANSWER, Fault.CONNECTION])
-def test_engines_that_die_one_after_the_other_convict_none_of_the_requests_they_held(fault: Fault) -> None:
+def test_engines_that_die_one_after_another_quarantine_none_of_their_requests(fault: Fault) -> None:
     """Both served other requests within the last seconds, but before they died."""
     scheduler = a_fleet(4, failures_max=3)
     serve(scheduler, at(0), tenant="bolt")
@@ -173,7 +173,7 @@ def test_engines_that_die_one_after_the_other_convict_none_of_the_requests_they_
     assert scheduler.summary().quarantined == 0
 
 
-def test_a_request_is_not_convicted_where_others_have_failed_since_the_last_success() -> None:
+def test_request_is_not_quarantined_if_others_failed_since_the_last_success() -> None:
     scheduler = a_fleet(2, failures_max=9)
     serve(scheduler, at(0), tenant="acme", count=2)
     told(scheduler, at(1), arrived("r"), arrived("s"), failed("r", fault=Fault.ANSWER))
@@ -182,7 +182,7 @@ def test_a_request_is_not_convicted_where_others_have_failed_since_the_last_succ
     assert endings(told(scheduler, at(1), failed("r", 2, fault=Fault.ANSWER))) == []
 
 
-def test_a_stream_that_breaks_is_ended_as_before() -> None:
+def test_broken_stream_ends_with_engine_failed_and_its_body_is_quarantined() -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
     told(scheduler, at(1), arrived("r1", fingerprint="f"), arrived("r2", fingerprint="f"))
@@ -204,7 +204,7 @@ def quarantined(scheduler: Scheduler, now: Instant, *, fingerprint: str = "f") -
     assert endings(told(scheduler, now, failed(name, 2, fault=Fault.ANSWER))) == [Outcome.QUARANTINED]
 
 
-def test_the_same_body_is_refused_while_it_is_quarantined() -> None:
+def test_same_body_is_rejected_while_it_is_quarantined() -> None:
     scheduler = a_fleet()
     quarantined(scheduler, at(0))
 
@@ -217,7 +217,7 @@ def test_the_same_body_is_refused_while_it_is_quarantined() -> None:
     assert scheduler.summary().quarantined == 0
 
 
-def test_the_same_body_that_was_sent_before_ends_at_its_next_failure_and_blames_nobody() -> None:
+def test_earlier_request_with_a_quarantined_body_ends_at_its_next_failure_without_blame() -> None:
     scheduler = a_fleet()
     told(scheduler, at(0), arrived("early", fingerprint="f"))
     quarantined(scheduler, at(1))
@@ -235,7 +235,7 @@ def test_an_answer_ends_the_quarantine() -> None:
     assert where(scheduler.handle(arrived("again", fingerprint="f"), at(3)))
 
 
-def test_a_request_that_was_answered_is_suspected_no_longer() -> None:
+def test_answered_request_is_no_longer_suspected() -> None:
     scheduler = a_fleet()
     serve(scheduler, at(0), tenant="acme")
     told(scheduler, at(1), arrived("r1", fingerprint="f"), failed("r1", fault=Fault.ANSWER), completed("r1", 2))
@@ -259,7 +259,7 @@ def test_the_number_of_quarantined_and_suspected_requests_is_bounded() -> None:
     assert endings(told(scheduler, at(1), failed("the oldest", 2, fault=Fault.ANSWER))) == []
 
 
-def test_a_successor_keeps_the_quarantine_for_as_long_as_is_left() -> None:
+def test_successor_keeps_the_quarantine_for_its_remaining_time() -> None:
     scheduler = a_fleet()
     quarantined(scheduler, at(0))
     [told_of] = scheduler.counters(at(20)).quarantine
@@ -283,7 +283,7 @@ def test_failures_of_one_tenant_do_not_eject_an_endpoint_that_serves_others() ->
     assert ejected(out) == []
 
 
-def test_failures_of_one_tenant_count_once_the_endpoint_has_served_nobody_else_for_a_while() -> None:
+def test_failures_of_one_tenant_count_if_the_endpoint_has_served_no_other_tenant_recently() -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="bolt", count=1)
     assert ejected(fail(scheduler, "in time", at(SERVED_S), fault=Fault.ANSWER)) == []
@@ -291,7 +291,7 @@ def test_failures_of_one_tenant_count_once_the_endpoint_has_served_nobody_else_f
     assert ejected(fail(scheduler, "too late", at(SERVED_S + 1), fault=Fault.ANSWER)) == ["e1"]
 
 
-def test_tokens_of_a_stream_are_service_too() -> None:
+def test_streamed_tokens_count_as_service() -> None:
     scheduler = a_fleet(1, failures_max=3)
     told(scheduler, at(0), arrived("long", "bolt"), first_token("long"))
     told(scheduler, at(SERVED_S), progressed("long"))
@@ -299,7 +299,7 @@ def test_tokens_of_a_stream_are_service_too() -> None:
     assert ejected(fail(scheduler, "r", at(2 * SERVED_S), fault=Fault.ANSWER)) == []
 
 
-def test_a_report_without_tokens_is_no_service() -> None:
+def test_report_without_tokens_does_not_count_as_service() -> None:
     scheduler = a_fleet(1, failures_max=3)
     told(scheduler, at(0), arrived("long", "bolt"), first_token("long"))
     told(scheduler, at(SERVED_S), Progressed((AttemptProgress(RequestId("long"), 1, tokens=0),)))
@@ -307,7 +307,7 @@ def test_a_report_without_tokens_is_no_service() -> None:
     assert ejected(fail(scheduler, "r", at(2 * SERVED_S), fault=Fault.ANSWER)) == ["e1"]
 
 
-def test_failures_of_two_tenants_in_a_row_are_the_endpoints() -> None:
+def test_consecutive_failures_of_two_tenants_count_against_the_endpoint() -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="coil", count=1)
     told(scheduler, at(1), arrived("a", "acme"), arrived("b", "bolt"))
@@ -320,7 +320,7 @@ def test_failures_of_two_tenants_in_a_row_are_the_endpoints() -> None:
     assert ejected(told(scheduler, at(1), failed("b", 2, fault=Fault.ANSWER))) == ["e1"]
 
 
-def test_a_success_begins_a_new_row() -> None:
+def test_success_resets_the_consecutive_failures() -> None:
     scheduler = a_fleet(1, failures_max=1)
     serve(scheduler, at(0), tenant="coil", count=1)
     assert ejected(told(scheduler, at(1), arrived("a", "acme"), failed("a", fault=Fault.ANSWER))) == []
@@ -340,7 +340,7 @@ def test_failures_of_one_model_do_not_eject_an_endpoint_that_serves_another() ->
 
 
 @pytest.mark.parametrize("fault", [None, Fault.CONNECTION])
-def test_refused_and_reset_connections_are_always_the_endpoints(fault: Fault | None) -> None:
+def test_refused_and_reset_connections_always_count_against_the_endpoint(fault: Fault | None) -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="bolt", count=1)
 
@@ -348,11 +348,11 @@ def test_refused_and_reset_connections_are_always_the_endpoints(fault: Fault | N
 
 
 SILENT_S = 20
-"""As long as a stream may be silent in these tests."""
+"""Duration of a silence in these tests."""
 
 
 def streams(scheduler: Scheduler, now: Instant, *, tenant: str, count: int = 4) -> list[str]:
-    """So many streams of a tenant, one at each endpoint."""
+    """Starts `count` streams of a tenant, one at each endpoint."""
     names = [f"{tenant}-stream-{number}" for number in range(count)]
     assert len({where(scheduler.handle(arrived(name, tenant), now)) for name in names}) == count
     told(scheduler, now, *(first_token(name) for name in names))
@@ -395,7 +395,7 @@ def test_silent_streams_for_one_model_eject_no_endpoint_that_serves_another_mean
 
 
 def test_an_engine_that_hangs_is_ejected_by_its_first_silent_streams() -> None:
-    """It served all tenants until it hung, and none since: not one of the silences is put down to a tenant."""
+    """The engine served all tenants until it hung and none since, so no silence is attributed to a tenant."""
     scheduler = a_fleet(1, failures_max=3)
     names = [*streams(scheduler, at(0), tenant="acme", count=1), *streams(scheduler, at(0), tenant="bolt", count=1)]
     names += streams(scheduler, at(0), tenant="coil", count=1)
@@ -406,7 +406,7 @@ def test_an_engine_that_hangs_is_ejected_by_its_first_silent_streams() -> None:
     assert ejected(told(scheduler, at(10 + SILENT_S), fell_silent(names[2]))) == ["e1"]
 
 
-def test_silent_streams_of_one_tenant_alone_are_the_endpoints_if_it_served_others_only_before() -> None:
+def test_silent_streams_of_one_tenant_count_against_an_endpoint_that_served_others_only_before() -> None:
     scheduler = a_fleet(1, failures_max=3)
     serve(scheduler, at(0), tenant="bolt", count=1)
     told(scheduler, at(0), *(arrived(name, "acme") for name in "abc"))
@@ -415,7 +415,7 @@ def test_silent_streams_of_one_tenant_alone_are_the_endpoints_if_it_served_other
     assert ejected(out) == ["e1"], "five seconds are less than those within which a failed answer is excused"
 
 
-def test_service_in_the_first_half_of_a_silence_excuses_nothing() -> None:
+def test_service_in_the_first_half_of_a_silence_does_not_excuse_it() -> None:
     for served_s, expected in ((SILENT_S // 2, ["e1"]), (SILENT_S // 2 + 1, [])):
         scheduler = a_fleet(1, failures_max=1)
         told(scheduler, at(0), arrived("r"))
@@ -441,7 +441,7 @@ def test_a_request_that_is_silent_on_two_endpoints_that_serve_others_meanwhile_i
     assert endings(scheduler.handle(arrived("again", fingerprint="f"), at(61))) == [Outcome.QUARANTINED]
 
 
-def test_a_request_that_was_silent_on_a_hung_engine_is_not_convicted_by_a_second_silence() -> None:
+def test_request_that_was_silent_on_a_hung_engine_is_not_quarantined_for_a_second_silence() -> None:
     scheduler = a_fleet(2, failures_max=9)
     told(scheduler, at(0), arrived("r", fingerprint="f"))
     told(scheduler, at(30), fell_silent("r"))
@@ -452,7 +452,7 @@ def test_a_request_that_was_silent_on_a_hung_engine_is_not_convicted_by_a_second
     assert scheduler.summary().quarantined == 0
 
 
-def test_the_same_body_in_flight_that_is_silent_after_its_conviction_blames_nobody() -> None:
+def test_silent_request_with_a_quarantined_body_blames_no_endpoint() -> None:
     scheduler = a_fleet()
     told(scheduler, at(0), arrived("early", fingerprint="f"))
     quarantined(scheduler, at(1))
@@ -492,7 +492,7 @@ def test_an_endpoint_that_is_gone_or_ejected_is_not_blamed_afterwards() -> None:
 # Limits
 
 
-def test_an_answer_too_long_for_its_limit_is_not_retried_and_ejects_nobody() -> None:
+def test_response_that_exceeds_its_time_limit_is_not_retried_and_ejects_no_endpoint() -> None:
     scheduler = a_fleet(2, failures_max=1)
     told(scheduler, at(0), arrived("r", stream=False))
 
@@ -503,7 +503,7 @@ def test_an_answer_too_long_for_its_limit_is_not_retried_and_ejects_nobody() -> 
     assert scheduler.summary().quarantined == 0
 
 
-def test_a_stream_too_long_for_its_limit_ejects_nobody() -> None:
+def test_stream_that_exceeds_its_time_limit_ejects_no_endpoint() -> None:
     scheduler = a_fleet(2, failures_max=1)
     told(scheduler, at(0), arrived("r"), first_token("r"))
 
@@ -512,7 +512,7 @@ def test_a_stream_too_long_for_its_limit_ejects_nobody() -> None:
     assert over.reason == "after the first token: not complete within 5 s"
 
 
-def test_a_limit_that_is_reached_at_an_engine_that_stopped_telling_of_itself_is_the_endpoints() -> None:
+def test_exceeded_time_limit_counts_against_an_endpoint_with_stale_metrics() -> None:
     scheduler = a_fleet(1, failures_max=1)
     told(scheduler, at(0), EndpointMeasured(EndpointId("e1"), running=0, waiting=0), arrived("r", stream=False))
     told(scheduler, at(60), TimerFired())
@@ -521,7 +521,7 @@ def test_a_limit_that_is_reached_at_an_engine_that_stopped_telling_of_itself_is_
     assert ejected(told(scheduler, at(60), fell_silent("r", fault=Fault.LIMIT))) == ["e1"]
 
 
-def test_a_deadline_counts_for_more_than_a_limit() -> None:
+def test_deadline_takes_precedence_over_a_time_limit() -> None:
     scheduler = a_fleet(2)
     told(scheduler, at(0), arrived("r", stream=False, complete_within=5))
 
@@ -531,7 +531,7 @@ def test_a_deadline_counts_for_more_than_a_limit() -> None:
 # The gateway
 
 
-def test_the_gateways_own_failures_eject_nobody_and_end_the_request_when_its_attempts_are_used_up() -> None:
+def test_gateway_failures_eject_no_endpoint_and_end_the_request_after_its_last_attempt() -> None:
     scheduler = a_fleet(2, failures_max=1)
     serve(scheduler, at(0), tenant="acme", count=2)
 
@@ -544,7 +544,7 @@ def test_the_gateways_own_failures_eject_nobody_and_end_the_request_when_its_att
     assert ejected(out) == []
 
 
-def test_a_gateway_that_cannot_ask_one_endpoint_tries_another() -> None:
+def test_gateway_that_cannot_send_to_one_endpoint_tries_another() -> None:
     scheduler = a_fleet(2)
     first = where(scheduler.handle(arrived("r"), at(0)))
 
@@ -568,7 +568,7 @@ def unreachable(scheduler: Scheduler, names: tuple[str, ...], requests: int, now
 
 
 @pytest.mark.parametrize("names", [("e1",), ("e1", "e2")])
-def test_endpoints_that_alone_cannot_be_asked_are_ejected_and_do_not_swallow_the_traffic(
+def test_few_endpoints_that_the_gateway_cannot_reach_are_ejected_and_absorb_no_traffic(
     names: tuple[str, ...],
 ) -> None:
     health, retry = HealthRules(failures_max=3), RetryRules(attempts_max=3)
@@ -579,7 +579,7 @@ def test_endpoints_that_alone_cannot_be_asked_are_ejected_and_do_not_swallow_the
     assert sorted(ejected(out)) == list(names)
 
 
-def test_an_endpoint_that_cannot_be_asked_fails_its_trial() -> None:
+def test_endpoint_that_the_gateway_cannot_reach_fails_its_trial() -> None:
     scheduler = a_fleet(2, policy=a_policy(health=HealthRules(failures_max=1), retry=GENEROUS))
     assert ejected(unreachable(scheduler, ("e1",), 4, at(0))) == ["e1"]
 
@@ -588,7 +588,7 @@ def test_an_endpoint_that_cannot_be_asked_fails_its_trial() -> None:
     assert ejected(unreachable(scheduler, ("e1",), 4, at(60))) == ["e1"]
 
 
-def test_a_gateway_that_cannot_ask_most_endpoints_ejects_none() -> None:
+def test_gateway_that_cannot_reach_most_endpoints_ejects_none() -> None:
     scheduler = a_fleet(failures_max=1)
     told(scheduler, at(0), *(arrived(name) for name in "abc"))
     told(scheduler, at(0), *(failed(name, fault=Fault.GATEWAY) for name in "abc"))
@@ -596,7 +596,7 @@ def test_a_gateway_that_cannot_ask_most_endpoints_ejects_none() -> None:
     assert ejected(told(scheduler, at(1), *(first_token(name, 2) for name in "abc"))) == []
 
 
-def test_the_number_of_endpoints_remembered_that_could_not_be_asked_is_bounded() -> None:
+def test_number_of_remembered_unreachable_endpoints_is_bounded() -> None:
     scheduler = a_fleet(failures_max=1)
     scheduler._state.blame = Blame(requests_max=2)
     told(scheduler, at(0), *(arrived(name) for name in "abc"))
@@ -605,7 +605,7 @@ def test_the_number_of_endpoints_remembered_that_could_not_be_asked_is_bounded()
     assert len(ejected(told(scheduler, at(1), first_token("a", 2)))) == 1
 
 
-def test_a_member_that_alone_cannot_ask_an_endpoint_for_want_of_its_own_ejects_nobody() -> None:
+def test_member_that_alone_lacks_resources_to_reach_an_endpoint_does_not_eject_it() -> None:
     scheduler = a_fleet(2, failures_max=1)
     told(
         scheduler, at(0), *(arrived(f"{member}{number}", gateway=member) for member in ("g1", "g2") for number in "ab")
@@ -618,7 +618,7 @@ def test_a_member_that_alone_cannot_ask_an_endpoint_for_want_of_its_own_ejects_n
     assert endpoint_summary(scheduler, first).unserved_members == ("g3",)
 
 
-def test_the_gateways_own_failure_in_the_middle_of_a_stream_says_so() -> None:
+def test_gateway_failure_in_mid_stream_ends_with_gateway_failed() -> None:
     scheduler = a_fleet(1, failures_max=1)
     told(scheduler, at(0), arrived("r"), first_token("r"))
 
@@ -628,7 +628,7 @@ def test_the_gateways_own_failure_in_the_middle_of_a_stream_says_so() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.GATEWAY, Fault.ANSWER])
-def test_a_deadline_that_has_passed_counts_for_more(fault: Fault) -> None:
+def test_expired_deadline_takes_precedence_over_other_outcomes(fault: Fault) -> None:
     scheduler = a_fleet(2)
     serve(scheduler, at(0), tenant="acme", count=2)
     told(scheduler, at(0), arrived("r", complete_within=1), failed("r", fault=Fault.ANSWER))
@@ -655,7 +655,7 @@ def fails_through(scheduler: Scheduler, now: Instant, member: str, *, count: int
 ONCE = a_policy(retry=RetryRules(attempts_max=1), health=HealthRules(failures_max=2))
 
 
-def test_a_member_that_alone_cannot_reach_an_endpoint_ejects_nobody_and_is_shown() -> None:
+def test_member_that_alone_cannot_reach_an_endpoint_is_shown_and_does_not_eject_it() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1", "g2", "g3")
 
@@ -679,14 +679,14 @@ def test_an_endpoint_that_most_members_cannot_reach_is_ejected() -> None:
     assert ejected(fails_through(scheduler, at(1), "g2")) == ["e1"]
 
 
-def test_half_of_the_members_are_not_most_of_them() -> None:
+def test_half_of_the_members_are_not_a_majority() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1", "g2")
 
     assert ejected(fails_through(scheduler, at(1), "g2", count=9)) == []
 
 
-def test_members_that_have_not_tried_of_late_are_not_asked() -> None:
+def test_members_without_recent_attempts_are_not_counted() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1", "g2")
 
@@ -694,14 +694,14 @@ def test_members_that_have_not_tried_of_late_are_not_asked() -> None:
     assert ejected(fails_through(scheduler, at(SERVED_S + 1), "g2", count=2)) == ["e1"]
 
 
-def test_a_member_that_is_alone_decides_as_ever() -> None:
+def test_failures_of_the_only_member_eject_an_endpoint() -> None:
     scheduler = a_fleet(1, policy=ONCE)
     served_through(scheduler, at(0), "g1")
 
     assert ejected(fails_through(scheduler, at(1), "g1", count=2)) == ["e1"]
 
 
-def test_a_failure_that_was_the_members_own_is_not_taken_back_from_the_endpoint() -> None:
+def test_failure_attributed_to_a_member_is_not_taken_back_from_the_endpoint() -> None:
     scheduler = a_fleet(2, failures_max=9)
     serve(scheduler, at(0), tenant="acme", count=2)
     for member in ("g1", "g2"):
@@ -731,7 +731,7 @@ def test_the_number_of_members_remembered_is_bounded() -> None:
 # Service log
 
 
-def test_of_those_served_last_the_other_one_is_known() -> None:
+def test_service_log_knows_when_another_was_last_served() -> None:
     log = LastServed()
     log.note("a", at(1))
     assert log.other_than("a") < at(0)

@@ -70,7 +70,7 @@ def test_an_unknown_tier_is_invalid_and_the_known_ones_are_listed(tier: str) -> 
     assert refusal == Refusal(Outcome.INVALID, reason)
 
 
-def test_a_tier_that_is_gone_since_the_request_came_is_as_if_it_had_not_been_named() -> None:
+def test_tier_removed_since_the_request_arrived_is_ignored() -> None:
     rules = Rules(a_policy(classes=CLASSES), "h")
 
     for tier, kept in (("scale", None), ("flex", "flex"), ("auto", "auto"), (None, None)):
@@ -93,7 +93,7 @@ def test_a_tenant_with_one_class_gets_it() -> None:
     assert chosen("batch", service_tier="default") == ClassChoice(CLASSES[2], ChosenBy.ONLY_CLASS)
 
 
-def test_a_tenant_with_one_class_that_names_another_is_refused() -> None:
+def test_tenant_with_one_class_may_not_name_another() -> None:
     tenant = Tenant(TenantId("acme"), classes=(ClassName("batch"),))
     refusal = judge(
         arrived("r", service_class="short").ticket, Rules(a_policy(classes=CLASSES, tenants=(tenant,)), "h")
@@ -108,12 +108,12 @@ def test_the_size_chooses_among_the_classes_of_the_tenant() -> None:
     assert chosen("short", "long", size=404) == ClassChoice(CLASSES[1], ChosenBy.SIZE)
 
 
-def test_where_no_class_of_the_tenant_takes_the_request_the_class_of_all_others_is_named() -> None:
+def test_classes_of_a_tenant_that_do_not_exist_are_ignored() -> None:
     assert chosen("batch", "gone", "", size=1).service_class == CLASSES[2]
     assert chosen("gone") == ClassChoice(CLASSES[0], ChosenBy.SIZE)
 
 
-def test_a_tenant_that_is_not_known_goes_by_size() -> None:
+def test_class_of_an_unknown_tenant_is_chosen_by_size() -> None:
     rules = (ClassRule(ClassName("batch")),)
     assert chosen(tenant=TenantId("nobody"), rules=rules) == ClassChoice(CLASSES[0], ChosenBy.SIZE)
 
@@ -157,11 +157,11 @@ def test_a_rule_whose_criteria_all_fit_chooses_the_class(criteria: dict[str, Any
 
 
 @pytest.mark.parametrize("criteria", MISSES.values(), ids=MISSES)
-def test_a_rule_with_a_criterion_that_does_not_fit_is_passed_over(criteria: dict[str, Any]) -> None:
+def test_rule_with_an_unmet_criterion_is_skipped(criteria: dict[str, Any]) -> None:
     assert by_rule(criteria) == ClassChoice(CLASSES[0], ChosenBy.SIZE)
 
 
-def test_the_first_rule_that_fits_chooses() -> None:
+def test_first_matching_rule_chooses_the_class() -> None:
     rules = (
         ClassRule(ClassName("batch"), stream=False),
         ClassRule(ClassName("long"), plans=(Plan.CRITICAL,)),
@@ -170,12 +170,12 @@ def test_the_first_rule_that_fits_chooses() -> None:
     assert chosen(rules=rules) == ClassChoice(CLASSES[1], ChosenBy.RULE, 1)
 
 
-def test_what_the_caller_names_comes_before_the_rules() -> None:
+def test_class_or_tier_named_by_the_caller_precedes_the_rules() -> None:
     rules = (ClassRule(ClassName("batch")),)
     assert chosen(rules=rules, class_named="long") == ClassChoice(CLASSES[1], ChosenBy.NAME)
     assert chosen(rules=rules, service_tier="fast") == ClassChoice(CLASSES[1], ChosenBy.TIER)
 
 
-def test_a_rule_whose_class_the_tenant_may_not_use_is_passed_over() -> None:
+def test_rule_for_a_class_that_the_tenant_may_not_use_is_skipped() -> None:
     rules = (ClassRule(ClassName("batch")), ClassRule(ClassName("long")))
     assert chosen("short", "long", rules=rules) == ClassChoice(CLASSES[1], ChosenBy.RULE, 1)

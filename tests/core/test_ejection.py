@@ -464,12 +464,12 @@ def test_an_ejected_endpoint_that_rejoins_stays_ejected() -> None:
 
 
 def eject_again(scheduler: Scheduler, now: Instant) -> int:
-    """How long an endpoint on trial is ejected for when its trial fails, in seconds."""
+    """Length of the ejection after a failed trial, in seconds."""
     return seconds_out(fails_once(scheduler, f"again at {now}", now), now)
 
 
 def an_ejected_endpoint(times: int = 1) -> tuple[Scheduler, Instant]:
-    """An endpoint that has just been ejected for so many times in a row, beside another that takes work."""
+    """An endpoint that was just ejected for the `times`-th time in a row, beside another that accepts work."""
     scheduler = beside_another(a_policy(health=HealthRules(failures_max=1)))
     now, length = at(0), seconds_out(fails_once(scheduler, "first", at(0)), at(0))
     for _ in range(times - 1):
@@ -499,7 +499,7 @@ def test_endpoint_whose_probe_passes_is_ejected_for_ten_seconds_at_most() -> Non
     assert eject_again(scheduler, now) == 10
 
 
-def test_trial_that_no_request_uses_ends_while_the_probe_passes() -> None:
+def test_unused_trial_ends_while_the_probe_passes() -> None:
     scheduler, now = an_ejected_endpoint()
     told(scheduler, now, probed("e1"))
     later = Instant(now + 10 * SECOND)
@@ -511,7 +511,7 @@ def test_trial_that_no_request_uses_ends_while_the_probe_passes() -> None:
     assert seconds_out(fails_once(scheduler, "x", later), later) == 10
 
 
-def test_trial_with_a_request_in_flight_goes_on() -> None:
+def test_trial_with_a_request_in_flight_continues() -> None:
     scheduler, now = an_ejected_endpoint()
     told(scheduler, now, probed("e1"))
     scheduler.handle(arrived("x"), now)
@@ -522,7 +522,7 @@ def test_trial_with_a_request_in_flight_goes_on() -> None:
     assert readmit("e1", "its trial request succeeded") in scheduler.handle(completed("x"), Instant(now + 11 * SECOND))
 
 
-def test_trial_goes_on_while_the_probe_fails() -> None:
+def test_trial_continues_while_the_probe_fails() -> None:
     scheduler, now = an_ejected_endpoint()
     told(scheduler, now, probed("e1"))
     told(scheduler, now, probed("e1", EndpointTrouble.SILENT))
@@ -555,7 +555,7 @@ def test_probes_of_an_unknown_endpoint_and_of_a_ready_one_change_nothing() -> No
 # Why an endpoint does not serve
 
 
-def test_summary_says_why_an_endpoint_was_ejected_until_it_serves() -> None:
+def test_summary_shows_why_an_endpoint_was_ejected_until_it_serves() -> None:
     scheduler, now = an_ejected_endpoint()
     seen = endpoint_summary(scheduler, "e1")
     assert (seen.trouble, seen.trouble_detail) == (EndpointTrouble.ERRORS, "connection refused")
@@ -580,7 +580,7 @@ def test_summary_says_why_an_endpoint_was_ejected_until_it_serves() -> None:
         (fell_silent("x"), EndpointTrouble.SILENT),
     ],
 )
-def test_summary_tells_the_kind_of_the_last_failure(event: Event, trouble: EndpointTrouble) -> None:
+def test_summary_shows_the_kind_of_the_last_failure(event: Event, trouble: EndpointTrouble) -> None:
     scheduler = beside_another(a_policy(health=HealthRules(failures_max=1)))
     scheduler.handle(arrived("x"), at(0))
     told(scheduler, at(0), client_left("x"))
@@ -590,7 +590,7 @@ def test_summary_tells_the_kind_of_the_last_failure(event: Event, trouble: Endpo
     assert endpoint_summary(scheduler, "e1").trouble is trouble
 
 
-def test_endpoint_that_stalls_is_silent() -> None:
+def test_stalled_endpoint_is_shown_as_silent() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("x"), first_token("x"))
 

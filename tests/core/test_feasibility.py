@@ -181,26 +181,26 @@ def let_in(scheduler: Scheduler, now: float) -> int:
     for number in range(QUEUE_LENGTH + 1):
         if scheduler.handle(arrived(f"n{number}", prompt_bytes=400), at(now)):
             return number
-    raise AssertionError("nobody was refused")
+    raise AssertionError("no request was rejected")
 
 
-def test_where_places_bind_the_wait_follows_from_how_long_they_are_held() -> None:
+def test_estimated_wait_follows_the_time_that_places_are_held() -> None:
     """The class waits up to 30 s. With 4 places held for 2 s each, 60 can be served in that time, give or take 8."""
     assert 50 <= let_in(served(4, taking=2.0), 40.0) <= 60
 
 
-def test_twice_the_places_or_endpoints_let_twice_as_many_wait() -> None:
+def test_twice_the_places_or_endpoints_let_twice_as_many_requests_wait() -> None:
     one = let_in(served(4, taking=2.0), 40.0)
 
     assert 2 * one <= let_in(served(8, taking=2.0), 40.0) <= 2 * one + 10
     assert 2 * one <= let_in(served(4, taking=2.0, endpoints=2), 40.0) <= 2 * one + 10
 
 
-def test_a_few_requests_say_nothing_about_places() -> None:
+def test_few_requests_do_not_affect_the_estimate_for_places() -> None:
     assert let_in(served(4, taking=2.0, count=7), 14.0) == QUEUE_LENGTH
 
 
-def test_requests_that_failed_say_nothing_about_places() -> None:
+def test_failed_requests_do_not_affect_the_estimate_for_places() -> None:
     scheduler = a_scheduler(an_endpoint(places=4), policy=hurried(None))
     for number in range(20):
         scheduler.handle(arrived(f"s{number}", prompt_bytes=400), at(number))
@@ -210,7 +210,7 @@ def test_requests_that_failed_say_nothing_about_places() -> None:
     assert let_in(scheduler, 20.0) == QUEUE_LENGTH
 
 
-def test_requests_whose_callers_left_say_nothing_about_places() -> None:
+def test_requests_whose_callers_left_do_not_affect_the_estimate_for_places() -> None:
     """Such requests have a large cost and leave at once, so places would seem to become free quickly."""
     undisturbed, disturbed = served(4, taking=2.0), served(4, taking=2.0)
     told(disturbed, at(40), *(completed(f"runs{number}") for number in range(4)))
@@ -225,8 +225,8 @@ def test_requests_whose_callers_left_say_nothing_about_places() -> None:
 
 
 @pytest.mark.parametrize("reading", [60, 600])
-def test_slow_readers_of_one_tenant_hardly_change_what_is_known_of_places(reading: int) -> None:
-    """Its callers keep their places for minutes each, which is their own doing and not the engine's."""
+def test_slow_readers_of_one_tenant_hardly_affect_the_estimate_for_places(reading: int) -> None:
+    """Its callers hold their places for minutes because they read slowly; the engine is not slow."""
     undisturbed, disturbed = (served(4, taking=2.0, tenants=("acme", "bolt")) for _ in range(2))
     for scheduler in (undisturbed, disturbed):
         told(scheduler, at(40), *(completed(f"runs{number}") for number in range(4)))
@@ -242,7 +242,7 @@ def test_slow_readers_of_one_tenant_hardly_change_what_is_known_of_places(readin
     assert usual / 3 <= let_in(disturbed, later) <= usual < QUEUE_LENGTH
 
 
-def test_an_engine_that_becomes_slow_for_all_tenants_is_noticed() -> None:
+def test_engine_slowdown_for_all_tenants_lowers_the_pace() -> None:
     turnover = Turnover()
     for number in range(200):
         turnover.take(number, at(0), cost_ns=Duration(SECOND), tenant=TenantId(f"t{number % 2}"))
@@ -251,7 +251,7 @@ def test_an_engine_that_becomes_slow_for_all_tenants_is_noticed() -> None:
     assert turnover.pace(100, 50) == pytest.approx(1_000, rel=0.35)
 
 
-def test_a_single_tenant_says_itself_how_long_places_are_held() -> None:
+def test_single_tenant_determines_the_pace() -> None:
     turnover = Turnover()
     for number in range(600):
         turnover.take(number, at(0), cost_ns=Duration(SECOND))
@@ -260,8 +260,8 @@ def test_a_single_tenant_says_itself_how_long_places_are_held() -> None:
     assert turnover.pace(100, 50) == 1_000
 
 
-def test_what_is_usual_is_known_of_the_tenants_served_last() -> None:
-    """Of many tenants only a few are remembered, so a change is seen although many others were served before."""
+def test_usual_hold_time_is_kept_for_the_tenants_served_last() -> None:
+    """Only a few tenants are remembered, so a change shows although many others were served before."""
     turnover = Turnover()
     for number in range(640):
         taking = 1 if number < 320 else 50
@@ -284,7 +284,7 @@ def in_bursts(taking: float = 3.0) -> Scheduler:
     return scheduler
 
 
-def test_between_two_bursts_whoever_cannot_get_a_place_in_time_is_refused() -> None:
+def test_request_between_two_bursts_is_rejected_if_no_place_becomes_free_in_time() -> None:
     """Places were taken at 12 s and are held for 3 s; a request may wait for 2 s."""
     [end] = in_bursts().handle(arrived("early", prompt_bytes=400), at(12.5))
 
@@ -294,14 +294,14 @@ def test_between_two_bursts_whoever_cannot_get_a_place_in_time_is_refused() -> N
     assert in_bursts().handle(arrived("later", prompt_bytes=400), at(13.5)) == []
 
 
-def test_of_answers_of_different_lengths_the_shortest_counts() -> None:
+def test_shortest_response_determines_when_a_place_becomes_free() -> None:
     scheduler = in_bursts()
     told(scheduler, at(12.1), completed("b4-0"), arrived("again", prompt_bytes=400))
 
     assert scheduler.handle(arrived("early", prompt_bytes=400), at(12.5)) == []
 
 
-def test_places_that_are_held_for_no_time_bind_nobody() -> None:
+def test_places_held_for_no_time_do_not_limit_the_pace() -> None:
     turnover = Turnover()
     for number in range(20):
         turnover.take(number, at(1), cost_ns=Duration(1))
@@ -310,7 +310,7 @@ def test_places_that_are_held_for_no_time_bind_nobody() -> None:
     assert turnover.pace(3, 1) == 3_000
 
 
-def test_an_array_of_prompts_counts_for_all_the_places_that_it_holds() -> None:
+def test_prompt_array_counts_for_every_place_it_holds() -> None:
     one, eight = Turnover(), Turnover()
     for number in range(20):
         for turnover, places in ((one, 1), (eight, 8)):
@@ -321,7 +321,7 @@ def test_an_array_of_prompts_counts_for_all_the_places_that_it_holds() -> None:
     assert eight.pace(10, 16) == 200
 
 
-def test_after_long_answers_short_ones_are_expected_to_end_soon() -> None:
+def test_short_responses_after_long_ones_are_expected_to_end_soon() -> None:
     turnover = Turnover()
     for number in range(20):
         turnover.take(number, at(0), cost_ns=Duration(SECOND))
@@ -333,7 +333,7 @@ def test_after_long_answers_short_ones_are_expected_to_end_soon() -> None:
     assert turnover.free_in_ns(2, Duration(SECOND), at(60)) == 60 * SECOND
 
 
-def test_of_many_places_nobody_is_thought_to_wait_for_the_first() -> None:
+def test_wait_for_the_first_of_many_places_is_estimated_as_zero() -> None:
     turnover = Turnover()
     for number in range(20):
         turnover.take(number, at(0), cost_ns=Duration(SECOND))

@@ -129,7 +129,7 @@ def test_tokens_that_come_too_slowly_close_an_endpoint_until_they_come_faster() 
     assert sent(scheduler, 2, progress("r0", tokens=50)) == ["r1"]
 
 
-def test_a_caller_that_does_not_read_makes_no_engine_slow() -> None:
+def test_stalled_reader_does_not_make_its_engine_look_slow() -> None:
     scheduler = a_scheduler(policy=policy(tpot_ms=100), places=99)
     sent(scheduler, 0, arrived("stalled"), arrived("r0"), first_token("stalled"), first_token("r0"))
     for number in range(1, 60):

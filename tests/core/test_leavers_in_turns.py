@@ -17,7 +17,7 @@ TOKEN_NS = 10 * MILLISECOND
 
 
 def share_of_victim(leaves_after: Duration | None) -> float:
-    """The victim's share of place time, with two tenants that always wait at four places for a few minutes."""
+    """The victim's share of place time while two tenants compete for four places for a few minutes."""
     policy = a_policy(classes=(replace(a_class(), queue_wait_ns_max=600 * SECOND),), tenants=("victim", "attacker"))
     scheduler = a_scheduler(an_endpoint(places=4), policy=policy)
     due: list[tuple[Instant, int, Event]] = []
@@ -63,5 +63,5 @@ def share_of_victim(leaves_after: Duration | None) -> float:
 
 
 @pytest.mark.parametrize("leaves_after", [None, Duration(6 * SECOND), Duration(SECOND)])
-def test_a_tenant_that_leaves_has_no_more_than_one_that_stays(leaves_after: Duration | None) -> None:
+def test_tenant_whose_callers_leave_gets_no_more_than_one_whose_callers_stay(leaves_after: Duration | None) -> None:
     assert 0.42 < share_of_victim(leaves_after) < 0.6

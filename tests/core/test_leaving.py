@@ -1,4 +1,4 @@
-"""What does a tenant pay if a caller disconnects or its deadline passes?"""
+"""Charges of a tenant whose caller disconnects or whose deadline passes."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def spent(end: End) -> int:
 
 
 @pytest.mark.parametrize("how", ["left", "late"])
-def test_delivered_tokens_are_billed_to_whoever_leaves_or_is_late(how: str) -> None:
+def test_delivered_tokens_are_billed_after_a_disconnect_or_an_expired_deadline(how: str) -> None:
     scheduler = a_scheduler(policy=by_tokens())
     within = 2 if how == "late" else None
     told(scheduler, at(0), arrived("r", prompt_bytes=4_000, complete_within=within), first_token("r"))
@@ -70,7 +70,7 @@ def test_delivered_tokens_are_billed_to_whoever_leaves_or_is_late(how: str) -> N
 
 
 @pytest.mark.parametrize("how", ["left", "late"])
-def test_a_prompt_that_was_begun_is_paid_before_its_first_token(how: str) -> None:
+def test_started_prompt_is_billed_before_its_first_token(how: str) -> None:
     scheduler = a_scheduler(policy=by_tokens())
     told(scheduler, at(0), arrived("r", prompt_bytes=4_000, complete_within=2 if how == "late" else None))
 
@@ -79,7 +79,7 @@ def test_a_prompt_that_was_begun_is_paid_before_its_first_token(how: str) -> Non
     assert spent(end) == 1_000 * 1_000
 
 
-def test_whoever_leaves_the_queue_pays_nothing() -> None:
+def test_request_withdrawn_from_the_queue_is_not_billed() -> None:
     scheduler = a_scheduler(an_endpoint(places=1), policy=by_tokens())
     told(scheduler, at(0), arrived("r"), arrived("waits"))
 
@@ -87,7 +87,7 @@ def test_whoever_leaves_the_queue_pays_nothing() -> None:
 
 
 def teach(scheduler: Scheduler, tokens: int, *, prompt_bytes: int = 64_000, tenant: str = "acme") -> None:
-    """An engine counts so many tokens in each of a tenant's prompts."""
+    """Lets an engine report `tokens` prompt tokens for 32 requests of a tenant."""
     usage = Usage(tokens, 1, 0, UsageSource.ENGINE)
     for number in range(32):
         name = f"{tenant} teaches {number}"
@@ -96,8 +96,8 @@ def teach(scheduler: Scheduler, tokens: int, *, prompt_bytes: int = 64_000, tena
 
 @pytest.mark.parametrize("begins", [True, False])
 @pytest.mark.parametrize("how", ["left", "late"])
-def test_a_tenant_cannot_teach_the_rate_by_which_it_pays_for_prompts_that_it_leaves(how: str, begins: bool) -> None:
-    """Runs of whitespace have 64 bytes in a token. Prompts with a token in each byte are left after that."""
+def test_tenant_cannot_lower_the_rate_charged_for_abandoned_prompts(how: str, begins: bool) -> None:
+    """The tenant sends runs of whitespace, with 64 bytes per token, and then abandons prompts with a token per byte."""
     scheduler = a_scheduler(policy=by_tokens())
     teach(scheduler, 1_000)
     within = 2 if how == "late" else None
@@ -110,7 +110,7 @@ def test_a_tenant_cannot_teach_the_rate_by_which_it_pays_for_prompts_that_it_lea
     assert 0.95 * 16_000 < spent(end) / 1_000 <= 16_000
 
 
-def test_a_leaver_whose_prompts_have_many_tokens_pays_by_its_own_rate() -> None:
+def test_abandoned_prompts_of_a_tenant_with_many_tokens_per_byte_are_charged_at_its_own_rate() -> None:
     scheduler = a_scheduler(policy=by_tokens())
     teach(scheduler, 48_000)
     told(scheduler, at(0), arrived("r", prompt_bytes=64_000))
@@ -118,7 +118,7 @@ def test_a_leaver_whose_prompts_have_many_tokens_pays_by_its_own_rate() -> None:
     assert spent(ended(scheduler, client_left("r"), 2)) / 1_000 == pytest.approx(48_000, rel=0.02)
 
 
-def test_the_cached_part_of_a_prompt_that_is_left_grows_with_the_prompt() -> None:
+def test_cached_part_of_an_abandoned_prompt_grows_with_the_prompt() -> None:
     scheduler = a_scheduler()
     teach(scheduler, 1_000)
     told(scheduler, at(0), arrived("r", prompt_bytes=64_000))
@@ -137,14 +137,14 @@ def used_of(scheduler: Scheduler, *events: Event) -> tuple[int, int, int]:
     return attempt.used
 
 
-def test_leaving_keeps_the_charge_of_fairness() -> None:
+def test_disconnect_keeps_the_fairness_charge() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", prompt_bytes=4_000))
 
     assert used_of(scheduler, client_left("r"), aborted("r")) == (1_000, 0, 0)
 
 
-def test_tokens_that_are_told_after_the_end_count_once() -> None:
+def test_tokens_reported_after_the_end_count_once() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", prompt_bytes=4_000), first_token("r"), progress("r", 20))
 
@@ -152,14 +152,14 @@ def test_tokens_that_are_told_after_the_end_count_once() -> None:
 
 
 @pytest.mark.parametrize("how", [grace_over("r"), fell_silent("r")])
-def test_faults_of_the_platform_are_charged_to_nobody(how: Event) -> None:
+def test_platform_faults_are_not_charged(how: Event) -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", prompt_bytes=4_000))
 
     assert used_of(scheduler, how, aborted("r")) == (0, 0, 0)
 
 
-def test_whole_answers_are_charged_for_the_tokens_that_were_probably_made() -> None:
+def test_unstreamed_responses_are_charged_for_the_estimated_tokens() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", stream=False, prompt_bytes=40))
     steps = lasting(2) * 1_000 // SPEED.decode_ps(1, kv_tokens=10)
@@ -172,7 +172,7 @@ def test_whole_answers_are_charged_for_the_tokens_that_were_probably_made() -> N
 
 
 @pytest.mark.parametrize(("asked", "most"), [(50, 50), (None, 400)])
-def test_no_more_is_charged_than_an_answer_may_have(asked: int | None, most: int) -> None:
+def test_charge_does_not_exceed_the_maximum_length_of_a_response(asked: int | None, most: int) -> None:
     scheduler = a_scheduler()
     event = arrived("r", stream=False, prompt_bytes=40)
     told(scheduler, at(0), replace(event, ticket=replace(event.ticket, output_tokens_max=asked)))
@@ -181,7 +181,7 @@ def test_no_more_is_charged_than_an_answer_may_have(asked: int | None, most: int
     assert used_of(scheduler, aborted("r")) == (10, 0, most)
 
 
-def test_embeddings_have_no_tokens_to_guess() -> None:
+def test_embeddings_are_charged_for_no_output_tokens() -> None:
     scheduler = a_scheduler()
     event = arrived("r", stream=False, prompt_bytes=40)
     told(scheduler, at(0), replace(event, ticket=replace(event.ticket, api=Api.EMBEDDINGS)))
@@ -190,7 +190,7 @@ def test_embeddings_have_no_tokens_to_guess() -> None:
     assert used_of(scheduler, aborted("r")) == (10, 0, 0)
 
 
-def test_a_place_that_outlived_its_request_keeps_its_charge_under_a_successor() -> None:
+def test_attempt_that_outlives_its_request_keeps_its_charge_under_a_successor() -> None:
     scheduler = a_scheduler()
     ticket = arrived("r", prompt_bytes=4_000).ticket
     report = AttemptReported(

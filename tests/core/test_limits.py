@@ -459,7 +459,7 @@ def test_an_attempt_that_outlives_its_request_is_not_counted_as_open_by_a_new_po
 # Checked before the request is read
 
 
-def test_a_limit_is_reached_when_no_request_fits_however_short() -> None:
+def test_limit_is_reached_when_not_even_the_shortest_request_fits() -> None:
     scheduler = limited(a_limited(requests=1, tokens=1_000))
     tenant = TenantId("acme")
     assert scheduler.limit_reached(tenant, at(0)) is None
@@ -472,7 +472,7 @@ def test_a_limit_is_reached_when_no_request_fits_however_short() -> None:
     assert scheduler.limit_reached(TenantId("bolt"), at(0)) is None, "without limits none is reached"
 
 
-def test_asking_whether_a_limit_is_reached_uses_nothing_up() -> None:
+def test_limit_check_consumes_nothing() -> None:
     scheduler = limited(a_limited(requests=2, open_=1))
     for _ in range(10):
         assert scheduler.limit_reached(TenantId("acme"), at(0)) is None
@@ -498,7 +498,7 @@ def test_rejected_requests_count_in_the_request_rate_of_every_level_and_cause_no
     assert scheduler.limit_reached(tenant, at(30)) is None
 
 
-def test_rejected_requests_of_a_tenant_without_limits_count_nowhere() -> None:
+def test_rejected_requests_of_a_tenant_without_limits_are_not_counted() -> None:
     scheduler = limited(a_limited(requests=1))
     scheduler.handle(RequestRejected(TenantId("bolt")), at(0))
 

@@ -78,7 +78,7 @@ def test_a_queued_request_whose_tenant_may_no_longer_use_the_class_it_named_is_f
     assert the_end(scheduler.handle(policy_changed(policy), at(1))).outcome is Outcome.FORBIDDEN
 
 
-def test_a_queued_request_that_named_no_class_goes_over_to_the_only_one_of_its_tenant() -> None:
+def test_queued_request_without_a_named_class_moves_to_the_only_class_of_its_tenant() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("runs"), arrived("waits"))
     policy = a_policy(tenants=(a_tenant("acme", classes=("batch",)),))

@@ -54,7 +54,7 @@ def test_a_tenant_that_is_known_is_taken_by_its_own_record() -> None:
     assert predictions.output_tokens(asked_by(ACME), N) == (MEAN_GUESS, NINETIETH_GUESS)
 
 
-def test_many_tenants_together_move_what_is_thought_of_a_new_one() -> None:
+def test_many_tenants_together_change_the_prediction_for_a_new_tenant() -> None:
     predictions = Predictions()
     for number in range(1_000):
         learned(predictions, TenantId(f"t{number}"), times=20, output=300, prompt_bytes=900, tokens=300)
@@ -65,7 +65,7 @@ def test_many_tenants_together_move_what_is_thought_of_a_new_one() -> None:
     assert predictions.prompt_tokens(asked_by(ACME, prompt_bytes=300), M) == pytest.approx(100, rel=0.05)
 
 
-def test_one_tenant_hardly_moves_what_is_thought_of_a_new_one() -> None:
+def test_one_tenant_hardly_changes_the_prediction_for_a_new_tenant() -> None:
     predictions = Predictions()
     learned(predictions, BOLT, times=5_000, output=100_000, prompt_bytes=4_000, tokens=4_000)
 
@@ -102,7 +102,7 @@ def test_one_wrong_rate_at_most_doubles_a_tenants_own_estimate() -> None:
         (Usage(100, 5, -1, UsageSource.ENGINE), None),
     ],
 )
-def test_a_usage_that_cannot_be_teaches_nothing(usage: Usage, most: int | None) -> None:
+def test_impossible_usage_is_not_learned(usage: Usage, most: int | None) -> None:
     predictions = Predictions()
     for _ in range(50):
         predictions.learn(asked_by(ACME), M, usage, answers=1, output_most=most)
@@ -117,7 +117,7 @@ def test_a_usage_that_cannot_be_teaches_nothing(usage: Usage, most: int | None) 
         (Usage(100, 20 + OUTPUT_SLACK, 0, UsageSource.ENGINE), 20),
     ],
 )
-def test_a_usage_that_can_just_be_is_learned_from(usage: Usage, most: int | None) -> None:
+def test_largest_possible_usage_is_learned(usage: Usage, most: int | None) -> None:
     predictions = Predictions()
     predictions.learn(asked_by(ACME), M, usage, answers=1, output_most=most)
 
@@ -125,7 +125,7 @@ def test_a_usage_that_can_just_be_is_learned_from(usage: Usage, most: int | None
 
 
 @pytest.mark.parametrize(("tokens", "known"), [(15_500, 1), (65_536, 1), (1_000_000, 0)])
-def test_media_may_be_many_more_tokens_than_it_counts_bytes_but_not_any_number(tokens: int, known: int) -> None:
+def test_media_may_have_more_tokens_than_counted_bytes_up_to_a_bound(tokens: int, known: int) -> None:
     predictions, usage = Predictions(), Usage(tokens, 5, 0, UsageSource.ENGINE)
     photo = replace(asked_by(ACME, prompt_bytes=4_200), media=True)
     predictions.learn(photo, M, usage, answers=1, output_most=None)
@@ -166,7 +166,7 @@ def test_answers_of_a_known_tenant_count_up_to_the_last_bucket() -> None:
     assert lengths.mean_and_ninetieth() == (pytest.approx(131_072, rel=0.001), 131_072)
 
 
-def test_the_tenant_that_learned_longest_ago_is_forgotten_first() -> None:
+def test_least_recently_learned_tenant_is_forgotten_first() -> None:
     predictions = Predictions()
     learned(predictions, ACME, times=TRUSTED_FROM, output=1_000, tokens=400)
     for number in range(TENANTS_MAX - 1):
@@ -244,7 +244,7 @@ def test_a_successor_predicts_and_learns_as_its_predecessor_would_have() -> None
     assert (successor.lengths(), successor.prompts()) == (predictions.lengths(), predictions.prompts())
 
 
-def test_lengths_that_are_told_a_second_time_replace_the_first() -> None:
+def test_restored_lengths_replace_earlier_ones() -> None:
     lengths = Lengths()
     lengths.restore([(3, 50, 200)])
     assert lengths.mean_and_ninetieth()[0] == 4
@@ -255,7 +255,7 @@ def test_lengths_that_are_told_a_second_time_replace_the_first() -> None:
     assert lengths.quantile(100) > lengths.quantile(50)
 
 
-def test_what_an_earlier_version_knew_of_all_tenants_together_is_left_out() -> None:
+def test_restore_ignores_the_totals_of_all_tenants_from_an_earlier_version() -> None:
     predictions = Predictions()
     nobody = TenantId("")
     predictions.restore([LengthsCounter(nobody, M, ((3, 50, 200),))], [PromptCounter(M, 3_000, 3_000)])
@@ -264,14 +264,14 @@ def test_what_an_earlier_version_knew_of_all_tenants_together_is_left_out() -> N
 
 
 @pytest.mark.parametrize(("counted", "least"), [(1 << 61, 20_000), (-(1 << 61), 156)])
-def test_a_rate_that_no_prompt_has_is_clipped_when_it_is_read(counted: int, least: int) -> None:
+def test_impossible_token_rate_is_clipped_when_it_is_read(counted: int, least: int) -> None:
     predictions = Predictions()
     predictions.restore([LengthsCounter(ACME, M, ())], [PromptCounter(M, 5_000, counted, ACME)])
 
     assert predictions.prompt_tokens(asked_by(ACME, prompt_bytes=10_000), M) == least
 
 
-def test_a_mean_length_that_no_answer_has_is_clipped_when_it_is_read() -> None:
+def test_impossible_mean_length_is_clipped_when_it_is_read() -> None:
     predictions = Predictions()
     predictions.restore([LengthsCounter(ACME, M, ((3, 20, 1 << 61),))], [])
 

@@ -49,7 +49,7 @@ def ended_in(commands: list[Command]) -> list[End]:
 # The cap
 
 
-def test_an_array_beyond_the_cap_is_told_the_cap_and_what_to_do() -> None:
+def test_array_beyond_the_cap_is_rejected_with_the_cap_and_a_fix() -> None:
     scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps()),)))
 
     refusal = the_end(scheduler.handle(asked("r", 65), at(0)))
@@ -61,7 +61,7 @@ def test_an_array_beyond_the_cap_is_told_the_cap_and_what_to_do() -> None:
     )
 
 
-def test_answers_to_each_prompt_count_in_the_cap_of_prompts() -> None:
+def test_choices_of_each_prompt_count_towards_the_cap_of_prompts() -> None:
     scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps(prompts=8, n=3)),)))
 
     refusal = the_end(scheduler.handle(asked("r", 4, n=16), at(0)))
@@ -70,7 +70,7 @@ def test_answers_to_each_prompt_count_in_the_cap_of_prompts() -> None:
     assert not ended_in(scheduler.handle(asked("fits", 4, n=2), at(0)))
 
 
-def test_inputs_of_embeddings_have_a_cap_of_their_own() -> None:
+def test_embedding_inputs_have_their_own_cap() -> None:
     scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps(prompts=2, inputs=9)),)))
 
     refusal = the_end(scheduler.handle(asked("r", 10, api=Api.EMBEDDINGS), at(0)))
@@ -81,7 +81,7 @@ def test_inputs_of_embeddings_have_a_cap_of_their_own() -> None:
     assert not ended_in(scheduler.handle(asked("fits", 9, api=Api.EMBEDDINGS), at(0)))
 
 
-def test_a_class_without_the_cap_takes_any_number_of_prompts() -> None:
+def test_class_without_the_cap_accepts_any_number_of_prompts() -> None:
     scheduler = a_scheduler(policy=a_policy(classes=(a_class(caps=Caps(prompts=None)),)))
 
     assert not ended_in(scheduler.handle(asked("r", 5_000), at(0)))
@@ -111,7 +111,7 @@ def test_each_prompt_is_an_open_request_of_its_tenant() -> None:
     assert not ended_in(scheduler.handle(asked("later", 8), at(0)))
 
 
-def test_an_array_that_the_tenants_concurrency_never_holds_is_too_large() -> None:
+def test_array_larger_than_the_concurrency_of_its_tenant_is_too_large() -> None:
     scheduler = with_concurrency(Limits(concurrency=2))
 
     refusal = the_end(scheduler.handle(asked("r", 3), at(0)))
@@ -123,7 +123,7 @@ def test_an_array_that_the_tenants_concurrency_never_holds_is_too_large() -> Non
     )
 
 
-def test_an_array_that_fits_the_whole_concurrency_and_not_this_part_may_come_again() -> None:
+def test_array_that_fits_the_whole_concurrency_but_not_this_share_may_be_retried() -> None:
     scheduler = with_concurrency(Limits(concurrency=2, concurrency_whole=4))
 
     refusal = the_end(scheduler.handle(asked("r", 3), at(0)))
@@ -132,13 +132,13 @@ def test_an_array_that_fits_the_whole_concurrency_and_not_this_part_may_come_aga
     assert the_end(scheduler.handle(asked("more", 5), at(0))).outcome is Outcome.TOO_LARGE
 
 
-def test_inputs_of_embeddings_are_one_open_request() -> None:
+def test_embedding_inputs_count_as_one_open_request() -> None:
     scheduler = with_concurrency(Limits(concurrency=1))
 
     assert not ended_in(scheduler.handle(asked("r", 300, api=Api.EMBEDDINGS), at(0)))
 
 
-def test_prompts_of_open_requests_are_counted_anew_with_new_limits() -> None:
+def test_prompts_of_open_requests_are_recounted_when_limits_change() -> None:
     scheduler = with_concurrency(Limits(concurrency=10))
     told(scheduler, at(0), asked("r", 8))
     policy = a_policy(tenants=(Tenant(TenantId("acme"), limits=Limits(concurrency=9)), "bolt"))
@@ -168,7 +168,7 @@ def sent_by(commands: list[Command]) -> list[str]:
     return [each.request_id for each in commands if isinstance(each, Dispatch)]
 
 
-def test_an_array_needs_one_free_place_and_takes_all_of_its_own() -> None:
+def test_array_needs_one_free_place_and_holds_one_per_prompt() -> None:
     scheduler = a_scheduler(an_endpoint(places=4))
     told(scheduler, at(0), asked("r1"), asked("r2"), asked("r3"))
 
@@ -178,7 +178,7 @@ def test_an_array_needs_one_free_place_and_takes_all_of_its_own() -> None:
     assert sent_by(scheduler.handle(completed("large"), at(1))) == ["next"]
 
 
-def test_an_array_has_its_turn_though_places_come_free_one_by_one() -> None:
+def test_array_gets_its_turn_although_places_become_free_one_by_one() -> None:
     scheduler = a_scheduler(an_endpoint(places=8))
     told(scheduler, at(0), *(arrived(f"b{number}", "bolt") for number in range(8)))
     told(scheduler, at(0), asked("large", 16), asked("next"), *(arrived(f"w{number}", "bolt") for number in range(8)))
@@ -186,13 +186,13 @@ def test_an_array_has_its_turn_though_places_come_free_one_by_one() -> None:
     sent = [name for number in range(4) for name in sent_by(scheduler.handle(completed(f"b{number}"), at(1)))]
 
     assert sent == ["large"]
-    # Nothing more is sent until the array has ended. Its tenant continues when the other one has had as much.
+    # Nothing more is sent until the array has ended. Its tenant continues after the other one has had as much.
     assert sent_by(told(scheduler, at(2), *(completed(f"b{number}") for number in range(4, 8)))) == []
     assert sent_by(scheduler.handle(completed("large"), at(3))) == [f"w{number}" for number in range(8)]
     assert sent_by(scheduler.handle(completed("w0"), at(4))) == ["next"]
 
 
-def test_the_memory_of_an_endpoint_has_to_hold_every_prompt_of_an_array() -> None:
+def test_endpoint_memory_must_hold_every_prompt_of_an_array() -> None:
     pool = replace(a_pool(), kv_tokens=10_000)
     scheduler = a_scheduler(an_endpoint(places=8), policy=replace(a_policy(), pools=(pool,)))
     told(scheduler, at(0), asked("r"))
@@ -202,7 +202,7 @@ def test_the_memory_of_an_endpoint_has_to_hold_every_prompt_of_an_array() -> Non
 
 
 @pytest.mark.parametrize(("busy", "sent"), [(6, ["more"]), (7, [])])
-def test_an_array_needs_a_place_beside_those_that_are_kept_for_another_class(busy: int, sent: list[str]) -> None:
+def test_array_needs_a_place_that_is_not_reserved_for_another_class(busy: int, sent: list[str]) -> None:
     classes = (a_class(), replace(a_class("kept"), reserve_percent=30))
     scheduler = a_scheduler(an_endpoint(places=10), policy=a_policy(classes=classes))
     told(scheduler, at(0), *(asked(f"r{number}") for number in range(busy)))
@@ -223,7 +223,7 @@ def test_prompts_of_one_array_attend_only_to_themselves() -> None:
     assert speed.prefill_ps(16_000, prompts=16) == 16 * speed.prefill_ps(1_000)
 
 
-def test_an_array_pays_as_much_of_a_step_as_its_prompts_would_apart() -> None:
+def test_array_is_charged_as_much_of_a_step_as_separate_prompts() -> None:
     def shared_ns(*sequences: int) -> list[int]:
         time = EngineTime(EndpointId("e"), PoolName("p"), EngineSpeed(), at(0), of=1)
         stays = [time.begin(1_000 * count, at(0), sequences=count) for count in sequences]
@@ -236,7 +236,7 @@ def test_an_array_pays_as_much_of_a_step_as_its_prompts_would_apart() -> None:
     assert abs(together - 3 * other) <= 10
 
 
-def test_late_arrays_leave_no_time_behind() -> None:
+def test_time_of_a_late_array_is_fully_accounted_for() -> None:
     time = EngineTime(EndpointId("e"), PoolName("p"), EngineSpeed(), at(0), of=1)
     late, other = time.begin(3_000, at(0), sequences=3), time.begin(1_000, at(0))
     time.turn_late(late, at(1))
@@ -259,7 +259,7 @@ def test_answers_of_an_array_are_learned_one_by_one() -> None:
     assert {tokens // count for each in scheduler.counters(at(30)).lengths for _, count, tokens in each.buckets} == {10}
 
 
-def test_tools_before_a_known_beginning_are_held_with_it() -> None:
+def test_tools_before_a_cached_prefix_count_as_cached() -> None:
     scheduler = a_scheduler(an_endpoint(places=100))
     text_bytes, tools_bytes = DISTANCES[0] * BYTES_PER_TOKEN, 40_000
     changes = {"prompt_bytes": text_bytes + tools_bytes, "prompt_bytes_before": tools_bytes, "prefix": b"12345678"}

@@ -1,4 +1,4 @@
-"""Do the requests of a member of a cell stay away from an endpoint that this member alone cannot reach?"""
+"""Requests of a cell member avoid an endpoint that only this member cannot reach."""
 
 from headgate.core.commands import Command, Dispatch, Eject, End
 from headgate.core.events import TimerFired
@@ -49,7 +49,7 @@ def serve_others(scheduler: Scheduler, now: Instant, *, count: int = 2) -> None:
 def ask(
     scheduler: Scheduler, now: Instant, lost: tuple[str, ...], *, count: int = 1, member: str = "g3"
 ) -> tuple[list[str], list[Command]]:
-    """Sends requests of a member that cannot reach the `lost` endpoints; where they went, and all commands."""
+    """Sends requests of a member that cannot reach the `lost` endpoints. Returns their endpoints and all commands."""
     went: list[str] = []
     out: list[Command] = []
     for number in range(count):
@@ -76,7 +76,7 @@ def keep_away(scheduler: Scheduler, now: Instant, *lost: str, count: int = 20) -
     ask(scheduler, now, lost, count=count)
 
 
-def test_requests_of_a_member_go_elsewhere_after_as_many_failures_as_eject_an_endpoint() -> None:
+def test_member_avoids_an_endpoint_after_as_many_failures_as_eject_one() -> None:
     scheduler = a_cell("e1", "e2")
     serve_others(scheduler, at(0))
     went, out = ask(scheduler, at(1), ("e1",), count=40)
@@ -86,7 +86,7 @@ def test_requests_of_a_member_go_elsewhere_after_as_many_failures_as_eject_an_en
     assert endpoint_summary(scheduler, "e1").unserved_members == ("g3",)
 
 
-def test_requests_of_other_members_still_go_there() -> None:
+def test_other_members_still_use_the_endpoint() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
 
@@ -94,7 +94,7 @@ def test_requests_of_other_members_still_go_there() -> None:
     assert set(went) == {"e1", "e2"}
 
 
-def test_a_success_between_failures_begins_a_new_row() -> None:
+def test_success_between_failures_resets_the_count() -> None:
     scheduler = a_cell("e1", "e2")
     for second in range(8):
         serve_others(scheduler, at(second))
@@ -103,7 +103,7 @@ def test_a_success_between_failures_begins_a_new_row() -> None:
         assert "e1" in ask(scheduler, at(second + 0.5), (), count=4)[0]
 
 
-def test_one_request_at_a_time_is_tried_when_the_time_is_over() -> None:
+def test_one_trial_request_at_a_time_is_sent_after_the_exclusion() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     serve_others(scheduler, at(EJECT_S - 1))
@@ -114,7 +114,7 @@ def test_one_request_at_a_time_is_tried_when_the_time_is_over() -> None:
     assert dispatches(sent).count("e1") == 1
 
 
-def test_an_answer_ends_it() -> None:
+def test_response_ends_the_exclusion() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     serve_others(scheduler, at(EJECT_S))
@@ -124,7 +124,7 @@ def test_an_answer_ends_it() -> None:
     assert endpoint_summary(scheduler, "e1").unserved_members == ()
 
 
-def test_a_first_token_ends_it() -> None:
+def test_first_token_ends_the_exclusion() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     serve_others(scheduler, at(EJECT_S))
@@ -134,7 +134,7 @@ def test_a_first_token_ends_it() -> None:
     assert "e1" in ask(scheduler, at(EJECT_S), (), count=4)[0]
 
 
-def test_each_failed_trial_doubles_the_time_up_to_a_bound() -> None:
+def test_each_failed_trial_doubles_the_exclusion_up_to_a_bound() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     moment = 0
@@ -146,7 +146,7 @@ def test_each_failed_trial_doubles_the_time_up_to_a_bound() -> None:
         assert ask(scheduler, at(moment), ("e1",), count=10)[0].count("e1") == 1
 
 
-def test_a_trial_whose_caller_leaves_is_made_again() -> None:
+def test_trial_is_repeated_if_its_caller_leaves() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     names = ("a", "b", "c")
@@ -157,7 +157,7 @@ def test_a_trial_whose_caller_leaves_is_made_again() -> None:
     assert dispatches(again).count("e1") == 1
 
 
-def test_a_member_that_would_have_no_endpoint_left_is_kept_from_none() -> None:
+def test_member_is_excluded_from_no_endpoint_if_none_would_remain() -> None:
     scheduler = a_cell("e1", attempts_max=1)
     serve_others(scheduler, at(0))
     went, _ = ask(scheduler, at(1), ("e1",), count=9)
@@ -168,7 +168,7 @@ def test_a_member_that_would_have_no_endpoint_left_is_kept_from_none() -> None:
     assert len(ask(scheduler, at(1), (), count=4)[0]) == 4
 
 
-def test_the_last_endpoint_but_the_one_that_failed_the_request_is_tried_all_the_same() -> None:
+def test_excluded_endpoint_is_tried_if_the_only_other_one_failed_the_request() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     serve_others(scheduler, at(1))
@@ -178,7 +178,7 @@ def test_the_last_endpoint_but_the_one_that_failed_the_request_is_tried_all_the_
     assert [each.outcome for each in out if isinstance(each, End)] == [Outcome.COMPLETED]
 
 
-def test_an_endpoint_that_takes_no_work_is_no_endpoint_left() -> None:
+def test_endpoint_that_accepts_no_work_does_not_count_as_remaining() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     told(scheduler, at(1), unreadied("e2"))
@@ -186,8 +186,8 @@ def test_an_endpoint_that_takes_no_work_is_no_endpoint_left() -> None:
     assert ask(scheduler, at(1), ())[0] == ["e1"]
 
 
-def test_requests_that_wait_for_an_endpoint_within_reach_hold_up_no_other_member() -> None:
-    """All of one tenant: before, they stood in one line, and its head belonged to the member that cannot reach e1."""
+def test_requests_waiting_for_a_reachable_endpoint_do_not_block_other_members() -> None:
+    """All requests belong to one tenant. The head of a common queue would belong to the member that cannot reach e1."""
     scheduler = a_cell("e1", "e2", places=3, attempts_max=1)
     serve_others(scheduler, at(0))
     told(scheduler, at(0), *(arrived(f"runs {number}", gateway="g3") for number in range(6)))
@@ -201,7 +201,7 @@ def test_requests_that_wait_for_an_endpoint_within_reach_hold_up_no_other_member
     assert all(name.startswith("runs") for name, _ in in_flight(scheduler, "e2"))
 
 
-def test_members_are_not_kept_from_an_endpoint_that_is_ejected_or_gone() -> None:
+def test_exclusion_ends_when_the_endpoint_is_ejected_or_leaves() -> None:
     for happens in ("ejected", "gone"):
         scheduler = a_cell("e1", "e2")
         keep_away(scheduler, at(0), "e1")
@@ -215,7 +215,7 @@ def test_members_are_not_kept_from_an_endpoint_that_is_ejected_or_gone() -> None
         assert not scheduler._state.fleet.health.reach.away
 
 
-def test_what_is_known_of_a_member_that_is_gone_is_forgotten() -> None:
+def test_state_of_a_member_that_is_gone_is_forgotten() -> None:
     scheduler = a_cell("e1", "e2")
     keep_away(scheduler, at(0), "e1")
     told(scheduler, at(EJECT_S), TimerFired())
@@ -231,7 +231,7 @@ def test_what_is_known_of_a_member_that_is_gone_is_forgotten() -> None:
     assert not reach._failing
 
 
-def test_failures_of_requests_sent_before_do_not_prolong_it() -> None:
+def test_failures_of_requests_sent_before_the_exclusion_do_not_extend_it() -> None:
     scheduler = a_cell("e1", "e2", attempts_max=1)
     serve_others(scheduler, at(0))
     names = [f"r{number}" for number in range(40)]
@@ -244,7 +244,7 @@ def test_failures_of_requests_sent_before_do_not_prolong_it() -> None:
     assert "e1" in ask(scheduler, at(1 + EJECT_S), (), count=4)[0]
 
 
-def test_a_member_that_lacks_resources_for_one_endpoint_stays_away_from_it() -> None:
+def test_member_that_lacks_resources_for_one_endpoint_avoids_it() -> None:
     scheduler = a_cell("e1", "e2", "e3", "e4")
     serve_others(scheduler, at(0), count=4)
     went: list[str] = []
@@ -261,7 +261,7 @@ def test_a_member_that_lacks_resources_for_one_endpoint_stays_away_from_it() -> 
     assert went.count("e1") == HEALTH.failures_max
 
 
-def test_a_member_that_cannot_reach_the_many_least_loaded_endpoints_finds_the_one_behind_them() -> None:
+def test_member_that_cannot_reach_the_least_loaded_endpoints_uses_the_remaining_one() -> None:
     names = [f"e{number}" for number in range(12)]
     scheduler = a_cell(*names, attempts_max=12)
     serve_others(scheduler, at(0), count=12)

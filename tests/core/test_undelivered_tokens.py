@@ -1,4 +1,4 @@
-"""Does the scheduler follow an answer that its engine streams and its caller gets whole?"""
+"""The scheduler tracks a response that its engine streams and its caller receives unstreamed."""
 
 import pytest
 
@@ -80,7 +80,7 @@ def test_a_first_token_of_an_attempt_that_has_ended_changes_nothing() -> None:
     assert told(scheduler, at(1), UNDELIVERED) == []
 
 
-def test_the_prompt_is_computed_when_its_first_token_comes() -> None:
+def test_prompt_counts_as_computed_at_its_first_token() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", stream=False, prompt_bytes=40_000))
     endpoint = attempt_of(scheduler).endpoint
@@ -123,7 +123,7 @@ def test_a_failed_attempt_is_settled_with_its_prompt_and_its_tokens() -> None:
     assert attempt.used == (1_000, 0, 7)
 
 
-def test_an_endpoint_without_a_sign_of_life_loses_its_undelivered_answers_to_another() -> None:
+def test_undelivered_responses_of_a_stalled_endpoint_are_retried_elsewhere() -> None:
     scheduler = a_scheduler(an_endpoint("e1"), an_endpoint("e2"))
     told(scheduler, at(0), arrived("r", stream=False), UNDELIVERED)
 
@@ -134,14 +134,14 @@ def test_an_endpoint_without_a_sign_of_life_loses_its_undelivered_answers_to_ano
     assert told(scheduler, at(31), aborted("r")) == [dispatch("r", "e2", attempt=2)]
 
 
-def test_answers_that_no_token_is_reported_of_are_left_alone_when_streams_beside_them_stall() -> None:
+def test_responses_without_reported_tokens_are_not_aborted_when_streams_stall() -> None:
     scheduler = a_scheduler(an_endpoint("e1", places=2))
     told(scheduler, at(0), arrived("r", stream=False), arrived("s"), first_token("s"))
 
     assert abort("r", reason="its endpoint shows no sign of life") not in told(scheduler, at(30), TimerFired())
 
 
-def test_a_successor_follows_it_on_and_may_retry_it() -> None:
+def test_successor_tracks_an_undelivered_response_and_may_retry_it() -> None:
     scheduler = a_successor()
     told(scheduler, at(0), joined("e1"), joined("e2"))
     told(scheduler, at(0), runs("r", stream=False, tokens=9, prompt_bytes=40_000, sent_ago=0.1), readied("e2"))
@@ -153,7 +153,7 @@ def test_a_successor_follows_it_on_and_may_retry_it() -> None:
     assert attempt.used == (10_000, 0, 9)
 
 
-def test_a_complete_answer_ends_as_any_other() -> None:
+def test_complete_response_ends_its_request_as_completed() -> None:
     scheduler = a_scheduler()
     told(scheduler, at(0), arrived("r", stream=False), UNDELIVERED, progress(3), first_token("r"))
 

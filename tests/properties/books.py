@@ -198,7 +198,7 @@ class Open:
     """When its prompt should have been computed, where nothing will be heard of it."""
     began: bool = False
     delivered: bool = False
-    """Whether its first token was told as one that reaches the caller."""
+    """Whether its first token was reported as delivered to the caller."""
     computed: bool = False
     """Whether its prompt has been, or should have been."""
     streaming: bool = False
@@ -238,7 +238,7 @@ class Books:
     held: dict[PoolName, frozenset[int]] = field(default_factory=dict)
     """Bands that the ladder holds at their floors: read from the scheduler."""
     turnovers: dict[PoolName, Turnover] = field(default_factory=dict)
-    """How long served requests hold their places: learned by the scheduler, only read here."""
+    """Times for which served requests hold their places, learned by the scheduler and only read here."""
     lead: dict[Pair, int] = field(default_factory=dict)
     """Per band, pool and pair of tenants that both wait there: by how much more the first was charged since."""
     charged_most: dict[Turns, int] = field(default_factory=dict)

@@ -695,7 +695,7 @@ class Check:
         return [each for each in ready if each.grown_percent == 100]
 
     def count_failure(self, engine: Engine) -> None:
-        """Only failures that are the endpoint's count. One that its request is convicted of later is taken back."""
+        """Count a failure only if the endpoint caused it, and undo the count if the request is blamed for it later."""
         verdict = recorded(self.scheduler)
         if verdict.origin is FaultOrigin.ENDPOINT:
             self.failure(engine)
@@ -703,7 +703,7 @@ class Check:
             other.failures = max(0, other.failures - 1)
 
     def count_after_all(self) -> None:
-        """Failures that were put down to a tenant or a model, of a request that is answered elsewhere."""
+        """Count failures that were attributed to a tenant or a model, if another endpoint answers the request."""
         for endpoint in recorded(self.scheduler).counted_after_all:
             engine = self.books.engines.get(endpoint.id)
             is_there = self.scheduler._state.fleet.endpoints.get(endpoint.id) is endpoint
@@ -947,9 +947,9 @@ class Check:
         self.books.ended[order.request_id] = order.outcome
 
     def check_left(self, attempt: Open, outcome: Outcome) -> None:
-        """A request whose caller left or was too late stays charged for its prompt and the delivered answer.
+        """A request whose caller left or whose deadline passed stays charged for its prompt and the delivered tokens.
 
-        The prompt counts its predicted tokens, or more by the rate that all tenants share; never less.
+        The prompt is charged with its predicted tokens, or with more if the rate shared by all tenants predicts more.
         """
         record = self.scheduler._state.attempts.get(attempt.request_id, attempt.number)
         if record is None or record.left_with is None:

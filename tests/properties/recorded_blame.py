@@ -1,4 +1,4 @@
-"""Blame that records its verdicts, for models of what follows from them; the verdicts are tested in `tests/core`."""
+"""A `Blame` that records its verdicts for the models in this folder; `tests/core` tests the verdicts."""
 
 from collections.abc import Iterable
 
@@ -21,11 +21,11 @@ class RecordedBlame(Blame):
 
     def forget_verdicts(self) -> None:
         self.origin: FaultOrigin | None = None
-        """Who was to blame for the last failure."""
+        """Origin of the last failure."""
         self.taken_back: EndpointId | None = None
-        """The endpoint whose earlier failure the request was convicted of."""
+        """Endpoint whose earlier failure is now attributed to the request."""
         self.counted_after_all: list[EndpointRecord] = []
-        """Endpoints of earlier failures that count, since the request was answered elsewhere."""
+        """Endpoints whose earlier failures count because another endpoint answered the request."""
 
     def judge(self, attempt: Attempt, event: AttemptEnded, now: Instant) -> FaultOrigin:
         suspect = self._suspects.get(attempt.ticket.identity)

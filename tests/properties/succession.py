@@ -342,7 +342,7 @@ class ReportCheck(Check):
         predicted, request_id = request.predicted, told.ticket.request_id
         record = self.scheduler._state.attempts.by_number[request_id, told.attempt]
         longer = told.tokens >= predicted.output_tokens + GROWN_BY
-        # An answer that has tokens has begun, even if its caller gets it whole.
+        # A response with tokens has begun, even if its caller receives it unstreamed.
         began = told.first_token or told.tokens > 0
         attempt = Open(
             request_id,

@@ -125,7 +125,7 @@ async def tell(log: Log) -> list[list[Command]]:
                 (cell.scheduler if isinstance(event, FleetEvent) else cell.gateway).tell(event)
         await cell.settle()
         if len(cell.decided.answers) == before:
-            # A gateway does not forward repeated events. Decisions that are due by now are made all the same.
+            # A gateway does not forward repeated events; decisions that are due are still made.
             cell.ring()
             await cell.settle()
         answer: list[Command] = []

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from headgate.model.units import SECOND, Duration, PoolName
-from headgate.model.verdict import HostReport
+from headgate.model.verdict import HostReport, Shortage
 from headgate.telemetry.host_report import HostReporter, HostSources, StoreSeen, report_for_ever
 
 
@@ -32,6 +32,19 @@ def test_what_others_know_is_in_it() -> None:
     told = HostReporter(sources).report(Duration(0))
 
     assert (told.transport_ns, told.store_ns, told.store_up, told.database_up) == ((way,), 3, False, True)
+
+
+def test_a_shortage_seen_between_two_reports_is_in_the_next_one_only() -> None:
+    short = Shortage("no file descriptors are left", "Raise the limit.")
+    seen = iter([(short,), (short,), (), ()])
+    sources = HostSources(process=lambda: "g", decide_s=lambda: 0.0, shortages=lambda: next(seen))
+    reporter = HostReporter(sources)
+
+    reporter.look()
+    reporter.look()
+
+    assert reporter.report(Duration(0)).shortages == (short,)
+    assert reporter.report(Duration(0)).shortages == ()
 
 
 @pytest.mark.timing

@@ -85,7 +85,7 @@ def test_a_result_without_an_id_belongs_to_the_answer_before_it() -> None:
     assert trimmed([user("1"), *bound], 1) == (bound, 1)
 
 
-def test_media_counts_by_its_kind_and_goes_with_its_turn() -> None:
+def test_media_is_counted_by_kind_and_dropped_with_its_turn() -> None:
     looked = {"role": "user", "content": [{"type": "text", "text": "What is this?"}, IMAGE]}
     messages = [SYSTEM, looked, answer("a cat"), user("sure?")]
 

@@ -9,7 +9,7 @@ def test_the_same_body_of_the_same_tenant_has_the_same_fingerprint() -> None:
     assert fingerprint(body_digest(BODY), "acme", "m") == fingerprint(body_digest(bytearray(BODY)), "acme", "m")
 
 
-def test_tenant_model_and_body_each_make_another_fingerprint() -> None:
+def test_fingerprint_depends_on_tenant_model_and_body() -> None:
     digest = body_digest(BODY)
     found = {
         fingerprint(digest, "acme", "m"),
@@ -22,8 +22,8 @@ def test_tenant_model_and_body_each_make_another_fingerprint() -> None:
     assert len(found) == 5
 
 
-def test_every_byte_of_a_long_body_counts() -> None:
-    """Requests that differ in the middle alone are not taken for one that is quarantined."""
+def test_digest_depends_on_every_byte_of_a_long_body() -> None:
+    """A request that differs only in the middle does not match a quarantined request."""
     size = 4 * HASHED_AT_ONCE_BYTES
     long = bytearray(size)
     digest = body_digest(long)

@@ -176,7 +176,7 @@ def shaped(*chunks: Chunk, api: Api = Api.CHAT) -> Any:
     return json.loads(joiner.conclude().body)
 
 
-def test_fields_that_only_whole_answers_have_are_null() -> None:
+def test_fields_that_only_unstreamed_responses_have_are_null() -> None:
     assert shaped({"choices": [{"index": 0, "delta": {"content": "x"}, "stop_reason": 7}]}) == {
         "object": "chat.completion",
         "metrics": None,
@@ -205,11 +205,11 @@ def test_fields_that_only_whole_answers_have_are_null() -> None:
         ),
     ],
 )
-def test_the_usage_of_a_whole_answer_has_its_nulls_too(usage: Chunk, expected: Chunk) -> None:
+def test_missing_usage_fields_of_an_unstreamed_response_are_null(usage: Chunk, expected: Chunk) -> None:
     assert shaped({"choices": [{"index": 0, "delta": {}}]}, {"choices": [], "usage": usage})["usage"] == expected
 
 
-def test_a_stream_that_need_not_add_up_is_given_up_at_once() -> None:
+def test_joiner_gives_up_at_a_field_that_may_differ_in_an_unstreamed_response() -> None:
     joiner = Joiner(Api.CHAT, SHAPE)
 
     assert not joiner.take(event({"choices": [{"index": 0, "delta": {"role": "assistant", "reasoning": None}}]}))
@@ -219,7 +219,7 @@ def test_a_stream_that_need_not_add_up_is_given_up_at_once() -> None:
         joiner.conclude()
 
 
-def test_events_are_counted_that_add_to_the_answer() -> None:
+def test_only_events_that_add_to_the_response_are_counted() -> None:
     def events(chunk: Chunk) -> int:
         joiner = Joiner(Api.CHAT)
         joiner.take(event(chunk))
@@ -318,7 +318,7 @@ def test_no_more_is_held_than_the_bound() -> None:
         joiner.conclude()
 
 
-# Events that differ by their text alone
+# Events that differ only in their text
 
 
 def compact(value: object) -> bytes:
@@ -344,7 +344,9 @@ TEXTS = ["One", " two", "", "\n", 'said "', "\\", "ü", "😀", "\u2028", '","te
 
 @pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS])
 @given(st.lists(st.tuples(st.sampled_from(TEXTS), st.integers(0, 1), st.sampled_from([1, 2])), max_size=12))
-def test_events_alike_add_up_to_what_they_do_in_small_pieces(api: Api, said: list[tuple[str, int, int]]) -> None:
+def test_similar_events_join_to_the_same_response_however_the_stream_is_split(
+    api: Api, said: list[tuple[str, int, int]]
+) -> None:
     events = [text_event(api, text, index, created=created) for text, index, created in [("a", 0, 1), *said]]
     stream = b"".join(events)
     pieces = [stream[at : at + 5] for at in range(0, len(stream), 5)]
@@ -358,7 +360,7 @@ def test_events_alike_add_up_to_what_they_do_in_small_pieces(api: Api, said: lis
 
 
 @pytest.mark.parametrize("text", [b"\t", b"\\x", b"\\u12", b'a"b'])
-def test_a_text_that_is_no_json_is_not_taken_for_one_that_is_alike(text: bytes) -> None:
+def test_invalid_json_is_not_matched_as_a_similar_event(text: bytes) -> None:
     joiner = Joiner(Api.CHAT)
     first = text_event(Api.CHAT, "TEXT")
     joiner.take(first)
@@ -370,7 +372,7 @@ def test_a_text_that_is_no_json_is_not_taken_for_one_that_is_alike(text: bytes) 
         joiner.conclude()
 
 
-def test_no_more_is_kept_of_events_alike_than_the_bound() -> None:
+def test_joined_text_of_similar_events_is_bounded() -> None:
     joiner = Joiner(Api.CHAT, assembled_bytes_max=1_000)
 
     taken = [joiner.take(text_event(Api.CHAT, "x" * 300)) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""The work on an engine's stream is linear in its bytes, however they are split, and the held bytes are bounded."""
+"""Parsing an engine's stream takes linear work, however the stream is split, and buffers a bounded number of bytes."""
 
 from collections.abc import Callable
 
@@ -47,7 +47,7 @@ UNITS = {
 @pytest.mark.parametrize("size", [1, 11, 1000, 10**6])
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("feed", FEEDS)
-def test_work_is_linear_in_any_cutting(feed: str, unit: str, size: int) -> None:
+def test_work_is_linear_however_the_stream_is_split(feed: str, unit: str, size: int) -> None:
     def work(length: int) -> int:
         take, data = FEEDS[feed](), UNITS[unit] * (length // len(UNITS[unit]))
         reads = cut_into(data, size)
@@ -77,7 +77,7 @@ def test_bytes_of_an_unfinished_event_are_not_searched_again(size: int, monkeypa
 
 
 @pytest.mark.parametrize("size", [1, 7, 10**6])
-def test_comments_without_end_close_the_stream(size: int) -> None:
+def test_too_many_comments_close_the_stream(size: int) -> None:
     strict, patient = StreamScanner(keep_usage_chunk=False, comments_max=99), StreamScanner(keep_usage_chunk=False)
     for read in cut_into(b":\n\n" * 200, size):
         strict.feed(read)
@@ -87,7 +87,7 @@ def test_comments_without_end_close_the_stream(size: int) -> None:
     assert (patient.overlong, patient.closed) == (False, False)
 
 
-def test_comments_between_events_do_not_add_up() -> None:
+def test_comment_count_restarts_after_each_event() -> None:
     scanner = StreamScanner(keep_usage_chunk=False, comments_max=3)
     for _ in range(5):
         scanner.feed(b": ping\n\n" * 3 + b'data: {"choices":[]}\n\n')
@@ -95,7 +95,7 @@ def test_comments_between_events_do_not_add_up() -> None:
     assert (scanner.events, scanner.closed) == (5, False)
 
 
-def test_event_of_too_many_lines_is_not_split() -> None:
+def test_event_with_too_many_lines_is_not_split() -> None:
     event = b"data:\n" * (EVENT_LINES_MAX + 2) + b"\n"
     scanners = StreamScanner(keep_usage_chunk=False), ResponsesScanner()
     generated, joiner = Generated(SETTING), Joiner(Api.CHAT)
@@ -109,14 +109,14 @@ def test_event_of_too_many_lines_is_not_split() -> None:
         joiner.conclude()
 
 
-def test_events_of_triton_without_end_of_comments_are_an_error() -> None:
+def test_too_many_comments_in_a_triton_stream_are_an_error() -> None:
     generated = Generated(SETTING)
     generated.feed(b":\n\n" * (COMMENTS_MAX + 1))
 
     assert generated.error == "the engine sent an event without end"
 
 
-def test_answer_of_triton_that_is_kept_whole_is_bounded() -> None:
+def test_buffered_triton_response_is_bounded() -> None:
     generated = Generated(SETTING, bytes_max=1000)
     for _ in range(100):
         generated.feed(b'data: {"text_output":"aaaaaaaaaa"}\n\n')
@@ -125,7 +125,7 @@ def test_answer_of_triton_that_is_kept_whole_is_bounded() -> None:
     assert generated.texts == []
 
 
-def test_stream_of_triton_that_is_passed_on_has_no_such_bound() -> None:
+def test_relayed_triton_stream_is_not_bounded() -> None:
     generated = Generated(SETTING)
     for _ in range(100):
         generated.feed(b'data: {"text_output":"aaaaaaaaaa"}\n\n')
@@ -175,7 +175,7 @@ CROWDED = {
 
 
 @pytest.mark.parametrize("what", CROWDED)
-def test_list_that_is_too_long_is_refused_before_its_elements_are_read(what: str) -> None:
+def test_overlong_list_is_rejected_before_its_elements_are_read(what: str) -> None:
     joiner = Joiner(Api.CHAT)
     lines = lines_run(lambda: joiner.take(b"data: " + CROWDED[what] + b"\n\n"), "headgate.wire.joining")
 
@@ -185,7 +185,7 @@ def test_list_that_is_too_long_is_refused_before_its_elements_are_read(what: str
 
 
 @pytest.mark.parametrize("count", [CHOICES_MAX, 1])
-def test_list_of_as_many_choices_as_may_be_is_joined(count: int) -> None:
+def test_list_within_the_choice_limit_is_joined(count: int) -> None:
     joiner = Joiner(Api.CHAT)
     choices = b",".join(b'{"index":%d,"delta":{"content":"a"}}' % index for index in range(count))
 
@@ -195,7 +195,7 @@ def test_list_of_as_many_choices_as_may_be_is_joined(count: int) -> None:
 
 
 @pytest.mark.parametrize("unit", [b"[", b'{"a":', b'{"choices":[', b'"a":1,'])
-def test_joined_event_beyond_its_bound_is_not_parsed(unit: bytes) -> None:
+def test_oversized_event_is_not_parsed(unit: bytes) -> None:
     joiner = Joiner(Api.CHAT)
     event = b"data: {" + unit * (EVENT_BYTES_MAX // len(unit) + 1) + b"\n\n"
     lines = lines_run(lambda: joiner.take(event), "headgate.wire.joining")
@@ -213,7 +213,7 @@ def test_joined_event_beyond_its_bound_is_not_parsed(unit: bytes) -> None:
     ],
     ids=["tool calls", "fields without a value"],
 )
-def test_answer_of_many_small_parts_is_bounded_as_a_whole(choice: str) -> None:
+def test_response_of_many_small_parts_is_bounded_in_total(choice: str) -> None:
     joiner = Joiner(Api.CHAT)
     calls = ",".join(f'{{"index":{index}}}' for index in range(TOOL_CALLS_MAX))
     fields = ",".join(f'"x{index}":null' for index in range(FIELDS_MAX - 4))

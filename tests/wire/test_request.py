@@ -188,7 +188,7 @@ def test_any_further_field_is_carried_through(more: dict[str, object]) -> None:
     assert encoded == sent | {"model": "own"}
 
 
-def test_media_counts_by_its_kind_and_not_by_its_encoded_length() -> None:
+def test_media_is_counted_by_kind_and_not_by_encoded_length() -> None:
     text = {"type": "text", "text": "What is this?"}
     audio = {"type": "input_audio", "input_audio": {"data": "A" * 50_000, "format": "wav"}}
     file = {"type": "file", "file": {"file_data": "A" * 50_000}}
@@ -214,7 +214,7 @@ def test_media_counts_by_its_kind_and_not_by_its_encoded_length() -> None:
         (Api.EMBEDDINGS, {"input": ["image_url"]}, False),
     ],
 )
-def test_it_is_known_whether_there_is_media_in_a_prompt(api: Api, prompt: dict[str, object], media: bool) -> None:
+def test_parser_detects_media_in_a_prompt(api: Api, prompt: dict[str, object], media: bool) -> None:
     assert parsed(api, model="m", **prompt).length.media is media
 
 
@@ -245,7 +245,7 @@ def test_every_field_that_becomes_tokens_is_measured(api: Api, prompt: dict[str,
 
 
 @pytest.mark.parametrize("value", [None, [], {}, ""])
-def test_empty_fields_beside_the_prompt_count_nothing(value: object) -> None:
+def test_empty_fields_beside_the_prompt_add_no_bytes(value: object) -> None:
     assert chat(messages=MESSAGES, tools=value).prompt_bytes == chat(messages=MESSAGES).prompt_bytes
 
 
@@ -285,7 +285,7 @@ def test_each_prompt_of_an_array_is_a_sequence(api: Api, name: str, prompt: obje
         ("", [], 0, 1),
     ],
 )
-def test_each_tensor_of_embeddings_is_a_sequence_with_a_token_for_each_1024_characters(
+def test_each_embedding_tensor_is_a_sequence_with_one_token_per_1024_characters(
     prompt: object, embeds: object, tokens: int, prompts: int
 ) -> None:
     bare = parsed(Api.COMPLETIONS, model="m", prompt=prompt)
@@ -367,7 +367,7 @@ def test_a_response_keeps_the_options_of_its_stream() -> None:
     assert json.loads(body.encode(served_model="m"))["stream_options"] == {"include_obfuscation": False}
 
 
-def test_the_items_of_a_response_count_by_their_text_and_the_kind_of_media() -> None:
+def test_items_of_a_response_are_counted_by_text_and_kind_of_media() -> None:
     image = {"type": "input_image", "image_url": "data:image/png;base64," + "A" * 100_000}
     items = [{"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, image]}]
 

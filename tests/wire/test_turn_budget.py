@@ -113,7 +113,7 @@ def test_connection_is_given_up_when_too_many_bytes_wait() -> None:
     assert second.parsed == b""
 
 
-def test_nothing_more_is_parsed_after_the_connection_wants_no_more() -> None:
+def test_parsing_stops_when_the_connection_wants_no_more_data() -> None:
     loop = Loop()
     parser = Parser(loop, a_budget(loop, 100), slices_max=1)
     parser.reads.take(b"a" * 5 * SLICE_BYTES)

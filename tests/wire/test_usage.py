@@ -156,7 +156,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("unit", HOSTILE)
 @pytest.mark.parametrize("size", [1, 7, 1000, 10**6])
-def test_work_of_finding_usage_is_linear_in_any_cutting(unit: bytes, size: int) -> None:
+def test_usage_search_is_linear_however_the_response_is_split(unit: bytes, size: int) -> None:
     def work(length: int) -> int:
         data = (unit * (length // len(unit) + 1))[:length]
         pieces = cut_into(data, size)

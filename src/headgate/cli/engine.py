@@ -21,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0, help="what all that is drawn is drawn from (0)")
     parser.add_argument("--speed-up", type=float, default=1.0, metavar="X", help="so many times as fast (1)")
     parser.add_argument("--context", type=int, metavar="TOKENS", help="longest prompt and answer (the profile's)")
+    parser.add_argument("--kv-tokens", type=int, metavar="TOKENS", help="size of the KV cache (the profile's)")
     parser.add_argument("--output-median", type=int, metavar="TOKENS", help="of answers that end by themselves (129)")
     parser.add_argument("--image-tokens", type=int, default=0, metavar="N", help="take images, each as N tokens")
     parser.add_argument("--by-priority", action="store_true", help="schedule by the requests' priority")
@@ -79,6 +80,8 @@ def _options(args: argparse.Namespace, number: int) -> "EngineOptions":
     profile = replace(PROFILES_BY_NAME[args.profile], by_priority=args.by_priority)
     if args.context is not None:
         profile = replace(profile, context_tokens=args.context)
+    if args.kv_tokens is not None:
+        profile = profile.with_kv_tokens(args.kv_tokens)
     options = EngineOptions(
         profile=profile,
         model=args.model or args.profile,

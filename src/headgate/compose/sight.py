@@ -42,6 +42,7 @@ from headgate.telemetry.process import process_figures
 from headgate.telemetry.prometheus import Beside, render
 from headgate.telemetry.records.figures import records_metrics
 from headgate.telemetry.scaling import PoolScaling
+from headgate.telemetry.shortages import shortages
 from headgate.telemetry.stages.meters import stage_metrics
 from headgate.telemetry.traces.figures import trace_metrics
 from headgate.telemetry.verdicts import Present, verdict_row
@@ -233,10 +234,15 @@ def _host(sources: Sources) -> HostSources:
         directory = sources.directory()
         return None if directory is None else directory.fresh
 
+    def disk_problem() -> str | None:
+        ledger = sources.ledger()
+        return None if ledger is None else ledger.disk_problem
+
     return HostSources(
         process=lambda: sources.gateway().name,
         decide_s=sources.decide_s,
         transport=sources.transport,
         store=store,
         database_up=database_up,
+        shortages=lambda: shortages(disk_problem()),
     )

@@ -133,6 +133,7 @@ class LiveLedger:
             open_requests=self.observer.open_requests,
             unrecorded=self.observer.unrecorded,
             disk_up=self._spool.unrecordable is None,
+            disk_problem=self._spool.unrecordable,
         )
 
     def status(self) -> Mapping[str, object]:

@@ -34,7 +34,7 @@ class Shared(Protocol):
     limits: EdgeLimits
     budget: TurnBudget
 
-    def add(self, connection: "Connection") -> bool:
+    def add(self, connection: "Connection", descriptor: int) -> bool:
         """False if there are too many already."""
         ...
 
@@ -78,7 +78,7 @@ class Connection(RequestReader):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but its bases.
         self._transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
-        if not self._others.add(self):
+        if not self._others.add(self, self._transport.get_extra_info("socket").fileno()):
             self._closing = True
             self._transport.abort()
 

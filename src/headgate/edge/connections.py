@@ -19,6 +19,7 @@ from headgate.edge.options import EdgeLimits
 from headgate.edge.request_head import Refused
 from headgate.edge.tenant_shares import TenantShares
 from headgate.model.units import TenantId
+from headgate.ports.descriptors import is_scarce
 from headgate.wire.replies import error_body
 from headgate.wire.turn_budget import TurnBudget
 
@@ -57,8 +58,9 @@ class Connections:
         """The protocol for a connection that was accepted."""
         return Connection(self)
 
-    def add(self, connection: Connection) -> bool:
-        is_full = len(self._open) >= self.limits.connections_open_max
+    def add(self, connection: Connection, descriptor: int) -> bool:
+        """Whether the connection may stay open; `descriptor` is that of its socket."""
+        is_full = len(self._open) >= self.limits.connections_open_max or is_scarce(descriptor)
         if is_full and not self._unidentified:
             return False
         if is_full or len(self._unidentified) >= self.limits.unauthenticated_connections_max:

@@ -10,7 +10,7 @@ where each number comes from.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -62,6 +62,12 @@ class EngineProfile:
     def fits(self, tokens: int) -> bool:
         """Whether a sequence may ever grow to so many tokens."""
         return self.blocks(tokens) + self.watermark_blocks <= self.kv_blocks
+
+    def with_kv_tokens(self, tokens: int) -> "EngineProfile":
+        """The same engine with a KV cache of this size; its context is cut to what fits."""
+        blocks = self.watermark_blocks + max(1, tokens // self.block_tokens)
+        context = min(self.context_tokens, (blocks - self.watermark_blocks) * self.block_tokens)
+        return replace(self, kv_blocks=blocks, context_tokens=context)
 
 
 RTXPRO6000_LLAMA_8B: Final = EngineProfile(

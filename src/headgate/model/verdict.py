@@ -56,7 +56,7 @@ class Incident(StrEnum):
     ENGINE_MISCONFIGURED = "engine_misconfigured"
     """An engine rejects the gateway's key, or does not serve the model that it is configured for."""
     GATEWAY_RESOURCES = "gateway_resources"
-    """The gateway itself cannot connect to engines: no file descriptors, memory, ports or name resolution."""
+    """The gateway itself lacks file descriptors, memory, ports, disk space or name resolution."""
     CLIENT_TIMEOUTS = "client_timeouts"
     """Callers give up before they can be answered."""
 
@@ -87,6 +87,16 @@ class Verdict:
 
 
 @message
+class Shortage:
+    """A resource that a process lacks."""
+
+    what: str
+    """Such as `fewer than 8 of 1,024 file descriptors are free`."""
+    remedy: str
+    """What to do about it, as a sentence."""
+
+
+@message
 class HostReport:
     """What a process tells of itself, about once a second."""
 
@@ -101,6 +111,7 @@ class HostReport:
     transport_ns: tuple[tuple[PoolName, Duration], ...] = ()
     """How long it took to connect to endpoints of each pool of late, the median; pools without news are not there."""
     store_ns: Duration | None = None
-    """The last round trip to the store of the cell; None where there is none."""
+    """The slowest round trip to the store of the cell in the last two seconds; None without a cell."""
     store_up: bool = True
     database_up: bool | None = None
+    shortages: tuple[Shortage, ...] = ()

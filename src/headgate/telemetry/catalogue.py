@@ -327,7 +327,12 @@ _CELLS: Final = (
     ),
     gauge("headgate_cell_unacknowledged", "", "Messages that the scheduler has yet to acknowledge.", when=_CELL),
     gauge("headgate_cell_store_up", "", "1 while the store of the cell answers.", when=_CELL),
-    gauge("headgate_cell_store_round_trip_seconds", "", "Of the last parcel that the store answered.", when=_CELL),
+    gauge(
+        "headgate_cell_store_round_trip_seconds",
+        "",
+        "Slowest round trip to the store in the last two seconds.",
+        when=_CELL,
+    ),
     counter("headgate_cell_store_reconnects_total", "", "Connections to the store made anew.", when=_CELL),
     counter("headgate_cell_store_timeouts_total", "", "Answers of the store that did not come in time.", when=_CELL),
     counter("headgate_cell_entries_passed_over_total", "", "Entries that this version cannot read.", when=_CELL),

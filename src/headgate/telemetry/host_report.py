@@ -6,12 +6,12 @@ the scheduler are differences since the last report. The rest is told by those w
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from headgate.model.units import SECOND, Duration, PoolName
-from headgate.model.verdict import HostReport
+from headgate.model.verdict import HostReport, Shortage
 
 WAKES: Final = 10
 _WAKE_S: Final = 0.1
@@ -26,6 +26,10 @@ class StoreSeen:
 
 
 def _nothing() -> tuple[tuple[PoolName, Duration], ...]:
+    return ()
+
+
+def _no_shortages() -> tuple[Shortage, ...]:
     return ()
 
 
@@ -44,6 +48,7 @@ class HostSources:
     transport: Callable[[], Sequence[tuple[PoolName, Duration]]] = _nothing
     store: Callable[[], StoreSeen | None] = _none
     database_up: Callable[[], bool | None] = _none
+    shortages: Callable[[], Iterable[Shortage]] = _no_shortages
 
 
 class HostReporter:
@@ -51,6 +56,12 @@ class HostReporter:
         self._sources = sources
         self._now_s = now_s
         self._at_s, self._cpu_s, self._decide_s = now_s(), sources.cpu_s(), sources.decide_s()
+        self._short = dict[Shortage, None]()
+        """Shortages seen since the last report."""
+
+    def look(self) -> None:
+        """Note shortages of this moment: descriptors may be used up and free again many times a second."""
+        self._short |= dict.fromkeys(self._sources.shortages())
 
     def report(self, lag_ns: Duration) -> HostReport:
         """Since the last one the loop was late by at most so much."""
@@ -61,7 +72,8 @@ class HostReporter:
         decide_percent = round(100 * (decide_s - self._decide_s) / passed_s)
         self._at_s, self._cpu_s, self._decide_s = at_s, cpu_s, decide_s
         store = sources.store()
-        return HostReport(
+        self.look()
+        report = HostReport(
             sources.process(),
             lag_ns,
             cpu_percent,
@@ -70,7 +82,10 @@ class HostReporter:
             None if store is None else store.round_trip_ns,
             store_up=store is None or store.up,
             database_up=sources.database_up(),
+            shortages=tuple(self._short),
         )
+        self._short.clear()
+        return report
 
 
 async def report_for_ever(reporter: HostReporter, told: Callable[[HostReport], None]) -> None:
@@ -81,4 +96,5 @@ async def report_for_ever(reporter: HostReporter, told: Callable[[HostReport], N
             due = loop.time() + _WAKE_S
             await asyncio.sleep(_WAKE_S)
             lag_ns = max(lag_ns, round((loop.time() - due) * SECOND))
+            reporter.look()
         told(reporter.report(Duration(max(0, lag_ns))))

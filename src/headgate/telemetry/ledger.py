@@ -24,6 +24,8 @@ class LedgerFigures:
     """Attempts that were sent without a note on disk."""
     disk_up: bool
     """Whether notes and rows can be written to the disk of the spool."""
+    disk_problem: str | None = None
+    """Why they cannot, and the remedy after a semicolon."""
 
 
 def ledger_metrics(ledger: LedgerFigures) -> Iterator[Family]:

@@ -1,5 +1,6 @@
-"""Is an endpoint that does not serve an incident, of the right kind, with its state in words?"""
+"""An endpoint that does not serve is an incident of the right kind, with a description of its state."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -42,7 +43,7 @@ def ejected(name: str, trouble: EndpointTrouble | None, detail: str = "", **fact
         (EndpointTrouble.MODEL_UNKNOWN, Incident.ENGINE_MISCONFIGURED, "does not serve the model"),
     ],
 )
-def test_failing_probe_is_told_in_words_although_no_caller_is_harmed(
+def test_failing_probe_is_reported_although_no_caller_is_harmed(
     trouble: EndpointTrouble, incident: Incident, words: str
 ) -> None:
     one = told_of(endpoint(), probed("p/2", trouble))
@@ -69,7 +70,7 @@ def test_detail_of_a_failure_is_shown() -> None:
     assert told_of(ejected("p/2", None)).incident is Incident.ENGINE_FAILING
 
 
-def test_incident_of_most_endpoints_is_told() -> None:
+def test_incident_shared_by_most_endpoints_is_reported() -> None:
     refused = [probed(f"p/{number}", EndpointTrouble.REFUSED) for number in range(4)]
     one = told_of(*refused, ejected("p/9", EndpointTrouble.SILENT))
 
@@ -82,7 +83,7 @@ def test_incident_of_most_endpoints_is_told() -> None:
     assert told_of(*refused[:2]).sentence.startswith("2 endpoints of pool p do not serve (p/0, p/1): p/0 refuses")
 
 
-def test_endpoint_that_leaves_may_fail_its_probes() -> None:
+def test_failing_probes_of_a_leaving_endpoint_are_no_incident() -> None:
     assert found(picture(harm=False, endpoints=(probed("p/2", EndpointTrouble.REFUSED, leaving=True),))) is None
 
 
@@ -108,21 +109,21 @@ def test_engine_that_was_down_from_the_start_is_down_and_not_starting() -> None:
     assert "has not been reachable" in unreachable.sentence
 
 
-def test_endpoint_that_joins_later_is_given_the_time_of_a_cold_start() -> None:
+def test_endpoint_that_joins_later_is_not_reported_during_a_cold_start() -> None:
     refused = starting(EndpointTrouble.REFUSED, joined=at(500))
 
     assert found(picture(harm=False, endpoints=(endpoint(), refused), now=at(600))) is None
     assert told_of(endpoint(), refused, now=at(621)).incident is Incident.ENGINE_DOWN
 
 
-def test_endpoint_that_loads_for_long_is_a_cold_start() -> None:
+def test_endpoint_that_loads_for_a_long_time_is_a_cold_start() -> None:
     one = told_of(endpoint(), starting(EndpointTrouble.LOADING, joined=at(0)), now=at(60))
 
     assert one.incident is Incident.COLD_START
     assert "has been loading for" in one.sentence
 
 
-def test_misconfigured_engine_is_given_no_time_to_start() -> None:
+def test_misconfigured_engine_is_reported_immediately() -> None:
     one = told_of(starting(EndpointTrouble.KEY_REJECTED, joined=at(999)))
     model = told_of(starting(EndpointTrouble.MODEL_UNKNOWN, joined=at(999)))
 
@@ -140,7 +141,7 @@ def restarted(*, back: Instant | None, **facts: Any) -> EndpointLook:
     return look
 
 
-def test_engine_that_restarts_in_a_loop_is_told_until_it_is_steady() -> None:
+def test_restart_loop_is_reported_until_the_engine_is_steady() -> None:
     one = told_of(endpoint(), restarted(back=at(995)))
     assert one.incident is Incident.ENGINE_DOWN
     assert "restarts repeatedly: 2 times in 40 s" in one.sentence
@@ -151,10 +152,10 @@ def test_engine_that_restarts_in_a_loop_is_told_until_it_is_steady() -> None:
     assert found(picture(harm=False, endpoints=(endpoint(), steady))) is None
 
 
-# Which of two causes is told
+# Choice between two causes
 
 
-def test_few_endpoints_that_do_not_serve_give_way_to_a_cause_that_harms_more() -> None:
+def test_cause_that_harms_more_callers_outranks_a_few_endpoints_that_do_not_serve() -> None:
     others = [endpoint(f"p/{number}") for number in range(10, 16)]
     down = probed("p/2", EndpointTrouble.REFUSED)
 
@@ -165,7 +166,7 @@ def test_few_endpoints_that_do_not_serve_give_way_to_a_cause_that_harms_more() -
     assert told_of(down, *others, harm=True, queued=0, late={"refused": 0}).incident is Incident.SLOW_ENDPOINT
 
 
-def test_down_endpoint_is_told_where_no_other_cause_fits() -> None:
+def test_endpoint_that_is_down_is_reported_if_no_other_cause_fits() -> None:
     others = [endpoint(f"p/{number}") for number in range(10, 16)]
     few = {"arrivals": 0, "late": 4, "refused": 0, "judged": 100}
     unknown = picture(endpoints=(probed("p/2", EndpointTrouble.REFUSED), *others), late=few, usual=picture().late)
@@ -179,7 +180,7 @@ def test_down_endpoint_is_told_where_no_other_cause_fits() -> None:
 # Advice
 
 
-def test_advice_names_orders_only_where_operators_can_give_them() -> None:
+def test_advice_names_orders_only_if_operators_can_place_them() -> None:
     hung = ejected("p/2", EndpointTrouble.SILENT)
 
     assert "headgate operate drain p/2" in told_of(hung, operable=True).action
@@ -188,7 +189,17 @@ def test_advice_names_orders_only_where_operators_can_give_them() -> None:
     assert "remove p/2 from pool p of the configuration file and send SIGHUP" in by_file
 
 
-def test_advice_on_a_noisy_tenant_names_orders_only_where_operators_can_give_them() -> None:
+def test_advice_for_an_endpoint_that_an_operator_has_drained_does_not_repeat_the_order() -> None:
+    hung = ejected("p/2", EndpointTrouble.SILENT)
+    drained = replace(hung, summary=replace(hung.summary, drained=True))
+
+    action = told_of(drained, operable=True).action
+
+    assert "operate drain" not in action
+    assert "An operator has taken it out already" in action
+
+
+def test_advice_on_a_noisy_tenant_names_orders_only_if_operators_can_place_them() -> None:
     noise = {"arrivals": 300, "tenants": {"acme": 50, "bolt": 250}}
 
     assert "headgate operate throttle bolt" in told_of(endpoint(), harm=True, late=dict(noise), operable=True).action
@@ -207,7 +218,7 @@ def test_backlog_that_never_drains_is_an_overload_although_targets_are_met() -> 
     assert found(picture(harm=False, queued=157, backlog=BACKLOG_MIN - 1)) is None
 
 
-def test_callers_that_give_up_more_often_than_usual_are_told() -> None:
+def test_callers_giving_up_more_often_than_usual_are_an_incident() -> None:
     one = told_of(endpoint(), late={"gave_up": 40})
 
     assert one.incident is Incident.CLIENT_TIMEOUTS

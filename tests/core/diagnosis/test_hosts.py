@@ -3,7 +3,7 @@
 from headgate.core.diagnosis.hosts_seen import PROCESSES_MAX, HostsSeen
 from headgate.core.diagnosis.usual import Usual
 from headgate.model.units import Duration
-from headgate.model.verdict import HostReport, Incident
+from headgate.model.verdict import HostReport, Incident, Shortage
 from testing.builders import at, lasting
 from tests.core.diagnosis.pictures import POOL
 
@@ -17,10 +17,14 @@ def report(
     transport: float | None = None,
     store_up: bool = True,
     database_up: bool | None = None,
+    short: str | None = None,
 ) -> HostReport:
     way = () if transport is None else ((POOL, lasting(transport)),)
     store_ns = None if store is None else lasting(store)
-    return HostReport(process, lasting(lag), cpu, 5, way, store_ns, store_up=store_up, database_up=database_up)
+    shortages = () if short is None else (Shortage(short, "Get more of it."),)
+    return HostReport(
+        process, lasting(lag), cpu, 5, way, store_ns, store_up=store_up, database_up=database_up, shortages=shortages
+    )
 
 
 def hosts(*reports: HostReport, usual: int = 20) -> HostsSeen:
@@ -63,6 +67,16 @@ def test_a_store_that_is_slow_or_away_is_told() -> None:
     assert told(away, away, away) is Incident.STORE_SLOW
 
 
+def test_round_trips_of_a_process_that_reads_late_do_not_make_the_store_slow() -> None:
+    late = report(store=0.11, lag=0.1)
+    late_before = report(store=0.11, lag=0.001)
+
+    assert told(*[late] * 5) is None
+    assert told(late, late_before, late, late_before, late) is None
+    assert told(late, late_before, late_before, late_before, late) is None
+    assert told(late, *[late_before] * 4) is Incident.STORE_SLOW
+
+
 def test_a_store_that_has_always_been_far_away_is_not_slow() -> None:
     far, seen = report(store=0.025), HostsSeen()
     for second in range(60):
@@ -73,6 +87,19 @@ def test_a_store_that_has_always_been_far_away_is_not_slow() -> None:
         seen.reported(report(store=0.11), at(61))
     assert seen.found(at(61)) is None
     assert told(*[report(store=0.25)] * 3, usual=0) is Incident.STORE_SLOW
+
+
+def test_a_process_that_lacks_a_resource_names_it_and_the_remedy() -> None:
+    short = report(short="no file descriptors are left")
+
+    assert told(short, short) is None
+    one = hosts(short, short, short, report()).found(at(1))
+
+    assert one is not None
+    assert one.incident is Incident.GATEWAY_RESOURCES
+    assert one.sentence == "Process g1 lacks a resource: no file descriptors are left."
+    assert one.evidence == ("no file descriptors are left",)
+    assert one.action == "Get more of it."
 
 
 def test_a_database_that_does_not_answer_for_long_is_told() -> None:
@@ -104,8 +131,14 @@ def test_of_too_many_processes_those_that_have_gone_make_room() -> None:
 def test_the_way_to_a_pool_is_that_of_the_worst_process() -> None:
     seen = hosts(*[report("g2", transport=0.2)] * 3, report("g3", transport=0.1), report("g4"))
 
-    assert seen.transport_ns(POOL) == lasting(0.2)
-    assert seen.transport_usual_ns(POOL) == lasting(0.001)
+    assert seen.transport_ns(POOL) == lasting(0.199)
+    assert seen.transport_usual_ns(POOL) == 0
+
+
+def test_connections_are_not_slow_because_the_event_loop_is_late() -> None:
+    late = report("g2", transport=0.06, lag=0.05)
+
+    assert hosts(*[late] * 5).transport_ns(POOL) == lasting(0.01)
 
 
 def test_connections_that_were_slow_for_a_moment_do_not_become_usual() -> None:

@@ -1,4 +1,4 @@
-"""Does a verdict stay right for as long as its cause is there, and end when it is gone?"""
+"""A verdict stays correct while its cause lasts and ends after the cause is gone."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ CLEARED_S = 30
 
 
 class Fleet:
-    """A scheduler with two endpoints that serve, hang or are gone, asked for a few requests each second."""
+    """A scheduler whose endpoints serve, hang or are gone, with a few requests each second."""
 
     def __init__(self, *names: str) -> None:
         self.scheduler, self.diagnosis = Scheduler(), Diagnosis()
@@ -68,7 +68,7 @@ class Fleet:
             self.happened(probed(name, probe, "as the probe saw it"))
 
     def go_on(self, seconds: int, *, requests: int = 5) -> Sequence[Incident]:
-        """What is told of the pool at the end of each of so many seconds."""
+        """Incident of the pool at the end of each of the next `seconds` seconds."""
         for _ in range(seconds):
             self.second += 1
             self.happened(TimerFired())
@@ -90,7 +90,7 @@ def a_fleet() -> Fleet:
     return fleet
 
 
-def test_hang_is_told_until_the_engine_answers_again() -> None:
+def test_hang_is_reported_until_the_engine_answers_again() -> None:
     fleet = a_fleet()
     fleet.breaks(HANGS, "e1", probe=EndpointTrouble.SILENT)
 

@@ -162,7 +162,7 @@ def test_attempts_that_fail_everywhere_are_told_as_engines_that_fail() -> None:
     assert told(harm=False, late={"failed": 10}, queued=0) is Incident.ENGINE_FAILING
 
 
-def test_gateway_that_cannot_send_is_told_before_its_engines() -> None:
+def test_gateway_that_cannot_send_is_reported_before_its_engines() -> None:
     unsent = {"attempts_unsent": 30, "attempts_failed": 40, "failed": 30}
     one = found(picture(late=unsent, unsent_why="too many open files"))
 

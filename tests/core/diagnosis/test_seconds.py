@@ -165,7 +165,7 @@ def test_the_first_failure_of_a_row_is_remembered() -> None:
     assert endpoint.failed_silently
 
 
-def test_endpoint_that_is_gone_twice_restarts_until_it_has_served_for_a_while() -> None:
+def test_endpoint_that_went_away_twice_counts_as_restarting_until_it_is_steady() -> None:
     endpoint = an_endpoint()
     endpoint.readied_at = at(0)
     endpoint.note_out(at(1), out=True, gone=False)

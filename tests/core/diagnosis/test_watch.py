@@ -126,7 +126,7 @@ def test_what_is_not_streamed_has_no_first_token_to_wait_for() -> None:
     assert (seen.unjudged, seen.resolved) == (1, 1)
 
 
-def test_a_whole_answer_whose_tokens_are_reported_decodes_at_its_endpoint() -> None:
+def test_unstreamed_response_with_reported_tokens_counts_as_decoding() -> None:
     watch = a_watch()
     sent(watch, stream=False, prompt_bytes=400)
     saw(watch, first_token("r", delivered=False), now=at(1))

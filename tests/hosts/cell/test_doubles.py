@@ -1,4 +1,4 @@
-"""Does a cell keep its promises if a process, or a second cell, is started under a name that is in use?"""
+"""A cell keeps its guarantees if a process or a second cell starts under a name that is in use."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Run:
     lines: list[str]
 
     def said(self, who: str, what: str) -> list[float]:
-        """When this process did that, in seconds."""
+        """Times in seconds of the lines of this process that contain the given text."""
         return [float(line.split()[0]) for line in self.lines if line[12:].startswith(who) and what in line]
 
     def requests_of(self, who: str) -> list[str | None]:
@@ -39,7 +39,7 @@ def run(*faults: Fault, seed: int = 1) -> Run:
     return Run(World(seed, doubles=True, faults=list(faults), told=lines.append).run(), lines)
 
 
-def test_second_process_of_a_name_does_not_start_and_the_first_serves_on() -> None:
+def test_second_process_of_a_name_does_not_start_and_the_first_keeps_serving() -> None:
     seen = run(a_fault(Kind.TWIN, "g0", 2, 7))
 
     assert seen.findings.violations == []
@@ -57,7 +57,7 @@ def test_killed_process_that_starts_again_joins_within_one_lease() -> None:
     assert 3.1 < again <= 3.1 + (NAME_LEASE_NS + NAME_LOOK_NS) / SECOND
 
 
-def test_process_that_leaves_in_peace_starts_again_at_once() -> None:
+def test_process_that_left_cleanly_restarts_immediately() -> None:
     seen = run(a_fault(Kind.RESTART, "g0", 3, 5))
     [_, again] = seen.said("g0 ", "starts, life")
     [left] = seen.said("g0 ", "has left")
@@ -66,7 +66,7 @@ def test_process_that_leaves_in_peace_starts_again_at_once() -> None:
     assert again - left < 2 * NAME_LOOK_NS / SECOND
 
 
-def test_store_whose_clock_is_put_back_gives_the_name_of_a_live_process_to_no_other() -> None:
+def test_store_whose_clock_moves_back_keeps_the_name_of_a_running_process() -> None:
     seen = run(a_fault(Kind.CLOCK_STEP, STORE, 3.01, 7, -1), a_fault(Kind.TWIN, "g0", 3.02, 6.5))
 
     assert seen.findings.violations == []
@@ -74,7 +74,7 @@ def test_store_whose_clock_is_put_back_gives_the_name_of_a_live_process_to_no_ot
     assert len(seen.said(TWIN, "does not start")) == 1
 
 
-def test_killed_process_gets_its_name_back_though_the_clock_of_the_store_is_put_back() -> None:
+def test_killed_process_regains_its_name_although_the_store_clock_moves_back() -> None:
     seen = run(a_fault(Kind.CRASH, "g0", 3, 3.3), a_fault(Kind.CLOCK_STEP, STORE, 3.5, 7, -1))
 
     assert seen.findings.violations == []
@@ -82,7 +82,7 @@ def test_killed_process_gets_its_name_back_though_the_clock_of_the_store_is_put_
     assert len(seen.said("g0 ", "starts, life")) == 2
 
 
-def test_of_two_processes_that_started_while_the_store_was_away_one_leaves() -> None:
+def test_one_of_two_processes_that_started_during_a_store_outage_leaves() -> None:
     seen = run(a_fault(Kind.STORE_EMPTY, STORE, 2, 3), a_fault(Kind.TWIN, "g0", 2.2, 5.2))
 
     assert seen.findings.violations == []
@@ -91,7 +91,7 @@ def test_of_two_processes_that_started_while_the_store_was_away_one_leaves() -> 
 
 
 @pytest.mark.parametrize("degree", [COPY, COPY_WITH_A_NAME_OF_OURS, FOREIGN, FOREIGN_WITH_A_NAME_OF_OURS])
-def test_second_cell_of_the_same_name_breaks_no_promise_and_what_it_did_ends_with_it(degree: int) -> None:
+def test_second_cell_of_the_same_name_violates_no_guarantee(degree: int) -> None:
     second = a_fault(Kind.SECOND_CELL, EVERYBODY, 2, 7, degree)
     runs = [run(second, a_fault(Kind.CRASH, SCHEDULER, 4, 5), seed=seed) for seed in (1, 2, 3, 4)]
 
@@ -101,7 +101,7 @@ def test_second_cell_of_the_same_name_breaks_no_promise_and_what_it_did_ends_wit
     assert refused == ([1] * 4 if degree % 2 else [0] * 4)
 
 
-def test_seeds_with_hostile_faults_and_double_names_break_no_promise() -> None:
+def test_seeds_with_hostile_faults_and_duplicate_names_violate_no_guarantee() -> None:
     worlds = {seed: World(seed, hostile=True, doubles=True) for seed in range(1, SEEDS + 1)}
     findings = {seed: world.run() for seed, world in worlds.items()}
 
@@ -110,11 +110,11 @@ def test_seeds_with_hostile_faults_and_double_names_break_no_promise() -> None:
 
 
 @pytest.mark.parametrize("seed", [210])
-def test_seeds_with_double_names_that_once_showed_a_violation_show_none(seed: int) -> None:
+def test_regression_seeds_with_duplicate_names_show_no_violation(seed: int) -> None:
     assert World(seed, hostile=True, doubles=True).run().violations == []
 
 
-# Rules of names are replaced on purpose, to show that the simulation would find it if they were broken.
+# These patches break the naming rules on purpose, to prove that the simulation detects a broken rule.
 
 
 def give_names_to_anybody(patch: pytest.MonkeyPatch) -> None:
@@ -160,7 +160,7 @@ def refuse_nobody(patch: pytest.MonkeyPatch) -> None:
         (refuse_nobody, [a_fault(Kind.STORE_EMPTY, STORE, 2, 3), a_fault(Kind.TWIN, "g0", 2.2, 5.2)]),
     ],
 )
-def test_simulation_finds_a_broken_rule_of_names(
+def test_simulation_detects_a_broken_naming_rule(
     broken: Callable[[pytest.MonkeyPatch], None], faults: list[Fault], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken(monkeypatch)

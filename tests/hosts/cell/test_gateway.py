@@ -67,7 +67,7 @@ def a_member_config(server: Server, engine: FakeEngine) -> dict[str, object]:
 
 
 @pytest.mark.process
-async def test_the_second_gateway_of_one_name_does_not_start_and_the_first_serves_on(tmp_path: Path) -> None:
+async def test_second_gateway_of_a_name_does_not_start_and_the_first_keeps_serving(tmp_path: Path) -> None:
     (tmp_path / "second").mkdir()
     with a_redis() as server:
         async with FakeEngine() as engine, gateway_in_loop(a_member_config(server, engine), tmp_path) as first:
@@ -79,7 +79,7 @@ async def test_the_second_gateway_of_one_name_does_not_start_and_the_first_serve
 
 
 @pytest.mark.process
-async def test_a_gateway_that_was_killed_joins_under_its_name_within_one_lease(tmp_path: Path) -> None:
+async def test_killed_gateway_rejoins_under_its_name_within_one_lease(tmp_path: Path) -> None:
     with a_redis() as server:
         async with FakeEngine() as engine:
             config = a_member_config(server, engine)
@@ -92,7 +92,7 @@ async def test_a_gateway_that_was_killed_joins_under_its_name_within_one_lease(t
 
 
 @pytest.mark.process
-async def test_a_gateway_that_loses_its_name_ends_its_requests_and_leaves(
+async def test_gateway_that_loses_its_name_finishes_its_requests_and_leaves(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with a_redis() as server:

@@ -235,7 +235,7 @@ async def test_an_entry_that_cannot_be_read_is_passed_over_and_counted(caplog: p
         await alone.serve("r1")
 
 
-async def test_what_cannot_be_written_to_a_member_is_dropped_and_the_member_served(
+async def test_unwritable_entry_for_a_member_is_dropped_and_the_member_is_served(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with a_cell(FakeServer(), "a", "b") as (scheduler, other):
@@ -249,7 +249,9 @@ async def test_what_cannot_be_written_to_a_member_is_dropped_and_the_member_serv
     assert told.startswith('an entry for member "b" cannot be written and is dropped: OverflowError')
 
 
-async def test_what_a_member_cannot_write_is_dropped_and_the_member_served(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unwritable_entry_of_a_member_is_dropped_and_the_member_is_served(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async with a_cell(FakeServer(), "a", "b") as (_, other):
         beyond = Declined(RequestId("r0"), 1, False, Duration(1 << 70), "late")
         other.host._node.member._conversation.say(beyond, SystemClock().now())

@@ -79,7 +79,7 @@ class LyingCell(Cell):
                 self.orders[name] += member.tell(event, at(now))
 
 
-def test_a_caller_with_a_long_model_name_is_refused_and_its_gateway_goes_on() -> None:
+def test_request_with_a_long_model_name_is_rejected_and_its_gateway_keeps_serving() -> None:
     cell = a_cell("g1", "g2")
     cell.open("g1", a_ticket("long", model="m" * EdgeLimits().field_bytes_max), at(1))
     cell.talk(at(1))
@@ -91,7 +91,7 @@ def test_a_caller_with_a_long_model_name_is_refused_and_its_gateway_goes_on() ->
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_lies_of_one_member_or_to_it_raise_nothing_and_others_are_served(seed: int) -> None:
+def test_altered_messages_of_one_member_raise_nothing_and_other_members_are_served(seed: int) -> None:
     cell = LyingCell(seed, a_leader(places=12), a_member("g1"), a_member("g2"), a_member(LIAR))
     for step in range(240):
         now = step / 20

@@ -276,7 +276,7 @@ def test_an_observer_sees_what_the_scheduler_decides_and_not_what_an_island_does
     assert seen == ["r2"]
 
 
-def test_a_process_that_loses_its_name_says_nothing_more_and_ends_what_it_holds_by_itself() -> None:
+def test_node_that_loses_its_name_sends_nothing_more_and_finishes_its_requests_as_an_island() -> None:
     node, store = a_node(), Store()
     for moment in (0, 0.25, 0.5):
         node.tick(at(moment))

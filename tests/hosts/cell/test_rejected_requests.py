@@ -1,4 +1,4 @@
-"""How many requests does a gateway of a cell reject for one tenant before it reads no further bodies?"""
+"""How many requests does a cell gateway reject for one tenant before it stops reading request bodies?"""
 
 from headgate.core.events import PolicyChanged, RequestRejected
 from headgate.hosts.cell.host import CellHost
@@ -16,7 +16,7 @@ T, FREE = TenantId("t"), TenantId("free")
 POLICY = Policy(tenants=(Tenant(T, limits=Limits(requests_per_minute=2)), Tenant(FREE)))
 
 
-def test_a_tenant_has_as_many_requests_rejected_as_it_may_send() -> None:
+def test_rejected_requests_are_limited_by_the_request_rate_of_the_tenant() -> None:
     rejected = RejectedRequests()
     rejected.change_rules(POLICY, Instant(0))
     rejected.count(T, Instant(0))

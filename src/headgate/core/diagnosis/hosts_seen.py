@@ -1,6 +1,7 @@
 """Do the processes that serve keep up, and what they depend on beside engines?"""
 
 from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from headgate.core.diagnosis.finding import Found
@@ -75,12 +76,14 @@ class HostsSeen:
             usual.add(told if usual.value is None else min(told, TRANSPORT_NS + usual.value))
 
     def transport_ns(self, pool: PoolName) -> Duration | None:
-        """The middle one of the last reports of the process that is worst off."""
+        """The median of the last reports of the slowest process, without the time for which its event loop was late."""
         worst: Duration | None = None
         for host in self._hosts.values():
-            told = sorted(ns for each in host.reports for name, ns in each.transport_ns if name == pool)
-            if told and (worst is None or told[len(told) // 2] > worst):
-                worst = told[len(told) // 2]
+            times = sorted(
+                max(0, ns - each.loop_lag_ns) for each in host.reports for name, ns in each.transport_ns if name == pool
+            )
+            if times and (worst is None or times[len(times) // 2] > worst):
+                worst = Duration(times[len(times) // 2])
         return worst
 
     def transport_usual_ns(self, pool: PoolName) -> Duration | None:
@@ -90,7 +93,8 @@ class HostsSeen:
     def found(self, now: Instant) -> Found | None:
         self._forget(now)
         for name, host in self._hosts.items():
-            one = self._behind(name, host) or self._store_slow(name, host) or _database_gone(name, host)
+            one = _short(name, host) or self._behind(name, host) or self._store_slow(name, host)
+            one = one or _database_gone(name, host)
             if one is not None:
                 return one
         return None
@@ -117,7 +121,7 @@ class HostsSeen:
         usual = self._store.value
         most = STORE_UNKNOWN_NS if usual is None else max(STORE_NS, STORE_TIMES * usual)
         down = sum(not each.store_up for each in host.reports)
-        slow = [each.store_ns for each in host.reports if each.store_ns is not None and each.store_ns >= most]
+        slow = [took for took in _store_waits(host.reports) if took >= most]
         if down + len(slow) < REPORTS_BAD:
             return None
         before = "unknown" if usual is None else seconds(usual)
@@ -131,8 +135,33 @@ class HostsSeen:
         )
 
 
+def _store_waits(reports: Sequence[HostReport]) -> Iterator[Duration]:
+    """Round trips to the store without the time for which this process was late to read the answer.
+
+    A round trip covers the last two seconds, so the lag of the previous report counts too.
+    """
+    lag_ns = Duration(0)
+    for each in reports:
+        if each.store_ns is not None:
+            yield Duration(each.store_ns - max(lag_ns, each.loop_lag_ns))
+        lag_ns = each.loop_lag_ns
+
+
 def _is_late(report: HostReport) -> bool:
     return report.loop_lag_ns >= (LAG_NS if report.cpu_percent >= BUSY_PERCENT else LAG_LONG_NS)
+
+
+def _short(name: str, host: HostSeen) -> Found | None:
+    short = [each.shortages[0] for each in host.reports if each.shortages]
+    if len(short) < REPORTS_BAD:
+        return None
+    last = short[-1]
+    return Found(
+        Incident.GATEWAY_RESOURCES,
+        f"Process {name} lacks a resource: {last.what}.",
+        tuple(dict.fromkeys(each.what for each in host.reports[-1].shortages)) or (last.what,),
+        last.remedy,
+    )
 
 
 def _database_gone(name: str, host: HostSeen) -> Found | None:

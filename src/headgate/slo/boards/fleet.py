@@ -50,7 +50,7 @@ FLEET: Final = Dashboard(
         Panel("Attempts by fault", (rate("headgate_attempt_faults_total", "pool", "fault"),), "reqps"),
         Panel("Impossible usage reports", (rate("headgate_usage_disbelieved_total", "pool"),), "reqps"),
         Panel(
-            "Made anew",
+            "Retries, hedges and ejections",
             (
                 (rate("headgate_retries_total", "pool")[0], "{{pool}} retries"),
                 (rate("headgate_hedges_total", "pool")[0], "{{pool}} hedges"),

@@ -85,14 +85,14 @@ GATEWAY: Final = Dashboard(
                 (gauge("headgate_ledger_rows_waiting", "instance")[0], "{{instance}} waiting"),
                 (gauge("headgate_ledger_open_requests", "instance")[0], "{{instance}} yet to be made"),
                 (rate("headgate_ledger_rows_lost_total", "instance", "why")[0], "{{instance}} lost ({{why}})"),
-                (rate("headgate_ledger_unrecorded_total", "instance")[0], "{{instance}} sent without a note"),
+                (rate("headgate_ledger_unrecorded_total", "instance")[0], "{{instance}} sent without a journal entry"),
             ),
         ),
         Panel(
             "The ledger's database",
             (
                 (gauge("headgate_ledger_database_up", "instance", of="min")[0], "{{instance}} answers"),
-                (gauge("headgate_ledger_disk_up", "instance", of="min")[0], "{{instance}} disk writes"),
+                (gauge("headgate_ledger_disk_up", "instance", of="min")[0], "{{instance}} disk is writable"),
                 (gauge("headgate_ledger_oldest_seconds", "instance", of="max")[0], "{{instance}} oldest row, seconds"),
             ),
         ),

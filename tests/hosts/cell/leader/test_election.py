@@ -118,7 +118,7 @@ def test_a_scheduler_that_members_outrank_gives_up_and_claims_a_number_above(num
 
 
 @pytest.mark.parametrize("number", [1, 2, 9])
-def test_an_epoch_that_is_not_above_the_stored_snapshot_is_given_up(number: int) -> None:
+def test_scheduler_gives_up_an_epoch_that_is_not_above_the_stored_snapshot(number: int) -> None:
     """A store that lost its lease grants low numbers, but keeps the snapshot with the highest number."""
     election = an_election()
     lease = elected(election)
@@ -165,7 +165,7 @@ def test_a_lower_number_never_replaces_a_higher_one() -> None:
     assert claimed(over, a_claim(6, "six"), at(1)).epoch == Epoch(6, "six")
 
 
-def test_a_lease_from_before_the_stores_clock_was_put_back_is_free() -> None:
+def test_lease_that_outlasts_the_store_clock_after_it_moved_back_can_be_claimed() -> None:
     held = Lease(Epoch(5, "five"), at(3_600))
 
     assert claimed(held, a_claim(5, "other"), at(0)) == held

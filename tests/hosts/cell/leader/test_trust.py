@@ -35,7 +35,7 @@ TICKET = a_ticket("r1")
 
 
 class Liar:
-    """A member that sends arbitrary messages of the test and records all entries that it receives."""
+    """A member that sends the messages of a test and records the scheduler's last reply."""
 
     def __init__(self, leader: Leader, name: str = "liar", incarnation: int = 1) -> None:
         self.leader, self.name, self.incarnation = leader, name, incarnation
@@ -116,7 +116,7 @@ def a_liar() -> Liar:
     ],
     ids=repr,
 )
-def test_a_report_that_contradicts_itself_is_asked_for_again(report: list[FromMember], why: str) -> None:
+def test_scheduler_requests_a_new_report_if_a_report_contradicts_itself(report: list[FromMember], why: str) -> None:
     liar = a_liar()
     liar.say(at(1), *report, ReportDone(), anew=True)
     liar.say(at(1))
@@ -130,7 +130,7 @@ def test_a_report_that_contradicts_itself_is_asked_for_again(report: list[FromMe
 
 
 @pytest.mark.parametrize("said", [runs("r1"), waits("r1"), ReportDone()], ids=repr)
-def test_a_report_after_the_report_is_refused(said: FromMember) -> None:
+def test_scheduler_rejects_report_messages_after_the_report_is_done(said: FromMember) -> None:
     liar = a_liar()
     liar.say(at(1), said)
 
@@ -138,7 +138,7 @@ def test_a_report_after_the_report_is_refused(said: FromMember) -> None:
     assert liar.wanted == 1
 
 
-def test_a_correct_report_after_a_refused_one_is_adopted() -> None:
+def test_scheduler_adopts_a_correct_report_after_a_rejected_one() -> None:
     liar = a_liar()
     liar.say(at(1), runs("r1"), runs("r1"), ReportDone(), anew=True)
     liar.say(at(1), runs("r1"), ReportDone(), anew=True)
@@ -147,7 +147,7 @@ def test_a_correct_report_after_a_refused_one_is_adopted() -> None:
     assert [each[:3] for each in liar.leader.booked()] == [("liar", "r1", 1)]
 
 
-def test_a_member_whose_reports_stay_wrong_is_fenced_for_a_while() -> None:
+def test_member_with_repeated_invalid_reports_is_fenced_temporarily() -> None:
     liar = a_liar()
     for _ in range(3):
         liar.say(at(1), runs("r1"), runs("r1"), ReportDone(), anew=True)
@@ -162,7 +162,7 @@ def test_a_member_whose_reports_stay_wrong_is_fenced_for_a_while() -> None:
     assert liar.leader.standings() == {"liar": Standing.PRESENT}
 
 
-def test_refusals_long_ago_do_not_count() -> None:
+def test_old_rejections_do_not_count_towards_fencing() -> None:
     liar = a_liar()
     for moment in (1, 12, 23, 34):
         liar.say(at(moment), runs("r1"), runs("r1"), ReportDone(), anew=True)
@@ -170,7 +170,7 @@ def test_refusals_long_ago_do_not_count() -> None:
         assert liar.answered
 
 
-def test_what_a_member_says_of_anothers_requests_counts_for_nothing() -> None:
+def test_scheduler_ignores_events_about_requests_of_another_member() -> None:
     cell = a_cell("g1", "g2")
     cell.open("g1", a_ticket("r1"), at(1))
     cell.talk(at(1))
@@ -183,7 +183,7 @@ def test_what_a_member_says_of_anothers_requests_counts_for_nothing() -> None:
     assert not cell.leader._book.requests[a_ticket("r1").request_id].attempts[1].begun
 
 
-def test_of_two_members_that_hold_one_request_the_first_is_believed() -> None:
+def test_first_of_two_members_keeps_a_request_that_both_claim() -> None:
     cell = a_cell("g1", "g2")
     cell.open("g1", a_ticket("r1"), at(1))
     cell.talk(at(1))
@@ -196,7 +196,7 @@ def test_of_two_members_that_hold_one_request_the_first_is_believed() -> None:
     assert 'which member "g1" holds' in cell.leader.trust.take_complaints()[0]
 
 
-def test_of_two_reports_to_a_new_scheduler_that_claim_one_request_the_first_is_believed() -> None:
+def test_new_scheduler_accepts_the_first_of_two_reports_that_claim_one_request() -> None:
     noted = tuple(MemberNoted(name, 1, 0, Share(rank, 2)) for rank, name in enumerate(("a", "b")))
     leader = a_leader(snapshot=Snapshot(Snapshots(0, 1), Counters(), noted))
     first, second = Liar(leader, "a"), Liar(leader, "b")
@@ -207,7 +207,7 @@ def test_of_two_reports_to_a_new_scheduler_that_claim_one_request_the_first_is_b
     assert leader.standings() == {"a": Standing.PRESENT, "b": Standing.ABSENT}
 
 
-def test_a_process_that_was_taken_for_its_next_life_keeps_what_it_has() -> None:
+def test_member_replaced_by_a_false_incarnation_keeps_its_requests() -> None:
     cell = a_cell("g1")
     cell.open("g1", a_ticket("r1"), at(1))
     cell.talk(at(1))
@@ -222,7 +222,7 @@ def test_a_process_that_was_taken_for_its_next_life_keeps_what_it_has() -> None:
     assert (cell.leader.booked(), cell.leader.summary().requests) == ([], 0)
 
 
-def test_an_entry_that_says_the_impossible_ends_its_session() -> None:
+def test_entry_with_impossible_values_ends_its_session() -> None:
     liar = a_liar()
     head = MemberHead("liar", 1, FIRST, False, 1, 1, 2, 2, 0, at(1), Echo(at(1), Duration(0)), Share(0, 1))
     for told in (replace(head, incarnation=9), replace(head, bound=None)):
@@ -236,7 +236,7 @@ def test_an_entry_that_says_the_impossible_ends_its_session() -> None:
     assert len(liar.leader.trust.take_complaints()) == 1
 
 
-def test_an_impossible_entry_while_reports_are_gathered_is_asked_for_again() -> None:
+def test_scheduler_requests_a_new_report_after_an_impossible_entry_during_recovery() -> None:
     leader = a_leader()
     liar = Liar(leader)
     liar.say(at(0), anew=True)
@@ -248,7 +248,7 @@ def test_an_impossible_entry_while_reports_are_gathered_is_asked_for_again() -> 
     assert liar.wanted == 2
 
 
-def test_an_endpoint_that_joins_in_another_pool_than_was_reported_is_taken_in() -> None:
+def test_endpoint_that_joins_in_another_pool_than_reported_is_accepted() -> None:
     liar = a_liar()
     liar.say(at(1), runs("r1", endpoint="e9", pool="elsewhere"), ReportDone(), anew=True)
     liar.say(at(1))
@@ -260,7 +260,7 @@ def test_an_endpoint_that_joins_in_another_pool_than_was_reported_is_taken_in() 
     assert [each.pool for each in liar.leader.summary().endpoints if each.id == "e9"] == [an_endpoint().pool]
 
 
-def test_an_endpoint_that_joins_as_it_was_reported_keeps_what_it_has() -> None:
+def test_endpoint_that_joins_in_the_reported_pool_keeps_its_attempts() -> None:
     liar = a_liar()
     liar.say(at(1), runs("r1", endpoint="e9", pool=an_endpoint().pool), ReportDone(), anew=True)
     liar.leader.tell(joined("e9"), at(1.1))
@@ -268,7 +268,7 @@ def test_an_endpoint_that_joins_as_it_was_reported_keeps_what_it_has() -> None:
     assert [each[3] for each in liar.leader.booked()] == ["e9"]
 
 
-def test_nothing_is_taken_in_after_a_member_has_left() -> None:
+def test_scheduler_ignores_messages_after_a_member_has_left() -> None:
     liar = a_liar()
     liar.say(at(1), Leaves(), Arrived(a_ticket("r1")))
 
@@ -284,7 +284,7 @@ def test_nothing_is_taken_in_after_a_member_has_left() -> None:
     ],
     ids=repr,
 )
-def test_a_snapshot_that_cannot_be_true_is_not_used(counters: Counters) -> None:
+def test_scheduler_does_not_use_an_implausible_snapshot(counters: Counters) -> None:
     noted = (MemberNoted("liar", 1, 9, Share(0, 1)),)
     leader = a_leader(snapshot=Snapshot(Snapshots(0, 1), counters, noted))
     liar = Liar(leader)
@@ -295,7 +295,7 @@ def test_a_snapshot_that_cannot_be_true_is_not_used(counters: Counters) -> None:
     assert "snapshot of epoch 0 is not used" in leader.trust.take_complaints()[0]
 
 
-def test_a_member_becomes_an_island_when_its_scheduler_stays_wrong() -> None:
+def test_member_becomes_an_island_after_repeated_invalid_scheduler_entries() -> None:
     cell = a_cell("g1")
     member = cell.members["g1"]
     for _ in range(3):
@@ -310,7 +310,7 @@ def test_a_member_becomes_an_island_when_its_scheduler_stays_wrong() -> None:
     assert member.mode is Mode.FOLLOWING
 
 
-def test_a_member_refuses_nothing_of_schedulers_that_it_does_not_follow() -> None:
+def test_member_keeps_its_session_after_an_invalid_entry_for_another_incarnation() -> None:
     cell = a_cell("g1")
     member = cell.members["g1"]
     session = member._conversation.session
@@ -321,7 +321,7 @@ def test_a_member_refuses_nothing_of_schedulers_that_it_does_not_follow() -> Non
     assert member._conversation.session == session
 
 
-def test_a_cell_takes_in_a_bounded_number_of_members() -> None:
+def test_cell_accepts_a_bounded_number_of_members() -> None:
     leader = a_leader()
     for number in range(MEMBERS_MAX + 4):
         head = MemberHead(f"m{number}", 1, None, False, 1, 1, 1, 1, 0, at(0), None, Share(0, 1))
@@ -330,7 +330,7 @@ def test_a_cell_takes_in_a_bounded_number_of_members() -> None:
     assert len(leader.standings()) == MEMBERS_MAX
 
 
-def test_a_snapshot_that_a_scheduler_fails_to_apply_is_left_out() -> None:
+def test_snapshot_that_the_scheduler_cannot_apply_is_skipped() -> None:
     book = Book(1, start_within_ns=lasting(1), observers=())
     before = book.scheduler
     problem = restore(Snapshot(Snapshots(0, 1), Counters(), ()), book, at(1), told_ns_ago=lasting(0))
@@ -340,7 +340,7 @@ def test_a_snapshot_that_a_scheduler_fails_to_apply_is_left_out() -> None:
     assert book.scheduler is not before
 
 
-def test_a_member_that_cannot_be_told_reports_again_and_is_fenced_after_a_few_times() -> None:
+def test_member_with_unwritable_entries_reports_again_and_is_fenced_the_third_time() -> None:
     liar = a_liar()
     trust = liar.leader.trust
     for _ in range(3):

@@ -565,7 +565,7 @@ def test_with_a_full_window_new_requests_are_told_to_slow_down() -> None:
     ],
     ids=["model", "prompt", "prompts"],
 )
-def test_a_request_that_the_scheduler_would_not_believe_is_refused_and_not_told(ticket: Ticket, why: str) -> None:
+def test_member_rejects_a_request_that_the_scheduler_would_find_implausible(ticket: Ticket, why: str) -> None:
     member, scheduler = following()
 
     [end] = member.open(ticket, at(0))
@@ -573,7 +573,7 @@ def test_a_request_that_the_scheduler_would_not_believe_is_refused_and_not_told(
     assert isinstance(end, End)
     assert (end.outcome, end.reason) == (
         Outcome.INVALID,
-        f"the cell does not take this request: {why} (invalid); correct it",
+        f"the cell does not accept this request: {why} (invalid); correct it",
     )
     assert member.held == 0
     assert Arrived not in {type(each) for each in scheduler.listen(at(0))}

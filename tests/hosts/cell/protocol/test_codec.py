@@ -118,7 +118,7 @@ def test_a_snapshot_comes_back_as_it_was() -> None:
     assert decoded_snapshot(encoded_snapshot(snapshot)) == snapshot
 
 
-def test_a_snapshot_with_a_number_that_cannot_be_written_is_not_written() -> None:
+def test_snapshot_with_an_unencodable_number_is_not_written() -> None:
     snapshot = Snapshot(Snapshots(1, 1), Counters(), ())
     beyond = Counters(limits=(LimitCounter(TenantId("acme"), 1 << 70, 0, lasting(1)),))
 
@@ -154,7 +154,7 @@ def test_a_message_of_a_scheduler_is_split_likewise() -> None:
     ],
     ids=["number", "text", "size"],
 )
-def test_an_entry_that_cannot_be_written_is_said_to_be_unwritable(said: FromScheduler, why: str) -> None:
+def test_encoding_an_unwritable_entry_raises_unwritable(said: FromScheduler, why: str) -> None:
     with pytest.raises(Unwritable, match=why):
         list(encoded(a_scheduler_entry(Covered(8), said)))
 

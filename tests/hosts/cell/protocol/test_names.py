@@ -1,4 +1,4 @@
-"""Does one process at a time have a name, whatever the store's clock does?"""
+"""At most one process holds a name at a time, even if the store's clock moves back."""
 
 from headgate.hosts.cell.protocol.names import NAME_LEASE_NS, NameAnswer, NameEntry, NameView, claimed_name
 from headgate.model.units import SECOND, Instant, after
@@ -28,7 +28,7 @@ def test_store_keeps_a_name_for_its_incarnation_until_the_entry_expires() -> Non
     assert (taken.incarnation, granted) == ("2", NameAnswer())
 
 
-def test_store_whose_clock_was_put_back_keeps_a_name_for_one_lease_more() -> None:
+def test_store_keeps_a_name_for_one_more_lease_after_its_clock_moves_back() -> None:
     entry = NameEntry("1", Instant(at(10) + HOUR_NS))
     kept, refused = claimed(entry, "2", at(10))
     taken, granted = claimed(kept, "2", after(at(10), NAME_LEASE_NS))
@@ -49,7 +49,7 @@ def test_name_is_taken_only_if_the_same_other_incarnation_renews_it() -> None:
     assert view.taken
 
 
-def test_entry_that_lasts_longer_because_the_clock_was_put_back_is_not_taken_for_renewed() -> None:
+def test_entry_extended_by_a_clock_that_moved_back_does_not_count_as_renewed() -> None:
     view = NameView()
     view.answered(NameAnswer("1", SECOND))
     view.answered(NameAnswer("1", -1))

@@ -124,7 +124,7 @@ def read_scheduler(head: SchedulerHead, *messages: FromScheduler, age_ns: int = 
         {"share": Share(0, MEMBERS_MAX + 1)},
     ],
 )
-def test_an_entry_whose_head_is_impossible_is_passed_over(wrong: dict[str, Any]) -> None:
+def test_member_entry_with_an_impossible_head_is_skipped(wrong: dict[str, Any]) -> None:
     with pytest.raises(Unintelligible) as refused:
         read_member(replace(MEMBER, **wrong))
 
@@ -134,7 +134,7 @@ def test_an_entry_whose_head_is_impossible_is_passed_over(wrong: dict[str, Any])
 @pytest.mark.parametrize(
     "wrong", [{"incarnation": -1}, {"wanted": -1}, {"epoch": Epoch(-1, "one")}, {"stamp": -MOMENT_MAX}]
 )
-def test_an_entry_of_a_scheduler_whose_head_is_impossible_is_passed_over(wrong: dict[str, Any]) -> None:
+def test_scheduler_entry_with_an_impossible_head_is_skipped(wrong: dict[str, Any]) -> None:
     with pytest.raises(Unintelligible):
         read_scheduler(replace(SCHEDULER, **wrong))
 
@@ -184,7 +184,7 @@ def impossible_messages() -> list[FromMember]:
 
 
 @pytest.mark.parametrize("said", impossible_messages(), ids=repr)
-def test_an_impossible_message_of_a_member_is_refused_with_the_head_of_its_entry(said: FromMember) -> None:
+def test_impossible_member_message_is_rejected_with_the_head_of_its_entry(said: FromMember) -> None:
     with pytest.raises(UntrustedMember, match='member "g1" sent an invalid message') as refused:
         read_member(MEMBER, said)
 
@@ -206,7 +206,7 @@ def test_an_impossible_message_of_a_member_is_refused_with_the_head_of_its_entry
     ],
     ids=repr,
 )
-def test_an_impossible_message_of_a_scheduler_is_refused_with_the_head_of_its_entry(said: FromScheduler) -> None:
+def test_impossible_scheduler_message_is_rejected_with_the_head_of_its_entry(said: FromScheduler) -> None:
     with pytest.raises(UntrustedScheduler, match="epoch 1 sent an invalid message") as refused:
         read_scheduler(SCHEDULER, said)
 
@@ -224,15 +224,15 @@ def test_an_impossible_message_of_a_scheduler_is_refused_with_the_head_of_its_en
     ],
     ids=["model", "class", "metadata", "detail", "reason"],
 )
-def test_a_message_of_a_member_with_a_text_without_end_is_refused(said: FromMember) -> None:
+def test_member_message_with_an_oversized_text_is_rejected(said: FromMember) -> None:
     with pytest.raises(UntrustedMember):
         read_member(MEMBER, said)
 
 
 @pytest.mark.parametrize("letter", ["m", "é", "\N{GRINNING FACE}"])
-def test_the_longest_texts_that_the_edge_lets_through_are_believed_and_fit_into_an_entry(letter: str) -> None:
+def test_longest_texts_accepted_by_the_edge_are_valid_and_fit_into_an_entry(letter: str) -> None:
     limits = EdgeLimits()
-    # Names in a body may have this many characters, however high `field_bytes_max` is.
+    # NAMES_CHARS_MAX bounds names in a body and does not depend on `field_bytes_max`.
     name = letter * max(NAMES_CHARS_MAX, limits.field_bytes_max)
     header = "é" * (limits.head_bytes_max // 2)
     ticket = replace(
@@ -250,7 +250,7 @@ def test_the_longest_texts_that_the_edge_lets_through_are_believed_and_fit_into_
     assert read_member(MEMBER, Arrived(ticket)).messages == ((0, Arrived(ticket)),)
 
 
-def test_a_message_from_the_future_is_refused() -> None:
+def test_message_with_a_negative_age_is_rejected() -> None:
     with pytest.raises(UntrustedMember, match="-1 ns old"):
         read_member(MEMBER, FROM_MEMBER[0], age_ns=-1)
     with pytest.raises(UntrustedScheduler, match="-1 ns old"):
@@ -267,7 +267,7 @@ def test_a_message_from_the_future_is_refused() -> None:
     ],
     ids=repr,
 )
-def test_an_impossible_snapshot_is_not_read(snapshot: Snapshot) -> None:
+def test_decoder_rejects_an_impossible_snapshot(snapshot: Snapshot) -> None:
     with pytest.raises(Unintelligible, match="not a snapshot"):
         decoded_snapshot(encoded_snapshot(snapshot))
 
@@ -311,12 +311,12 @@ def impossible_counters() -> list[Counters]:
 
 
 @pytest.mark.parametrize("counters", impossible_counters(), ids=repr)
-def test_impossible_counters_are_found_out(counters: Counters) -> None:
+def test_impossible_counters_are_rejected(counters: Counters) -> None:
     with pytest.raises(Implausible):
         check_counters(counters)
 
 
-def test_what_a_scheduler_has_learned_is_believed() -> None:
+def test_learned_counters_are_accepted() -> None:
     predictions, speed, chance = Predictions(), Learned(), Random(3)
     for number in range(3_000):
         # The highest counted rate of tokens per byte, and byte counts that are sometimes halved to an odd number.
@@ -330,7 +330,7 @@ def test_what_a_scheduler_has_learned_is_believed() -> None:
         check_counters(Counters(lengths=predictions.lengths(), prompts=predictions.prompts(), endpoints=(endpoint,)))
 
 
-def test_all_that_a_correct_process_says_is_believed() -> None:
+def test_valid_messages_and_counters_are_accepted() -> None:
     checks: list[Callable[[], object]] = [
         lambda: read_member(MEMBER, *FROM_MEMBER),
         lambda: read_member(MEMBER, Arrived(replace(TICKET, gateway="g1"))),

@@ -1,4 +1,4 @@
-"""A name belongs to one live process, and to its successor within one lease after it is gone."""
+"""A name belongs to one running process; its successor gets the name within one lease after it ends."""
 
 import asyncio
 import time
@@ -73,7 +73,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_later_of_two_live_processes_does_not_get_the_name_and_is_told_what_to_change(server: Server) -> None:
+async def test_second_process_of_a_name_is_rejected_with_the_setting_to_change(server: Server) -> None:
     first = a_lease(server, "1")
     await first.claim()
     async with kept(first):
@@ -83,7 +83,7 @@ async def test_the_later_of_two_live_processes_does_not_get_the_name_and_is_told
         assert (refused.value.errno, holder(server)) == (0, b"1")
 
 
-async def test_after_a_kill_the_next_process_has_the_name_within_one_lease(server: Server) -> None:
+async def test_process_gets_the_name_of_a_killed_process_within_one_lease(server: Server) -> None:
     killed = a_lease(server, "killed", lease_s=0.5)
     await killed.claim()
     killed.close()
@@ -97,7 +97,7 @@ async def test_after_a_kill_the_next_process_has_the_name_within_one_lease(serve
     assert time.monotonic() - began < 5
 
 
-async def test_a_process_that_leaves_gives_its_name_back(server: Server) -> None:
+async def test_process_that_leaves_releases_its_name(server: Server) -> None:
     first = a_lease(server, "1")
     await first.claim()
     async with kept(first):
@@ -106,7 +106,7 @@ async def test_a_process_that_leaves_gives_its_name_back(server: Server) -> None
     assert holder(server) is None
 
 
-async def test_a_running_process_whose_name_another_renews_is_told_once(server: Server) -> None:
+async def test_running_process_is_notified_once_if_another_process_renews_its_name(server: Server) -> None:
     told: list[str] = []
     first, second = a_lease(server, "1", told.append), a_lease(server, "2")
     await first.claim()
@@ -121,7 +121,7 @@ async def test_a_running_process_whose_name_another_renews_is_told_once(server: 
     assert holder(server) is None
 
 
-async def test_an_old_entry_that_nobody_renews_takes_the_name_from_no_one(server: Server) -> None:
+async def test_process_keeps_its_name_despite_an_old_entry_that_is_not_renewed(server: Server) -> None:
     first = a_lease(server, "1")
     await first.claim()
     with server.client() as client:
@@ -140,7 +140,7 @@ async def test_an_entry_without_an_expiry_is_replaced(server: Server) -> None:
     assert holder(server) == b"1"
 
 
-async def test_a_live_process_keeps_its_name_when_the_clock_of_the_store_was_put_back(server: Server) -> None:
+async def test_running_process_keeps_its_name_when_the_store_clock_moves_back(server: Server) -> None:
     first = a_lease(server, "1")
     await first.claim()
     with server.client() as client:
@@ -154,7 +154,7 @@ async def test_a_live_process_keeps_its_name_when_the_clock_of_the_store_was_put
         assert holder(server) == b"1"
 
 
-async def test_after_a_kill_the_next_process_has_the_name_though_the_clock_was_put_back(server: Server) -> None:
+async def test_process_gets_the_name_of_a_killed_process_after_the_store_clock_moved_back(server: Server) -> None:
     with server.client() as client:
         client.set(KEY, b"killed", px=3_600_000)
     second = a_lease(server, "2", lease_s=0.5)
@@ -164,7 +164,7 @@ async def test_after_a_kill_the_next_process_has_the_name_though_the_clock_was_p
     assert holder(server) == b"2"
 
 
-async def test_a_name_is_not_checked_while_the_store_is_away() -> None:
+async def test_claim_succeeds_without_a_check_while_the_store_is_unreachable() -> None:
     def nobody(_: str) -> None:
         raise AssertionError
 
@@ -172,7 +172,7 @@ async def test_a_name_is_not_checked_while_the_store_is_away() -> None:
     await lease.claim()
 
 
-async def test_a_key_of_another_kind_does_not_stop_a_process(server: Server) -> None:
+async def test_claim_tolerates_a_key_of_another_redis_type(server: Server) -> None:
     with server.client() as client:
         client.lpush(KEY, b"foreign")
     lease = a_lease(server, "1")

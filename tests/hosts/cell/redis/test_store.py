@@ -407,7 +407,7 @@ async def _story(server: Server, url: str) -> None:
 
 
 @pytest.mark.process
-async def test_an_entry_that_is_not_as_it_was_written_is_dropped() -> None:
+async def test_entry_with_a_wrong_checksum_is_dropped() -> None:
     with a_redis() as server, contextlib.closing(server.client()) as client:
         async with a_store(server.url) as a:
             await until(lambda: a.store.free, "it is there")

@@ -59,7 +59,7 @@ class Adoption:
             told = said.report
             known = self._endpoints.by_id.get(told.endpoint_id)
             if known is not None and known.pool != told.pool:
-                return f'reports endpoint {told.endpoint_id} in pool "{told.pool}", and it is in "{known.pool}"'
+                return f'reports endpoint {told.endpoint_id} in pool "{told.pool}", but it is in "{known.pool}"'
         return None
 
     def adopt(self, peers: list[Peer], now: Instant, *, ready: bool) -> None:

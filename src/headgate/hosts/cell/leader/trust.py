@@ -73,7 +73,7 @@ class Trust:
         """An entry for this member cannot be encoded: ask it to report again, and fence it if that repeats."""
         peer = self._roster.peers.get(member)
         if peer is not None and peer.session > peer.wanted:
-            self.refuse(peer, f"what it is to be told cannot be written: {why}", now)
+            self.refuse(peer, f"an entry for this member cannot be written: {why}", now)
 
     def refuse(self, peer: Peer, why: str, now: Instant) -> None:
         """Ends the session: asks for a new one, or fences the member."""

@@ -49,7 +49,7 @@ class MemberRequests:
             check_ticket(ticket)
         except Implausible as what:
             # The scheduler would reject this ticket and, in the end, fence this member.
-            reason = f"the cell does not take this request: {what} (invalid); correct it"
+            reason = f"the cell does not accept this request: {what} (invalid); correct it"
             return [End(ticket.request_id, Outcome.INVALID, None, 0, Duration(0), None, reason)]
         if (full := self._full()) is not None:
             reason = f"{full} (queue_full); wait 1 s"

@@ -25,7 +25,7 @@ NAME_ANSWER_NS_MAX: Final = Duration(500 * MILLISECOND)
 class NameEntry:
     incarnation: str
     expires: Instant
-    """By the store's clock."""
+    """Expiry time on the store's clock."""
 
 
 @message

@@ -75,7 +75,7 @@ class Store(Protocol):
 
     @property
     def round_trip_ns(self) -> Duration:
-        """Of the last parcel that was answered."""
+        """The slowest of the last two seconds, including a parcel that is not answered yet."""
         ...
 
     @property

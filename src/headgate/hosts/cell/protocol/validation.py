@@ -199,12 +199,12 @@ def check_ticket(ticket: Ticket) -> None:
     _require(_texts_length(ticket) <= TEXTS_MAX, f"names and texts of more than {TEXTS_MAX} characters")
     _require(0 <= ticket.prompt_bytes <= BYTES_MAX, f"a prompt of {ticket.prompt_bytes} bytes")
     _require(0 <= ticket.prompt_bytes_kept <= BYTES_MAX, f"a prompt that keeps {ticket.prompt_bytes_kept} bytes")
-    _require(0 <= ticket.prompt_bytes_before <= ticket.prompt_bytes, "a beginning longer than its prompt")
+    _require(0 <= ticket.prompt_bytes_before <= ticket.prompt_bytes, "a leading part longer than its prompt")
     _require(0 < ticket.prompts <= PROMPTS_MAX, f"a request of {ticket.prompts} prompts")
     _require(0 < ticket.n <= SEQUENCES_MAX, f"a request for {ticket.n} answers")
     _require(0 <= (ticket.output_tokens_max or 0) <= TOKENS_MAX, f"{ticket.output_tokens_max} output tokens")
     _require(_counts(ticket.client_retries), f"{ticket.client_retries} retries")
-    _require(len(ticket.prefix) % 8 == 0 and len(ticket.prefix) <= 512, "a prefix that is no row of hashes")
+    _require(len(ticket.prefix) % 8 == 0 and len(ticket.prefix) <= 512, "a prefix that is not a sequence of hashes")
     _require(_lasts(ticket.first_token_ns_left, ticket.completion_ns_left), "a deadline out of range")
     _require(len(ticket.fingerprint) <= NAME_MAX, "a fingerprint that is too long")
 
@@ -230,7 +230,9 @@ def _check_running(said: Runs) -> None:
     _check_caps(report.caps)
     _check_attempt(report.ticket.request_id, report.attempt)
     _require(_named(report.endpoint_id, report.pool, report.service_class, report.model), "an attempt without names")
-    _require(0 <= report.tokens <= TOKENS_MAX and 0 <= report.level <= _LEVEL_MAX, "a number of an attempt")
+    _require(
+        0 <= report.tokens <= TOKENS_MAX and 0 <= report.level <= _LEVEL_MAX, "a token count or level out of range"
+    )
     _require(_lasts(report.age_ns, report.waited_ns, report.held_ns, report.request_age_ns), "a duration out of range")
     _require(_counts(said.arrived, said.told, said.ended), "a serial out of range")
     _check_sent(said.sent)
@@ -266,7 +268,7 @@ def _check_ended(event: AttemptEnded) -> None:
 def _check_usage(usage: Usage | None) -> None:
     if usage is not None:
         counts = (usage.prompt_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens)
-        _require(all(0 <= each <= TOKENS_MAX for each in counts), "a usage out of range")
+        _require(all(0 <= each <= TOKENS_MAX for each in counts), "token usage out of range")
 
 
 def _check_sent(sent: Snapshots | None) -> None:
@@ -322,15 +324,15 @@ def check_counters(counters: Counters) -> None:
     for window in counters.windows:
         attempts = (*window.firsts, *window.extras)
         _require(_counted(*(number for each in attempts for number in each)), f'attempts at "{window.pool}"')
-    _require(_unique([(each.tenant, each.model) for each in counters.lengths]), "lengths that are told twice")
+    _require(_unique([(each.tenant, each.model) for each in counters.lengths]), "duplicate lengths")
     for lengths in counters.lengths:
         _check_buckets(lengths.buckets, f'lengths of "{lengths.model}"', LENGTH_BUCKETS)
         _require(_possible_lengths(lengths), f'lengths of "{lengths.model}"')
-    _require(_unique([(each.tenant, each.model) for each in counters.prompts]), "prompts that are told twice")
+    _require(_unique([(each.tenant, each.model) for each in counters.prompts]), "duplicate prompts")
     for prompts in counters.prompts:
         _require(_counted(prompts.prompt_bytes, prompts.tokens), f'prompts of "{prompts.model}"')
         _require(_possible_prompts(prompts), f'prompts of "{prompts.model}"')
-    _require(_unique([(each.service_class, each.pool) for each in counters.first_tokens]), "first tokens told twice")
+    _require(_unique([(each.service_class, each.pool) for each in counters.first_tokens]), "duplicate first tokens")
     for waits in counters.first_tokens:
         _check_buckets(waits.buckets, f'first tokens at "{waits.pool}"', FIRST_TOKEN_BUCKETS)
         _require(_lasts(waits.wait_ns), f'first tokens at "{waits.pool}"')

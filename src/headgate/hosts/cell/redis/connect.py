@@ -129,7 +129,7 @@ class Connector:
         try:
             return None if address is None else (address[0].decode(), int(address[1]))
         except (AttributeError, LookupError, TypeError, ValueError) as foreign:
-            raise Unusable("is not known: a sentinel names no address; see to it") from foreign
+            raise Unusable("is not known: a sentinel returned no valid address; check the sentinels") from foreign
 
     async def _answer(self, wire: Wire, question: Command) -> list[Any]:
         try:

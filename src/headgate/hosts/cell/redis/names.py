@@ -135,7 +135,7 @@ class NameLease:
     def _problem(self) -> str:
         return (
             f'another running process of cell "{self._cell}" is called "{self._member}"; give one of the two another '
-            "cell.member in its configuration (or another cell.name if they are not of one cell), and start it again"
+            "cell.member in its configuration (or another cell.name if they belong to different cells), and restart it"
         )
 
     async def _ask(self, script: str, *arguments: int) -> Any:
@@ -169,4 +169,4 @@ def _read(answer: Any) -> NameAnswer:
         held, left_ms = answer
         return NameAnswer(bytes(held).decode("latin-1"), int(left_ms) * MILLISECOND)
     except (TypeError, ValueError) as foreign:
-        raise Unusable("gives no sensible answer about names; see to it") from foreign
+        raise Unusable("returned an invalid answer about member names; check that it is Redis or Valkey") from foreign

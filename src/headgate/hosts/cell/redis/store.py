@@ -32,6 +32,7 @@ from headgate.hosts.cell.redis.intake import Intake, end_of, position_of
 from headgate.hosts.cell.redis.keys import CellKeys
 from headgate.hosts.cell.redis.place import Address, place_of
 from headgate.hosts.cell.redis.problem import CAUSES, FOREIGN, Replaced, Slow, Unusable, problem_of
+from headgate.hosts.cell.redis.slowest import Slowest
 from headgate.hosts.cell.redis.wire import Command, Wire
 from headgate.model.units import SECOND, Duration
 
@@ -79,12 +80,20 @@ class RedisStore:
 
         self.up = False
         self.problem: str | None = None
-        self.round_trip_ns = Duration(0)
+        self._slowest = Slowest()
         self.entries_sent = 0
         self.bytes_sent = 0
         self.timeouts = 0
 
     # Figures
+
+    @property
+    def round_trip_ns(self) -> Duration:
+        if self._running is None:
+            return Duration(0)
+        now_s = self._loop.time()
+        waiting_s = 0.0 if self._parcel is None else now_s - self._sent_at
+        return Duration(int(self._slowest.seconds(now_s, waiting_s) * SECOND))
 
     @property
     def entries_read(self) -> int:
@@ -189,6 +198,8 @@ class RedisStore:
             return
         self._lost.set_result(cause)
         if self._wire is not None:
+            if self._parcel is not None:
+                self._slowest.add(self._loop.time() - self._sent_at, self._loop.time())
             self._count(cause)
             self._close()
             self._change(up=False, problem=self._problem(cause))
@@ -318,8 +329,9 @@ class RedisStore:
 
     def _measure(self) -> None:
         """How long it took; a store that is slow again and again is left alone for a while."""
-        took_s = self._loop.time() - self._sent_at
-        self.round_trip_ns = Duration(int(took_s * SECOND))
+        now_s = self._loop.time()
+        took_s = now_s - self._sent_at
+        self._slowest.add(took_s, now_s)
         self._pause_s = PAUSE_S_MIN
         self._slow = self._slow + 1 if took_s > SLOW_S else 0
         if self._slow > 1:
