@@ -32,6 +32,7 @@ from headgate.config.setting_types import (
     FineStep,
     Lasting,
     LastingOrNone,
+    LastingTarget,
     Moment,
     Objective,
     Part,
@@ -309,8 +310,8 @@ class ClassSection(Section, frozen=True):
     idle_max: Lasting | None = None
     total_max: Lasting | None = None
     caps: CapsSection = CapsSection()
-    ttft: Lasting | None = None
-    tpot: Lasting | None = None
+    ttft: LastingTarget | None = None
+    tpot: LastingTarget | None = None
     floor_percent: Percent | None = None
     reserve_percent: Percent | None = None
     promise: str | None = None
