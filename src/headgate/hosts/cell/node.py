@@ -91,7 +91,7 @@ class Node:
         self._rules = PolicyChanged(Policy(), "")
         self._budgets: BudgetsTold | None = None
         self._latest: Snapshot | None = None
-        """The newest snapshot that was read, and when."""
+        """The newest snapshot that this process has read, or made as the scheduler, and when."""
         self._latest_at = now
         self._read_at: Instant | None = None
         """When the store was asked for it."""
@@ -227,10 +227,16 @@ class Node:
     def snapshot_read(self, snapshot: Snapshot | None, now: Instant) -> None:
         """The store's copy may be old, or none: what was read before counts if it is newer."""
         self._read_answered = True
-        if snapshot is not None and self._election is not None:
+        if snapshot is None:
+            return
+        # Kept before anything else happens: a scheduler that has waited for this snapshot begins with it.
+        self._keep_if_newer(snapshot, now)
+        if self._election is not None:
             self._election.read_snapshot_of(snapshot.at.epoch, leads=self.leader is not None)
             self._leader(now)
-        if snapshot is not None and (self._latest is None or _order(snapshot) > _order(self._latest)):
+
+    def _keep_if_newer(self, snapshot: Snapshot, now: Instant) -> None:
+        if self._latest is None or _order(snapshot) > _order(self._latest):
             self._latest, self._latest_at = snapshot, now
 
     # Being the scheduler
@@ -281,6 +287,9 @@ class Node:
         if read:
             self._read_at = now
         write, self._legacy = self._legacy if leader is None else leader.take_snapshot(now), None
+        if write is not None:
+            # A scheduler reads no snapshots. If it is elected again and the store has lost this one, it begins with it.
+            self._keep_if_newer(write, now)
         release, self._release = self._release, None
         return Outgoing(
             self.member.outgoing(now),
