@@ -90,6 +90,25 @@ def test_one_of_two_processes_that_started_during_a_store_outage_leaves() -> Non
     assert len(seen.said("g0", "leaves: another process is called g0")) == 1
 
 
+def test_process_that_loses_its_name_to_a_process_killed_meanwhile_is_restarted_and_joins() -> None:
+    killed = 6.05
+    seen = run(a_fault(Kind.PAUSE, "g0", 2, 5.9), a_fault(Kind.TWIN, "g0", 2.1, killed))
+    [left] = seen.said("g0 ", "leaves")
+    [*_, again] = seen.said("g0 ", "starts, life")
+
+    assert seen.findings.violations == []
+    assert killed < left < again
+
+
+def test_process_denied_its_name_by_a_late_renewal_of_its_predecessor_is_restarted_and_joins() -> None:
+    seen = run(a_fault(Kind.DELAY, "g0", 2, 3.1, 700), a_fault(Kind.CRASH, "g0", 3.1, 3.2))
+    [denied] = seen.said("g0 ", "does not start")
+    [_, again] = seen.said("g0 ", "starts, life")
+
+    assert seen.findings.violations == []
+    assert again > denied
+
+
 @pytest.mark.parametrize("degree", [COPY, COPY_WITH_A_NAME_OF_OURS, FOREIGN, FOREIGN_WITH_A_NAME_OF_OURS])
 def test_second_cell_of_the_same_name_violates_no_guarantee(degree: int) -> None:
     second = a_fault(Kind.SECOND_CELL, EVERYBODY, 2, 7, degree)
@@ -109,7 +128,7 @@ def test_seeds_with_hostile_faults_and_duplicate_names_violate_no_guarantee() ->
     assert {fault.kind for world in worlds.values() for fault in world.faults} >= set(DOUBLES)
 
 
-@pytest.mark.parametrize("seed", [210])
+@pytest.mark.parametrize("seed", [210, 1075, 1330, 2191, 2417, 3415, 4230])
 def test_regression_seeds_with_duplicate_names_show_no_violation(seed: int) -> None:
     assert World(seed, hostile=True, doubles=True).run().violations == []
 
