@@ -578,6 +578,13 @@ def test_target_of_the_file_replaces_the_default() -> None:
     ]
 
 
+@pytest.mark.parametrize(("queue_wait", "ttft_s"), [("1m", 60), ("1s", 2)])
+def test_default_target_is_not_shorter_than_the_queue_wait_of_the_file(queue_wait: str, ttft_s: int) -> None:
+    [(ttft_ns, _, assumed, _)] = targets_of(small_with_classes(f"interactive: {{queue_wait_max: {queue_wait}}}"))
+
+    assert (ttft_ns, assumed) == (ttft_s * SECOND, True)
+
+
 def test_default_target_of_batch_is_its_queue_wait() -> None:
     assert targets_of(small_with_classes("batch: {queue_wait_max: 1h}")) == [(60 * MINUTE, SECOND, True, True)]
 

@@ -39,7 +39,8 @@ def measure(request: Request, predictions: Predictions, fleet: Fleet, rules: Rul
 def _measure_target(request: Request, speed: EngineSpeed, *, learning: bool) -> None:
     service_class = request.service_class
     ttft_ns, assumed = service_class.ttft_ns, service_class.ttft_assumed
-    request.soonest_ns, request.beyond_target = Duration(0), False
+    # A default does not bind while it is unknown whether the engines can keep it.
+    request.soonest_ns, request.beyond_target = Duration(0), assumed and learning
     if learning or ttft_ns is None or (request.target is None and not assumed):
         return
     request.soonest_ns = soonest_ns(request, speed)

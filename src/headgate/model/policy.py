@@ -95,8 +95,8 @@ class ServiceClass:
     """What all requests of one unit of business may cost together within a day; for the promise of cost."""
     ttft_assumed: bool = False
     tpot_assumed: bool = False
-    """Whether the target is a default instead of a configured value. A default does not bind where the engines, by what
-    was learned of their speed, cannot keep it for a single request."""
+    """Whether the target is a default instead of a configured value. A default does not bind while the speed of the
+    engines is being learned, nor where they cannot keep it for a single request."""
 
 
 @dataclass(frozen=True, slots=True)
