@@ -50,16 +50,21 @@ def llamacpp(
 
     It takes notice of a client that left between two batches only, so a small batch keeps a long prompt cancellable.
     """
-    folder = environment_of("llamacpp")
     port = port or free_port()
+    command = llamacpp_command(port, parallel=parallel, ctx=ctx, batch=batch)
+    command += ["--embeddings"] if embeddings else []
+    with running("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
+        yield engine
+
+
+def llamacpp_command(port: int, *, parallel: int = 4, ctx: int = 8192, batch: int = 64) -> list[str]:
+    folder = environment_of("llamacpp")
     command = [
         *(folder / "bin/python", ROOT / "scripts/engine_llamacpp.py"),
         *("--model", folder / "smollm2.gguf", "--name", MODEL),
         *("--port", port, "--parallel", parallel, "--ctx", ctx, "--batch", batch),
-        *(["--embeddings"] if embeddings else []),
     ]
-    with running("llamacpp", command, {}, port, LLAMACPP_START_SECONDS_MAX) as engine:
-        yield engine
+    return [str(part) for part in command]
 
 
 @contextmanager

@@ -59,7 +59,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
 
 async def run(incident: LiveIncident, lasts_s: float, *, show: bool) -> Judged:
     with tempfile.TemporaryDirectory(prefix="headgate-incident-") as folder:
-        async with a_world(Path(folder), **incident.pool) as world:
+        async with a_world(Path(folder), real=incident.real, **incident.pool) as world:
             await incident.prepare(world)
             world.start_traffic()
             samples, ended_s = await _play(world, incident, lasts_s, show=show)

@@ -52,6 +52,8 @@ class LiveIncident:
     """Seconds of normal traffic before the incident; 0 if the incident exists from the start."""
     pool: dict[str, Any] = field(default_factory=dict[str, Any])
     """Additional settings of the pool."""
+    real: bool = False
+    """Whether the engines are real llama.cpp processes."""
 
 
 # Unavailable engines
@@ -415,6 +417,17 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("descriptors", ("gateway_resources",), use_up_descriptors, free_descriptors),
             LiveIncident("disk-full", ("gateway_resources",), fill_disk, empty_disk, start_with_database),
             LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),
+            LiveIncident("llamacpp-hang", ("engine_hang",), freeze, thaw, real=True),
+            LiveIncident("llamacpp-kill-one", ("engine_down",), kill_one, start_missing, real=True),
+            LiveIncident("llamacpp-kill-all", ("engine_down",), kill_all, start_missing, real=True),
+            LiveIncident(
+                "llamacpp-down-from-start",
+                ("engine_down",),
+                end=start_missing,
+                prepare=one_engine_down,
+                usual_s=0,
+                real=True,
+            ),
             LiveIncident("healthy-steady", ()),
             LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
             LiveIncident("healthy-quiet", (), quiet, usual),

@@ -9,11 +9,13 @@ from headgate.core.cost import cost_ns
 from headgate.model.engine_profile import PROFILES
 from headgate.model.units import SECOND
 from headgate.wire.keys import digest, format_digest
+from testing import real_engines
 from testing.gateway import Config, a_config
 
 PROFILE = PROFILES["h100x8-llama-70b"]
 SPEED = speed_of(PROFILE)
 MODEL = "sim"
+LLAMA_MODEL = real_engines.MODEL
 POOL = "main"
 ENGINES = 2
 LOAD = 0.4
@@ -41,6 +43,14 @@ class Keys:
 
     def tenants(self) -> dict[str, Any]:
         return {tenant: {"keys": [format_digest(digest(self.secret.encode(), key))]} for tenant, key in self.of.items()}
+
+
+def llama_configuration(urls: Sequence[str], keys: Keys) -> Config:
+    """Configuration for llama.cpp on a CPU: no speed is given, and the targets leave time for a loaded machine."""
+    config = configuration(urls, keys, served_model=LLAMA_MODEL, in_flight_max=4)
+    del config["pools"][POOL]["speed"]
+    config["classes"]["interactive"] |= {"ttft": "10s", "tpot": "2s", "queue_wait_max": "20s"}
+    return config
 
 
 def configuration(urls: Sequence[str], keys: Keys, **pool: Any) -> Config:

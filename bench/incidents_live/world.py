@@ -15,13 +15,24 @@ from typing import Any
 
 import yaml
 
-from bench.incidents_live.settings import ENGINES, LOAD, MODEL, PROFILE, SECRET_NAME, Keys, configuration, rate
+from bench.incidents_live.settings import (
+    ENGINES,
+    LOAD,
+    MODEL,
+    PROFILE,
+    SECRET_NAME,
+    Keys,
+    configuration,
+    llama_configuration,
+    rate,
+)
 from bench.incidents_live.traffic import Callers, Traffic
 from testing.fault_proxy import FaultProxy
 from testing.gateway import CHAT, Config, urls_of
 from testing.ports import free_ports
 from testing.postgres import Postgres
 from testing.processes import ChildProcess
+from testing.real_engines import LLAMACPP_START_SECONDS_MAX, llamacpp_command
 from testing.simulated import HEADGATE
 from testing.stores import Server
 
@@ -59,6 +70,15 @@ class LiveEngine:
     def thaw(self) -> None:
         assert self.process is not None, "the engine is not running"
         self.process.thaw()
+
+
+class LlamaEngine(LiveEngine):
+    """A real llama.cpp that keeps its address across restarts."""
+
+    def start(self, *arguments: str, wait: bool = True) -> None:
+        self.process = ChildProcess(f"llamacpp-{self.port}", [*llamacpp_command(self.port), *arguments])
+        if wait:
+            self.process.wait_until_ok(f"{self.url}/health", LLAMACPP_START_SECONDS_MAX)
 
 
 @dataclass
@@ -133,10 +153,10 @@ class World:
 
 
 @asynccontextmanager
-async def a_world(folder: Path, **pool: Any) -> AsyncGenerator[World]:
-    """Create a world in which no process runs yet; close it at exit."""
+async def a_world(folder: Path, *, real: bool = False, **pool: Any) -> AsyncGenerator[World]:
+    """Create a world in which no process runs yet; close it at exit. With `real`, the engines are llama.cpp."""
     keys = Keys()
-    engines = [LiveEngine(port) for port in free_ports(ENGINES)]
+    engines = [(LlamaEngine if real else LiveEngine)(port) for port in free_ports(ENGINES)]
     usual = rate(LOAD) / 2
     callers = {
         "acme": Callers(keys.of["acme"], usual),
@@ -144,7 +164,12 @@ async def a_world(folder: Path, **pool: Any) -> AsyncGenerator[World]:
         "more": Callers(keys.of["acme"], 0.0),
         "batch": Callers(keys.of["bolt"], 0.0, service_class="batch", timeout_s=120.0),
     }
-    world = World(folder, keys, engines, configuration([each.url for each in engines], keys, **pool), callers)
+    urls = [each.url for each in engines]
+    config = llama_configuration(urls, keys) if real else configuration(urls, keys, **pool)
+    if real:
+        for each in callers.values():
+            each.rate, each.prompt_tokens, each.output_tokens = min(each.rate, 0.4), 30, 10
+    world = World(folder, keys, engines, config, callers)
     try:
         yield world
     finally:

@@ -108,6 +108,14 @@ def test_a_pool_that_serves_is_healthy() -> None:
     assert verdicts[1].sentence == "The gateway is healthy."
 
 
+def test_a_healthy_state_begins_with_the_first_look() -> None:
+    life = Life()
+    life.learn()
+    first = life.second - USUAL_S + 1
+
+    assert {each.since for each in life.look()} == {at(first)}
+
+
 def test_every_incident_has_a_cause() -> None:
     assert list(CAUSES) == sorted(Incident, key=list(CAUSES).index)
 

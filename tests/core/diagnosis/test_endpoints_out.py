@@ -1,5 +1,6 @@
 """An endpoint that does not serve is an incident of the right kind, with a description of its state."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -186,6 +187,16 @@ def test_advice_names_orders_only_if_operators_can_place_them() -> None:
     by_file = told_of(hung).action
     assert "operate" not in by_file
     assert "remove p/2 from pool p of the configuration file and send SIGHUP" in by_file
+
+
+def test_advice_for_an_endpoint_that_an_operator_has_drained_does_not_repeat_the_order() -> None:
+    hung = ejected("p/2", EndpointTrouble.SILENT)
+    drained = replace(hung, summary=replace(hung.summary, drained=True))
+
+    action = told_of(drained, operable=True).action
+
+    assert "operate drain" not in action
+    assert "An operator has taken it out already" in action
 
 
 def test_advice_on_a_noisy_tenant_names_orders_only_if_operators_can_place_them() -> None:

@@ -131,8 +131,14 @@ def test_of_too_many_processes_those_that_have_gone_make_room() -> None:
 def test_the_way_to_a_pool_is_that_of_the_worst_process() -> None:
     seen = hosts(*[report("g2", transport=0.2)] * 3, report("g3", transport=0.1), report("g4"))
 
-    assert seen.transport_ns(POOL) == lasting(0.2)
-    assert seen.transport_usual_ns(POOL) == lasting(0.001)
+    assert seen.transport_ns(POOL) == lasting(0.199)
+    assert seen.transport_usual_ns(POOL) == 0
+
+
+def test_connections_are_not_slow_because_the_event_loop_is_late() -> None:
+    late = report("g2", transport=0.06, lag=0.05)
+
+    assert hosts(*[late] * 5).transport_ns(POOL) == lasting(0.01)
 
 
 def test_connections_that_were_slow_for_a_moment_do_not_become_usual() -> None:

@@ -150,7 +150,7 @@ class Diagnosis:
         """One verdict for each pool of the policy and one for the gateway, the worst first."""
         watch = self._watch
         if self._began is None:
-            self._began = now
+            self._began = self._gateway.since = now
         watch.keep_endpoints([each.id for each in summary.endpoints])
         self._gateway.note(self._hosts.found(now), now)
         if self._gateway.well:

@@ -242,6 +242,8 @@ def _wait(out: Out, picture: Picture) -> str:
 def take_out(each: EndpointLook, picture: Picture) -> str:
     """Advice on how to stop sending requests to an endpoint, in a way that works in this deployment."""
     name = each.summary.id
+    if each.summary.drained:
+        return "An operator has taken it out already (`headgate operate list`)."
     if picture.operable:
         return f"Take it out meanwhile: `headgate operate drain {name} --for 1h`."
     return (

@@ -76,12 +76,14 @@ class HostsSeen:
             usual.add(told if usual.value is None else min(told, TRANSPORT_NS + usual.value))
 
     def transport_ns(self, pool: PoolName) -> Duration | None:
-        """The middle one of the last reports of the process that is worst off."""
+        """The median of the last reports of the slowest process, without the time for which its event loop was late."""
         worst: Duration | None = None
         for host in self._hosts.values():
-            told = sorted(ns for each in host.reports for name, ns in each.transport_ns if name == pool)
-            if told and (worst is None or told[len(told) // 2] > worst):
-                worst = told[len(told) // 2]
+            times = sorted(
+                max(0, ns - each.loop_lag_ns) for each in host.reports for name, ns in each.transport_ns if name == pool
+            )
+            if times and (worst is None or times[len(times) // 2] > worst):
+                worst = Duration(times[len(times) // 2])
         return worst
 
     def transport_usual_ns(self, pool: PoolName) -> Duration | None:
