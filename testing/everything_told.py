@@ -11,6 +11,7 @@ from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.policy import Policy, Pool, ServiceClass
 from headgate.model.stage import Stage
 from headgate.model.tenant import Tenant
+from headgate.model.units import SECOND, Duration
 from headgate.ports.engine import Telemetry
 from headgate.ports.fleet import Phase
 from headgate.telemetry.cell import CellFigures
@@ -62,7 +63,9 @@ TELEMETRY = Telemetry(1, 0, 0.5, 0, further={"prefix_queries": 2.0, "prefix_hits
 
 def page_with_everything() -> str:
     beside = Beside(
-        scaling=[PoolScaling("small", 1, 0, 1)],
+        scaling=[
+            PoolScaling("small", 1, 0, 1, lead_ns=Duration(SECOND), cold_starts=Histogram(), correction_ppm=1_000_000)
+        ],
         cell=CELL,
         ledger=LEDGER,
         directory=DirectoryFigures(fresh=True, age_s=0.1, tenants=1, keys=1, reconnects=0),

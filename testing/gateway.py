@@ -29,6 +29,12 @@ Config = dict[str, Any]
 CHAT = "/v1/chat/completions"
 
 
+WITHOUT_TARGETS: Config = {
+    name: {"ttft": "unlimited", "tpot": "unlimited"} for name in ("interactive", "long", "batch")
+}
+"""The default classes without their default targets."""
+
+
 def a_config(
     *urls: str,
     engine: str = "vllm",
@@ -37,7 +43,10 @@ def a_config(
     model: str = "m",
     **settings: Any,
 ) -> Config:
-    """One pool of these endpoints, one model, one tenant that needs no key; `settings` are merged on top."""
+    """One pool of these endpoints, one model, one tenant that needs no key; `settings` are merged on top.
+
+    The classes have no targets, so that a test on a busy machine loses no request that waits for two seconds.
+    """
     config: Config = {
         "listen": f"127.0.0.1:{free_port()}",
         "admin_listen": f"127.0.0.1:{free_port()}",
@@ -51,6 +60,7 @@ def a_config(
             }
         },
         "models": {model: "small"},
+        "classes": deepcopy(WITHOUT_TARGETS),
         "tenants": {"laptop": {}},
         "anonymous_tenant": "laptop",
     }

@@ -37,7 +37,8 @@ def config(urls: list[str]) -> Config:
         "limited": {"keys": [_hashed(LIMITED)], "limits": {"requests_per_minute": 1}},
         "victim": {"keys": [_hashed(VICTIM)], "limits": {"tokens_per_minute": 1_000_000}},
     }
-    made["classes"] = {"interactive": {"caps": {"n": 4, "prompt_tokens": 800_000}}}
+    without_targets = {"ttft": "unlimited", "tpot": "unlimited"}
+    made["classes"] = {"interactive": {"caps": {"n": 4, "prompt_tokens": 800_000}, **without_targets}}
     return made
 
 

@@ -81,6 +81,7 @@ def gateway(
 ) -> Generator[Running]:
     port, admin_port = free_port(), free_port()
     patient = {"queue_wait_max": "60s", "first_token_max": "60s", "queue_length_max": 10_000}
+    patient |= {"ttft": "unlimited", "tpot": "unlimited"}
     config: dict[str, Any] = {
         "listen": f"127.0.0.1:{port}",
         "admin_listen": f"127.0.0.1:{admin_port}",

@@ -66,6 +66,10 @@ class View(NamedTuple):
     """Requests at endpoints."""
     kv_tokens: float
     """What these hold of the KV cache."""
+    starting_s: int = 0
+    """Age of the oldest start under way."""
+    missed: float = 0.0
+    """Share of the requests of the step that missed their target."""
 
 
 class Contender(Protocol):
@@ -187,6 +191,10 @@ class Fleet:
         self.ready += came
         return came
 
+    def starting_s(self, now_s: int) -> int:
+        """Age of the oldest start under way."""
+        return now_s - (self.warming[0] - self._cold_start_s) if self.warming else 0
+
     def pay(self, seconds: int) -> None:
         self.paid_s += seconds * (self.ready + len(self.warming) + len(self.draining))
 
@@ -238,6 +246,8 @@ def run(
             these.waiting_s / window.cost.mean_s,
             running,
             running * window.cost.tokens,
+            fleet.starting_s(now_s + STEP_S),
+            these.missed,
         )
         fleet.become(min(endpoints_max, max(0, contender.wanted(view))), now_s + STEP_S)
     return Outcome(1 - missed / came, fleet.paid_s / 3600, fleet.starts, course)

@@ -1,5 +1,8 @@
 """How does Headgate's autoscaler see the fluid model? As a gateway would tell it: figures every ten seconds."""
 
+from dataclasses import replace
+from typing import Final
+
 from bench.scaling.demand import STEP_S
 from bench.scaling.fluid import TTFT_S, View
 from headgate.core.autoscaling.autoscaler import Autoscaler, Figures
@@ -10,28 +13,52 @@ from headgate.model.units import SECOND, Duration, Instant, PoolName
 _POOL = PoolName("main")
 
 
+REQUESTS_COUNTED: Final = 1_000
+"""The model has shares of requests where a gateway counts them: each request counts for so many."""
+
+
 class Headgate:
-    def __init__(self, load_percent: int, profile: EngineProfile, *, endpoints_max: int) -> None:
+    def __init__(
+        self,
+        load_percent: int,
+        profile: EngineProfile,
+        *,
+        endpoints_max: int,
+        work_percent: int = 100,
+        corrects: bool = False,
+    ) -> None:
+        """`work_percent` is the predicted work in percent of the real one, as a wrong `speed` makes it."""
         rules = ScalingRules(
             endpoints_max=endpoints_max, load_percent=load_percent, period_ns=Duration(STEP_S * SECOND)
         )
+        if not corrects:
+            rules = replace(rules, correction_percent_min=100, correction_percent_max=100)
+        self._work = work_percent / 100
         self._autoscaler = Autoscaler({_POOL: rules})
         self._kv_tokens_each = profile.kv_blocks * profile.block_tokens
 
     def wanted(self, view: View) -> int:
         figures = Figures(
             pool=_POOL,
-            demand_ppm=round(view.work * 1e6),
-            backlog_ns=round(view.waiting_s * SECOND),
+            demand_ppm=round(self._work * view.work * 1e6),
+            backlog_ns=round(self._work * view.waiting_s * SECOND),
             ttft_ns=Duration(round(TTFT_S * SECOND)),
             kv_tokens_used=round(view.kv_tokens),
             kv_tokens_each=self._kv_tokens_each,
             ready=view.ready,
             warming=view.warming,
             draining=view.draining,
+            starting_ns=Duration(view.starting_s * SECOND),
+            judged=round(view.rate * STEP_S * REQUESTS_COUNTED),
+            missed=round(view.rate * STEP_S * REQUESTS_COUNTED * view.missed),
         )
         scales = self._autoscaler.tick([figures], Instant(view.now_s * SECOND))
         return scales[0].endpoints if scales else view.ready + view.warming
+
+    @property
+    def factor(self) -> float:
+        """By which measured attainment corrects predicted work."""
+        return self._autoscaler.correction_ppm(_POOL) / 1e6
 
     def started(self, took_s: int) -> None:
         self._autoscaler.started(_POOL, Duration(took_s * SECOND))

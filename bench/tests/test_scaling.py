@@ -19,8 +19,10 @@ from bench.scaling.demand import STEP_S, STEPS, Cost, Window, cost_of, demand, f
 from bench.scaling.fluid import DRAIN_S, HELD_S, TTFT_S, Fleet, View, chances, run
 from bench.scaling.hour import Both, Hour, checked
 from bench.scaling.oracle import SLO, bridged, oracle, trading
-from bench.scaling.page import ATTAINMENT_OFF_MOST, RESTING_RANGE_MOST, SERVED_OFF_MOST, figures
+from bench.scaling.ours import Headgate
+from bench.scaling.page import ATTAINMENT_OFF_MOST, RESTING_RANGE_MOST, SERVED_OFF_MOST, corrected_bars, figures
 from bench.scaling.steady import at_rest
+from bench.scaling.wrong import Corrected, corrected
 from headgate.core.cost import cost_ns
 from headgate.simulation.workload.servegen_files import SIX_HOURS_S, ClientLengths, read_lengths, read_rates
 
@@ -191,11 +193,14 @@ def days_of(*works: float) -> Days:
     return Days("some", windows, demand(windows, seed=1))
 
 
-def test_a_comparison_ends_in_three_figures() -> None:
+def test_comparison_ends_in_its_figures() -> None:
     some = {name: replace(kind, targets=kind.targets[:2]) for name, kind in KINDS.items() if name != "queue depth"}
-    told = figures(compared(days_of(8, 9, 12, 13, 11, 8), 120, kinds=some))
+    wrong = [Corrected("some", 130, 0.995, 1.1, 0.8), Corrected("some", 70, 0.991, 1.05, 1.3)]
+    told = figures(compared(days_of(8, 9, 12, 13, 11, 8), 120, kinds=some), wrong)
 
-    assert list(told) == ["attainment", "gpu_hours_over_oracle", "best_baseline_over_oracle"]
+    names = ["wrong_profile_attainment", "wrong_profile_over_oracle"]
+    assert list(told) == [*names, "attainment", "gpu_hours_over_oracle", "best_baseline_over_oracle"]
+    assert (told["wrong_profile_attainment"], told["wrong_profile_over_oracle"]) == (0.991, 1.1)
     assert told["attainment"] > 0.9
     assert 1 < told["gpu_hours_over_oracle"] < 3
 
@@ -228,6 +233,25 @@ def test_ours_scales_a_step_of_the_load_up_and_back() -> None:
 
     assert ready[6 * STEPS + 20] >= 12
     assert ready[-1] <= 9
+
+
+# A wrong profile
+
+
+def test_measured_attainment_corrects_a_profile_that_is_too_fast() -> None:
+    days = days_of(*[10.0] * 72)
+    [found] = corrected(days, percents=(70,))
+    left_alone = Headgate(100, PROFILE, endpoints_max=40, work_percent=70)
+    worse = run(days.steps, left_alone, PROFILE, first=11, endpoints_max=40, cold_start_s=120)
+
+    assert worse.attainment < 0.9 < found.attainment
+    assert found.factor > 1.2
+
+
+def test_bars_ask_more_of_a_right_profile_than_of_a_wrong_one() -> None:
+    right, wrong = Corrected("some", 100, 0.995, 1.18, 1.0), Corrected("some", 130, 0.98, 1.18, 0.8)
+
+    assert [bar.met for bar in corrected_bars([right, wrong])] == [True, False, False, True]
 
 
 # What is read of the traces

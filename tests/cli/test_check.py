@@ -1,6 +1,7 @@
 """Does `headgate check` say what a file means, and what is wrong with it?"""
 
 import json
+import os
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +11,9 @@ from headgate.config.class_rules import DEFAULT_RULES
 from headgate.config.classes import DEFAULT_CLASSES
 from headgate.config.extras import is_installed, missing_extras
 from headgate.config.load import load
-from headgate.engines.dialects import DIALECTS
+from headgate.config.protections import as_rows, protection_lines
+from headgate.config.protections import protections as found_protections
+from headgate.engines.dialects import DIALECTS, readable_kv
 from headgate.model.engine_profile import PROFILES
 from headgate.model.policy import (
     AdmissionRules,
@@ -43,8 +46,14 @@ def hash_of(file: Path) -> str:
     return load(file, {}, engines=DIALECTS, profiles=PROFILES).hash
 
 
+def meaning(out: str) -> str:
+    """The output without the list of protections."""
+    return out.partition("protections:\n")[0]
+
+
 def test_a_file_that_is_right_is_explained(headgate: Headgate, file: Path) -> None:
     file.write_text(SMALL)
+    protections = "\n".join(protection_lines(found_protections(settings_of(SMALL), readable=readable_kv())))
 
     assert headgate("check") == Said(
         code=0,
@@ -53,9 +62,11 @@ configuration {hash_of(file)}
 listens on 127.0.0.1:8080, for admins on 127.0.0.1:9090
 pool small: 1 endpoint of llamacpp, 4 in flight at most, as smollm2
 model smollm2: served by small
-class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most
-class long: band 1, takes prompts of any length, waits 30s at most
-class batch: band 2, takes service_tier flex, waits 10m at most, 5 % of the work at least, promises cost
+class interactive: band 0, takes service_tier priority, fast and prompts up to 8,000 tokens, waits 10s at most, \
+begins within 2s, 100ms per token
+class long: band 1, takes prompts of any length, waits 30s at most, begins within 15s, 200ms per token
+class batch: band 2, takes service_tier flex, waits 10m at most, begins within 10m, 1s per token, \
+5 % of the work at least, promises cost
 the class of a request, by the first of these that applies (`headgate classify REQUEST.json` shows which):
   x-headgate-class  the class that the request names
   service_tier      priority, fast -> interactive; flex -> batch; auto and default choose none
@@ -63,6 +74,7 @@ the class of a request, by the first of these that applies (`headgate classify R
   tenant            its only class, if it may use only one
   prompt length     up to 8,000 tokens -> interactive; any -> long
 callers: 1 tenant, 0 keys; without a key: tenant "demo"
+{protections}
 """,
         err="",
     )
@@ -89,7 +101,7 @@ def test_warnings_come_with_the_meaning(headgate: Headgate, file: Path) -> None:
     said = headgate("check", "headgate.yaml")
 
     assert said.code == 0
-    assert said.out.splitlines()[4:] == [
+    assert meaning(said.out).splitlines()[4:] == [
         "class mine: band 0, takes those who name it, waits 30s at most, on small",
         HOW_CLASSES_ARE_CHOSEN,
         "  x-headgate-class  the class that the request names",
@@ -154,7 +166,7 @@ def test_what_the_scheduler_was_told_is_repeated(headgate: Headgate, file: Path)
         """
     )
 
-    assert headgate("check").out.splitlines()[2:] == [
+    assert meaning(headgate("check").out).splitlines()[2:] == [
         "stands in zone a",
         (
             "pool small: 1 endpoint of vllm, 4 in flight at most, as m, a step takes 4.38ms, 500,000 KV tokens each, "
@@ -213,6 +225,9 @@ def test_machines_get_the_meaning_as_one_object(
     assert DIGEST not in said.out
     found = json.loads(said.out)
     assert found.pop("hash")
+    assert found.pop("protections") == as_rows(
+        found_protections(settings_of(file.read_text(), os.environ), readable=readable_kv())
+    )
     assert found == {
         "ok": True,
         "listen": "127.0.0.1:8080",
@@ -235,7 +250,7 @@ def test_machines_get_the_meaning_as_one_object(
                 "fleet": {"kind": "static"},
                 "scaling": None,
                 "batching": None,
-                **as_json(Pool("small")),
+                **as_json(Pool("small", speed_assumed=True)),
             }
         },
         "models": {"smollm2": {"pools": ["small"], "rungs": [], "fallbacks": []}},

@@ -67,8 +67,10 @@ async def test_a_configuration_that_fits_is_told_line_by_line(headgate: Headgate
         config = yaml.safe_load(text_of(file))
         said = await asyncio.to_thread(headgate, "doctor")
 
-    first, second, *rest = said.out.splitlines()
+    findings, _, protections = said.out.partition("protections:\n")
+    first, second, *rest = findings.splitlines()
     assert (said.code, said.err) == (0, "0 problems, 0 notes\n")
+    assert "  on        in-flight limit, pool small: an endpoint gets 8 requests at once" in protections
     assert first.startswith("ok      headgate.yaml: is right; configuration ")
     assert second.startswith("ok      small/it: llamacpp b6000 serves fake; it answers in ")
     assert rest == [

@@ -73,15 +73,16 @@ def test_the_targets_that_it_suggests_are_right_once_they_are_wanted(
     headgate: Headgate, file: Path, shape: str
 ) -> None:
     headgate("init", "--shape", shape)
-    interactive = classes_of(file)["interactive"]
-    assert (interactive.ttft_ns, interactive.tpot_ns) == (None, None)
+    before = classes_of(file)["interactive"]
+    assert before.tpot_assumed
 
     file.write_text(re.sub(r"# (ttft|tpot|objectives):", r"\1:", file.read_text()))
 
     interactive = classes_of(file)["interactive"]
+    assert (interactive.ttft_ns, interactive.tpot_ns) == (before.ttft_ns, before.tpot_ns)
+    assert (interactive.ttft_assumed, interactive.tpot_assumed) == (False, False)
     assert interactive.ttft_ns is not None
     assert interactive.ttft_ns < interactive.queue_wait_ns_max
-    assert interactive.tpot_ns is not None
     assert "99 % begin in time, 99.5 % served" in headgate("check").out
     assert settings_of(file).warnings == ()
 

@@ -99,6 +99,20 @@ def test_scaling_has_the_usual_rules() -> None:
     assert pool.scaling == ScalingRules(endpoints_max=4)
 
 
+def test_objective_of_a_scaled_pool_is_the_strictest_of_the_classes_that_may_use_it() -> None:
+    classes = """
+classes:
+  interactive: {ttft: 2s, objectives: {ttft_percent: 99.5}}
+  batch: {ttft: 9s, objectives: {ttft_percent: 95}}
+  quick: {band: 0, ttft: 1s, pools: [elsewhere], objectives: {ttft_percent: 99.9}}
+"""
+    text = POOL.replace("models:", "  elsewhere: {engine: llamacpp, in_flight_max: 4, endpoints: http://a:1}\nmodels:")
+    text = text.replace("{smollm2: small}", "{smollm2: small, large: elsewhere}")
+    [pool, _] = settings_of(text % (SCALING % "endpoints_max: 4, correction_percent_max: 150") + classes).pools
+
+    assert pool.scaling == ScalingRules(endpoints_max=4, objective_ppm=995_000, correction_percent_max=150)
+
+
 def test_scaling_is_read_in_the_units_of_the_core() -> None:
     text = (
         "endpoints_min: 2, endpoints_max: 9, warm_min: 3, load_percent: 60, cold_start: 40s, settle: 2m, idle: 1h, "
@@ -179,6 +193,18 @@ def test_a_pool_that_may_be_empty_holds_requests_and_another_does_not() -> None:
         (
             "fleet: {kind: processes, command: \"serve {port} 'x\"}",
             "fleet.command: holds a quote that is not closed; close it, or write the command as a list of words",
+        ),
+        (
+            DNS % "name: engines, port: 1, starting_name: 'http://engines'",
+            "fleet.starting_name: is not a name that can be resolved; write it without scheme, port or path",
+        ),
+        (
+            DNS % "name: engines, port: 1, starting_name: _http._tcp.engines",
+            "fleet.starting_name: must be a service if name is one, and a host if name is one; change one of them",
+        ),
+        (
+            DNS % "name: engines, port: 1, starting_name: engines",
+            "fleet.starting_name: is the same as name; use one that lists engines before they are ready, or remove it",
         ),
         (PROCESSES % ", endpoints: 0", "fleet.endpoints: must be at least 1 where no scaling starts others; raise it"),
         (PROCESSES % ', ports: "80:90"', "fleet.ports: are no ports that a program may take; stay between 1024 and"),

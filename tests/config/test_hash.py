@@ -26,7 +26,6 @@ def test_a_hash_is_sixteen_digits_that_stay_the_same() -> None:
         small_with("drain_grace: 30s", "retry: {attempts_max: 3}", "health:"),
         small_with("classes: {interactive: {}, long: {}, batch: {}}"),
         small_with("ladder: {enabled: true}", "shedding: {}", "fairness_depth: 1"),
-        SMALL.replace("in_flight_max: 4", "in_flight_max: 4, speed: {step: 10000us}"),
         SMALL.replace("demo: {}", "demo: {weight: 100, plan: standard, limits: {}}"),
         small_with("classes: {interactive: {}, long: {caps: {n: 8, output_tokens: unlimited}}, batch: {}}"),
         SMALL.replace("8081", "8081/").replace("smollm2: small", "smollm2: {pools: [small]}"),

@@ -159,7 +159,7 @@ def test_an_unknown_key_that_resembles_none_is_told_those_there_are() -> None:
             'classes.long.promise: promise "x" does not exist; there is latency, quality, cost',
         ),
         ("classes: {long: {tft: 2s}}", 'classes.long.tft: unknown key; did you mean "ttft"?'),
-        ("classes: {long: {ttft: 2}}", f'classes.long.ttft: expected {DURATION}, found "2"'),
+        ("classes: {long: {ttft: 2}}", f'classes.long.ttft: expected {DURATION} or unlimited, found "2"'),
         ("classes: {long: {floor_percent: 101}}", "classes.long.floor_percent: must be at most 100, not 101"),
         (
             "classes: {long: {floor_percent: 60}, batch: {floor_percent: 41}}",

@@ -38,7 +38,7 @@ from headgate.model.policy import (
 from headgate.model.scaling import ScalingRules
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
-from headgate.model.units import SECOND
+from headgate.model.units import MILLISECOND, MINUTE, SECOND
 from tests.config.builders import ENGINES, SMALL, settings_of, small_with, small_with_classes
 
 DIGEST = "ab" * 32
@@ -315,6 +315,10 @@ def test_every_setting_of_a_file_arrives() -> None:
                     idle_ns_max=120 * SECOND,
                     total_ns_max=3600 * SECOND,
                     caps=Caps(n=None, best_of=None),
+                    ttft_ns=600 * SECOND,
+                    tpot_ns=SECOND,
+                    ttft_assumed=True,
+                    tpot_assumed=True,
                     floor_percent=5,
                     promise=Promise.COST,
                 ),
@@ -360,7 +364,7 @@ def test_every_setting_of_a_file_arrives() -> None:
                         ),
                     ),
                 ),
-                Pool("spare"),
+                Pool("spare", speed_assumed=True),
             ),
             models=(
                 Model(
@@ -439,7 +443,7 @@ def test_what_the_file_leaves_out_is_as_the_model_has_it() -> None:
     assert settings.policy == Policy(
         classes=tuple(DEFAULT_CLASSES.values()),
         tenants=(Tenant("demo"),),
-        pools=(Pool("small"),),
+        pools=(Pool("small", speed_assumed=True),),
         models=(Model("smollm2", ("small",)),),
         class_rules=DEFAULT_RULES,
     )
@@ -525,9 +529,17 @@ def test_every_field_of_the_policy_can_be_set() -> None:
         for each in fields(ours)
         if getattr(ours, each.name) == getattr(theirs, each.name)
     }
-    # A part of a limit is no setting: gateways that do not hear each other make it (core/shares.py). The other two come
-    # from a database beside the file.
-    assert same == {"Limits.concurrency_whole", "Limits.tokens_whole", "Policy.orders", "Policy.tenants_whole"}
+    # A part of a limit is no setting: gateways that do not hear each other make it (core/shares.py). Those of the
+    # policy come from a database beside the file. A value is assumed if the file does not give it.
+    assert same == {
+        "Limits.concurrency_whole",
+        "Limits.tokens_whole",
+        "Policy.orders",
+        "Policy.tenants_whole",
+        "Pool.speed_assumed",
+        "ServiceClass.ttft_assumed",
+        "ServiceClass.tpot_assumed",
+    }
 
 
 def test_a_speed_may_be_the_name_of_a_profile() -> None:
@@ -544,8 +556,37 @@ def test_a_speed_may_be_numbers_beside_the_usual_ones() -> None:
     assert settings.policy.pools[0].speed == EngineSpeed(step_ps=200_000_000_000)
 
 
-def test_no_default_class_has_a_target_that_a_slow_engine_could_not_keep() -> None:
-    assert {(each.ttft_ns, each.tpot_ns) for each in DEFAULT_CLASSES.values()} == {(None, None)}
+def targets_of(text: str) -> list[tuple[int | None, int | None, bool, bool]]:
+    classes = settings_of(text).policy.classes
+    return [(each.ttft_ns, each.tpot_ns, each.ttft_assumed, each.tpot_assumed) for each in classes]
+
+
+def test_default_classes_have_targets_that_are_marked_as_assumed() -> None:
+    assert targets_of(SMALL) == [
+        (2 * SECOND, 100 * MILLISECOND, True, True),
+        (15 * SECOND, 200 * MILLISECOND, True, True),
+        (10 * MINUTE, SECOND, True, True),
+    ]
+
+
+def test_target_of_the_file_replaces_the_default() -> None:
+    text = small_with_classes("interactive: {ttft: 1s}", "long: {ttft: unlimited, tpot: unlimited}")
+
+    assert targets_of(text) == [
+        (SECOND, 100 * MILLISECOND, False, True),
+        (None, None, False, False),
+    ]
+
+
+def test_default_target_of_batch_is_its_queue_wait() -> None:
+    assert targets_of(small_with_classes("batch: {queue_wait_max: 1h}")) == [(60 * MINUTE, SECOND, True, True)]
+
+
+@pytest.mark.parametrize(("speed", "assumed"), [("", True), ("speed: {step: 5ms},", False), ("speed: tiny,", False)])
+def test_speed_is_assumed_unless_the_file_gives_it(speed: str, assumed: bool) -> None:
+    pool = settings_of(SMALL.replace("in_flight_max: 4,", f"in_flight_max: 4, {speed}")).policy.pools[0]
+
+    assert pool.speed_assumed is assumed
 
 
 def test_a_tenant_above_others_needs_no_key_of_its_own() -> None:

@@ -126,7 +126,7 @@ def test_budgets_that_exceed_the_target_are_warned_of() -> None:
         f"9: classes.interactive.stage_budget: {allowed}; shorten some, or allow a longer ttft"
     ]
     assert warned("queue: 500ms", "prefill: 500ms", "decode: 9s") == []
-    assert warnings_of(small_with_classes("interactive: {stage_budget: {prefill: 9h}}")) == []
+    assert warnings_of(small_with_classes("interactive: {ttft: unlimited, stage_budget: {prefill: 9h}}")) == []
 
 
 def test_objectives_are_read() -> None:
@@ -146,7 +146,7 @@ def test_objectives_are_read() -> None:
 @pytest.mark.parametrize(
     ("objectives", "said"),
     [
-        ("{ttft_percent: 99}", "has no target to be measured by; set ttft of the class"),
+        ("{ttft_percent: 99}, ttft: unlimited", "has no target to be measured by; set ttft of the class"),
         ("{duration: 1s}", "duration and duration_percent say something only together; write both, or neither"),
         ("{duration_percent: 99}", "duration and duration_percent say something only together"),
         ("{served_percent: 100}", "served_percent"),

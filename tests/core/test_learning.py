@@ -4,7 +4,15 @@ from random import Random
 
 import pytest
 
-from headgate.core.routing.learning import PERCENT_MAX, PERCENT_MIN, REPORTS, Learned
+from headgate.core.routing.learning import (
+    ASSUMED_PERCENT_MAX,
+    ASSUMED_PERCENT_MIN,
+    PERCENT_MAX,
+    PERCENT_MIN,
+    REPORTS,
+    SETTLED_FROM,
+    Learned,
+)
 
 MS = 1_000_000
 
@@ -99,3 +107,49 @@ def test_a_prompt_over_several_reports_is_held_against_neither_until_it_is_done(
 
     assert learned.decode_percent == pytest.approx(100, abs=5)
     assert learned.prefill_percent == pytest.approx(100, abs=5)
+
+
+# From a guess
+
+
+@pytest.mark.parametrize("factor", [0.07, 0.3, 1.0, 5.0, 20.0, 60.0])
+def test_speed_is_learned_from_any_guess_within_sixty_equations(factor: float) -> None:
+    learned = taught(Learned(assumed=True), decode=factor, prefill=factor, reports=60 * REPORTS)
+
+    assert learned.settled
+    assert learned.decode_percent == pytest.approx(100 * factor, rel=0.25)
+
+
+@pytest.mark.parametrize(("factor", "bound"), [(10_000, ASSUMED_PERCENT_MAX), (0.001, ASSUMED_PERCENT_MIN)])
+def test_guess_has_bounds_as_well(factor: float, bound: int) -> None:
+    learned = taught(Learned(assumed=True), decode=factor, prefill=factor)
+
+    assert (learned.decode_percent, learned.prefill_percent) == (bound, bound)
+
+
+def test_stall_of_a_guessed_engine_is_an_outlier() -> None:
+    learned = taught(Learned(assumed=True), decode=1.0, prefill=1.0)
+    learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=60_000 * MS)
+    taught(learned, decode=1.0, prefill=1.0, reports=REPORTS - 1)
+
+    assert learned.decode_percent <= 125
+
+
+def test_speed_settles_after_so_many_equations_and_not_while_it_is_far_off() -> None:
+    near, far = Learned(assumed=True), Learned(assumed=True)
+    taught(near, decode=1.0, prefill=1.0, reports=(SETTLED_FROM + 2) * REPORTS)
+    taught(far, decode=95.0, prefill=95.0, reports=4 * REPORTS)
+
+    assert near.settled
+    assert not far.settled
+    assert not taught(Learned(), decode=1.0, prefill=1.0, reports=(SETTLED_FROM - 1) * REPORTS).settled
+
+
+def test_successor_knows_that_the_speed_is_settled() -> None:
+    learned = taught(Learned(assumed=True), decode=8.0, prefill=8.0)
+    successor, fresh = Learned(assumed=True), Learned(assumed=True)
+    successor.restore(*learned.counters())
+    fresh.restore(*Learned().counters())
+
+    assert (successor.settled, successor.decode_percent) == (True, learned.decode_percent)
+    assert not fresh.settled

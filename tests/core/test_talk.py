@@ -20,8 +20,10 @@ from testing.builders import (
 )
 
 
-def measured(name: str, *, running: int = 0, waiting: int = 0, kv_percent: int | None = None) -> EndpointMeasured:
-    return EndpointMeasured(EndpointId(name), running, waiting, kv_percent)
+def measured(
+    name: str, *, running: int = 0, waiting: int = 0, kv_percent: int | None = None, kv_tokens: int | None = None
+) -> EndpointMeasured:
+    return EndpointMeasured(EndpointId(name), running, waiting, kv_percent, kv_tokens)
 
 
 def sent_to(scheduler: Scheduler, count: int, moment: float) -> list[str]:
@@ -139,3 +141,34 @@ def test_an_endpoint_that_has_left_is_not_listened_to(name: str) -> None:
 
     assert told(scheduler, at(1), measured(name)) == []
     assert scheduler.next_wakeup() is None
+
+
+# The KV capacity that an engine reports
+
+
+def many_sent(scheduler: Scheduler, moment: float = 1) -> int:
+    return len(sent_to(scheduler, 20, moment))
+
+
+def test_requests_that_exceed_the_reported_kv_capacity_wait_in_the_gateway() -> None:
+    unknown, reported = a_scheduler(places=10), a_scheduler(places=10)
+    told(reported, at(1), measured("e1", kv_tokens=1_000))
+    told(reported, at(1), measured("e1", kv_tokens=1_000))
+
+    assert many_sent(unknown) == 10
+    assert 1 <= many_sent(reported) < 5
+
+
+def test_configured_kv_capacity_outranks_the_reported_one() -> None:
+    policy = a_policy(pools=(Pool(PoolName("p"), kv_tokens=1_000_000),))
+    scheduler = a_scheduler(policy=policy, places=10)
+    told(scheduler, at(1), measured("e1", kv_tokens=1_000))
+
+    assert many_sent(scheduler) == 10
+
+
+def test_reported_kv_capacity_is_forgotten_when_another_engine_may_stand_there() -> None:
+    scheduler = a_scheduler(places=10)
+    told(scheduler, at(1), measured("e1", kv_tokens=1_000), unreadied("e1"), readied("e1"))
+
+    assert many_sent(scheduler, 60) == 10

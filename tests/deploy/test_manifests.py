@@ -237,6 +237,16 @@ def test_the_fleet_is_the_headless_service_of_the_engines() -> None:
     assert f"--model={pool.served_model}" in engines.container["args"]
 
 
+def test_starting_engines_are_listed_by_a_service_that_publishes_addresses_before_they_are_ready() -> None:
+    [pool] = settings().pools
+    ready, starting = the("Service", "engines"), the("Service", "engines-starting")
+
+    assert isinstance(pool.fleet, DnsOptions)
+    assert pool.fleet.starting_name == "engines-starting.headgate.svc.cluster.local"
+    assert not ready.spec["publishNotReadyAddresses"], "it must not list pods that are terminating"
+    assert starting.spec == ready.spec | {"publishNotReadyAddresses": True}
+
+
 def test_keda_scales_the_engines_between_the_bounds_of_the_pool() -> None:
     scaled, [pool] = the("ScaledObject", "engines").spec, settings().pools
     [trigger] = scaled["triggers"]

@@ -93,6 +93,20 @@ def only(watch: EngineWatch) -> Capabilities:
     return found
 
 
+async def test_kv_capacity_of_a_ready_engine_is_reported_with_its_load(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    engine.metrics = (
+        b'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0\n'
+        b"vllm:num_requests_running 2.0\nvllm:num_requests_waiting 1.0\nvllm:kv_cache_usage_perc 0.5\n"
+    )
+    async with a_watch(session, told) as watch:
+        look_at(watch, engine.url)
+        await rounds(engine, 3)
+
+    assert set(told.loads) == {EndpointMeasured(E1, 2, 1, 50, 1_600)}
+
+
 async def test_a_ready_engine_is_told_once_and_its_capabilities_are_shown(
     engine: FakeEngine, session: aiohttp.ClientSession, told: Told
 ) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 
-from headgate.fleets.dns.fleet import ENDPOINTS_MAX, DnsFleet, Membership
+from headgate.fleets.dns.fleet import ENDPOINTS_MAX, DnsFleet, Membership, StartingAddresses
 from headgate.fleets.dns.name_server import by_server
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
@@ -194,16 +194,48 @@ async def test_the_system_is_asked_where_no_server_is_named() -> None:
     assert await by_system("127.0.0.9", 8000)() == [("127.0.0.9", 8000)]
 
 
+# Addresses that are not ready yet
+
+
+def test_listed_address_is_starting_until_it_has_been_ready() -> None:
+    starting = StartingAddresses()
+    starting.answered([ONE, TWO], (ONE,))
+    assert starting.found == (TWO,)
+    starting.answered([ONE, TWO], (ONE, TWO))
+    assert starting.found == ()
+
+
+def test_address_that_is_no_longer_ready_is_terminating_and_may_start_again_later() -> None:
+    starting = StartingAddresses()
+    starting.answered([ONE], (ONE,))
+    starting.answered([ONE], ())
+    assert starting.found == ()
+    starting.answered([], ())
+    starting.answered([ONE], ())
+    assert starting.found == (ONE,), "another pod has got the address"
+
+
 # The fleet
 
 
 @asynccontextmanager
 async def a_fleet(
-    server: NameServer, *, empty_ns_max: int = MINUTE, endpoints_max: int = ENDPOINTS_MAX
+    server: NameServer,
+    *,
+    empty_ns_max: int = MINUTE,
+    endpoints_max: int = ENDPOINTS_MAX,
+    resolve_starting: Resolve | None = None,
 ) -> AsyncIterator[tuple[DnsFleet, Notes, asyncio.Event]]:
     notes, changed = Notes(), asyncio.Event()
     options = DnsOptions(name=NAME, in_flight_max=4, every_ns=EVERY, empty_ns_max=Duration(empty_ns_max))
-    fleet = DnsFleet(PoolName("p"), options, resolver(server), notes, endpoints_max=endpoints_max)
+    fleet = DnsFleet(
+        PoolName("p"),
+        options,
+        resolver(server),
+        notes,
+        resolve_starting=resolve_starting,
+        endpoints_max=endpoints_max,
+    )
     await fleet.start(changed.set)
     try:
         async with asyncio.timeout(10):
@@ -234,6 +266,33 @@ async def test_the_fleet_follows_the_name() -> None:
         assert second.url == "http://[fd00::1]:8000"
         server.records[(NAME, A)] = ["10.0.0.2"]
         await until(lambda: urls(fleet) == ["http://[fd00::1]:8000", "http://10.0.0.2:8000"])
+
+
+async def test_endpoint_is_starting_until_the_first_name_has_its_address() -> None:
+    listed: list[Found] | None = [ONE, TWO]
+
+    async def resolve_starting() -> list[Found]:
+        if listed is None:
+            raise Unanswered("no answer")
+        return listed
+
+    def started(fleet: DnsFleet) -> dict[str, bool]:
+        return {each.id: each.started for each in fleet.endpoints()}
+
+    async with (
+        a_server(a=["10.0.0.1"]) as server,
+        a_fleet(server, resolve_starting=resolve_starting) as (fleet, _, changed),
+    ):
+        await until(lambda: started(fleet) == {"p/10.0.0.1:8000": True, "p/10.0.0.2:8000": False})
+        listed = None
+        changed.clear()
+        server.records[(NAME, A)] = ["10.0.0.1", "10.0.0.2"]
+        await until(lambda: started(fleet) == {"p/10.0.0.1:8000": True, "p/10.0.0.2:8000": True})
+        assert changed.is_set()
+        listed = [ONE, TWO, THREE]
+        await until(lambda: "p/10.0.0.3:8000" in started(fleet))
+        fleet.change(DnsOptions(name=NAME, in_flight_max=4, every_ns=EVERY), resolver(server), None)
+        assert set(started(fleet)) == {"p/10.0.0.1:8000", "p/10.0.0.2:8000"}
 
 
 async def test_an_outage_of_the_name_server_is_told_once_and_empties_nothing() -> None:
@@ -275,7 +334,7 @@ async def test_other_terms_keep_who_is_known() -> None:
         async def resolve() -> list[Found]:
             return found
 
-        fleet.change(DnsOptions(name=NAME, in_flight_max=9, every_ns=EVERY, misses_max=2), resolve)
+        fleet.change(DnsOptions(name=NAME, in_flight_max=9, every_ns=EVERY, misses_max=2), resolve, None)
         assert [(each.url, each.in_flight_max) for each in fleet.endpoints()] == [("http://10.0.0.1:8000", 9)]
         await until(lambda: urls(fleet) == ["http://10.0.0.1:9000"])
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import MILLISECOND
+from headgate.model.units import MILLISECOND, EndpointId
 from headgate.ports.fleet import Phase
 from tests.fleets.builders import Running, a_fleet, is_alive, look, terms, until_dead, warm_up
 
@@ -21,12 +21,16 @@ async def test_endpoints_are_coming_at_once_and_started_when_they_have_answered(
 
     async def warm(url: str) -> str | None:
         asked.append(url)
+        phases.append(running.fleet.phases())
         return "not yet" if len(asked) == 1 else None
 
+    phases: list[dict[EndpointId, Phase]] = []
     async with a_fleet(terms(tmp_path, "--loads", "0.6"), warm=warm) as running:
         [coming] = running.fleet.endpoints()
         assert (coming.id, coming.started, coming.in_flight_max) == ("p/0", False, 4)
         await running.until_started(1)
+        assert phases == [{"p/0": Phase.WARM_UP}] * 2
+        assert running.fleet.phases() == {}
 
         [endpoint] = running.fleet.endpoints()
         assert endpoint.started

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from headgate.control.autoscaling import SAMPLED, WHOLE_MAX, Scaling
+from headgate.core.autoscaling.starts import StartPhase
 from headgate.core.events import EndpointJoined, EndpointReadied, Event, PolicyChanged, RequestArrived
 from headgate.core.scheduler import Scheduler
 from headgate.model.endpoint import Endpoint
@@ -13,7 +14,8 @@ from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.scaling import ScalingRules
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
-from headgate.model.units import MILLISECOND, SECOND, Duration, Instant, PoolName
+from headgate.model.units import MILLISECOND, SECOND, Duration, EndpointId, Instant, PoolName
+from headgate.ports.fleet import Phase
 from tests.fleets.scaled import SIMULATED, Streams, a_scaled_config, a_scaled_gateway, streaming
 
 POOL = PoolName("small")
@@ -98,6 +100,74 @@ async def test_the_start_of_an_endpoint_of_a_pool_that_is_not_scaled_teaches_not
     scaling.started(POOL, Duration(SECOND))
 
     assert scaling.wanted() == {}
+
+
+# Cold starts
+
+
+JOINED, READIED = EndpointJoined(Endpoint("small/1", "small", 4)), EndpointReadied("small/1")
+
+
+async def test_cold_start_is_measured_from_the_raised_want_for_a_fleet_that_only_lists_endpoints() -> None:
+    scaling = Scaling({POOL: rules(warm_min=2, cold_start_ns=Duration(SECOND))})
+    scheduler = a_scheduler(scaling)
+    await orders_of(scaling, scheduler, orders=1)
+    [start] = scaling.starts()
+    assert (start.phase, start.endpoint_id) == (StartPhase.NOT_SCHEDULED, None)
+
+    for event, moment in ((JOINED, start.since + 30 * SECOND), (READIED, start.since + 90 * SECOND)):
+        scaling.saw(event, scheduler.handle(event, Instant(moment)), Instant(moment))
+    await ticked(scaling, scheduler, Instant(start.since + 91 * SECOND))
+
+    [told] = scaling.told()
+    assert told.lead_ns == 90 * SECOND + 10 * MILLISECOND
+    assert told.cold_starts is not None
+    assert (told.cold_starts.total, sum(told.cold_starts.counts)) == (90 * SECOND, 1)
+    assert scaling.starts() == []
+
+
+async def test_status_shows_the_phase_that_the_fleet_observes() -> None:
+    scaling = Scaling({POOL: rules(warm_min=2)})
+    scheduler = a_scheduler(scaling)
+    scaling.saw(JOINED, scheduler.handle(JOINED, NOW), NOW)
+    shown = {"pool": POOL, "endpoint": "small/1", "age_s": 20.0}
+    assert scaling.starts_status(Instant(NOW + 20 * SECOND)) == [shown | {"phase": "starting"}]
+
+    scaling.phases = lambda: {EndpointId("small/1"): Phase.WARM_UP}
+    assert scaling.starts_status(Instant(NOW + 20 * SECOND)) == [shown | {"phase": "warming"}]
+
+
+async def test_age_of_a_start_reaches_the_autoscaler_until_the_process_stops_deciding() -> None:
+    scaling = Scaling({POOL: rules(warm_min=2, cold_start_ns=Duration(SECOND))})
+    scheduler = a_scheduler(scaling)
+    await orders_of(scaling, scheduler, orders=1)
+    [start] = scaling.starts()
+    await ticked(scaling, scheduler, Instant(start.since + 500 * SECOND))
+    [told] = scaling.told()
+    assert (told.oldest_start_ns, told.lead_ns) == (500 * SECOND, 500 * SECOND)
+    assert told.starting == {StartPhase.NOT_SCHEDULED: 1}
+
+    running = asyncio.create_task(scaling.run(scheduler.summary, lambda: NOW, no_fleet, lambda: False))
+    async with asyncio.timeout(15):
+        while scaling.starts():
+            await asyncio.sleep(0.01)
+    running.cancel()
+    assert scaling.told() == ()
+
+
+async def ticked(scaling: Scaling, scheduler: Scheduler, now: Instant) -> None:
+    """Runs the autoscaler at this moment until it has decided once."""
+    decided = asyncio.Event()
+
+    def moment() -> Instant:
+        decided.set()
+        return now
+
+    running = asyncio.create_task(scaling.run(scheduler.summary, moment, no_fleet))
+    async with asyncio.timeout(15):
+        await decided.wait()
+    await asyncio.sleep(0)
+    running.cancel()
 
 
 # A pool that has no endpoint

@@ -22,6 +22,9 @@ PPM = 1_000_000
 CONVERGED = 2_200
 """Steps after which what was thought before anything was measured, and the errors of the beginning, count no more."""
 
+CORRECTED = 20_000
+"""Steps, more than two days of them, after which the factor has come from any wrong speed to its equilibrium."""
+
 loads = st.one_of(st.integers(0, 40 * PPM), st.integers(0, 60).map(lambda tenths: tenths * 700_000))
 rules_of_any_kind = st.builds(
     ScalingRules,
@@ -48,8 +51,12 @@ def most(rules: ScalingRules) -> int:
 class Loop:
     """An autoscaler and a fleet that does as it is told: what is ordered is ready after the cold start."""
 
-    def __init__(self, rules: ScalingRules, *, ready: int = 1) -> None:
+    def __init__(self, rules: ScalingRules, *, ready: int = 1, start_ns: Duration | None = None) -> None:
+        """`start_ns` is the real cold start, if it differs from the configured one."""
         self.rules = rules
+        self.start_ns = rules.cold_start_ns if start_ns is None else start_ns
+        self.abandoned = 0
+        """Endpoints that were given back before they had started."""
         self.autoscaler = Autoscaler({POOL: rules})
         self.ready = ready
         self.starting: deque[Instant] = deque()
@@ -60,17 +67,33 @@ class Loop:
     def there(self) -> int:
         return self.ready + len(self.starting)
 
-    def figures(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> Figures:
+    def figures(
+        self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0, judged: int = 0, missed: int = 0
+    ) -> Figures:
+        age_ns = Duration(self.now - self.starting[0] + self.start_ns) if self.starting else Duration(0)
         return Figures(
-            POOL, demand_ppm, backlog_ns, lasting(2), kv_tokens, 100_000, self.ready, len(self.starting), draining=0
+            POOL,
+            demand_ppm,
+            backlog_ns,
+            lasting(2),
+            kv_tokens,
+            100_000,
+            self.ready,
+            len(self.starting),
+            draining=0,
+            starting_ns=age_ns,
+            judged=judged,
+            missed=missed,
         )
 
-    def step(self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0) -> list[Scale]:
+    def step(
+        self, demand_ppm: int, *, backlog_ns: int = 0, kv_tokens: int = 0, judged: int = 0, missed: int = 0
+    ) -> list[Scale]:
         self.now = Instant(self.now + self.rules.period_ns)
         while self.starting and self.starting[0] <= self.now:
             self.starting.popleft()
             self.ready += 1
-        figures = self.figures(demand_ppm, backlog_ns=backlog_ns, kv_tokens=kv_tokens)
+        figures = self.figures(demand_ppm, backlog_ns=backlog_ns, kv_tokens=kv_tokens, judged=judged, missed=missed)
         scales = self.autoscaler.tick([figures], self.now)
         for scale in scales:
             self._obey(scale)
@@ -78,10 +101,11 @@ class Loop:
 
     def _obey(self, scale: Scale) -> None:
         for _ in range(scale.endpoints - self.there):
-            self.starting.append(Instant(self.now + self.rules.cold_start_ns))
+            self.starting.append(Instant(self.now + self.start_ns))
         while self.there > scale.endpoints:
             if self.starting:
                 self.starting.pop()
+                self.abandoned += 1
             else:
                 self.ready -= 1
 
@@ -174,6 +198,36 @@ def test_what_a_spike_needed_is_kept_until_it_has_settled(
         loop.step(usual)
 
         assert loop.wanted >= needed
+
+
+@given(rules_of_any_kind, st.lists(loads, min_size=1, max_size=60), st.integers(0, 3_600))
+def test_no_endpoint_is_given_back_before_it_has_started_however_long_that_takes(
+    rules: ScalingRules, steps: list[int], start_s: int
+) -> None:
+    loop = Loop(rules, start_ns=lasting(start_s))
+    for each in steps:
+        loop.step(each)
+    while loop.starting:
+        loop.step(0)
+
+    assert not loop.abandoned
+
+
+@settings(max_examples=settings.default.max_examples // 30)
+@given(st.integers(60, 160), st.integers(3 * PPM, 12 * PPM))
+def test_wrong_speed_is_corrected_until_about_as_many_targets_are_missed_as_aimed_at(percent: int, load: int) -> None:
+    """Endpoints that can do less than is asked of them miss targets in proportion."""
+    loop = Loop(ScalingRules(endpoints_max=40, settle_ns=lasting(60), cold_start_ns=lasting(60)), ready=12)
+    ready: list[int] = []
+    for _ in range(CORRECTED):
+        short_ppm = max(0, load - loop.ready * PPM)
+        loop.step(load * percent // 100, judged=1_000, missed=1_000 * short_ppm // load)
+        ready.append(loop.ready)
+
+    enough = -(-load // PPM)
+    assert loop.autoscaler.correction_ppm(POOL) in range(600_000, 2_000_001)
+    assert max(ready[-1_000:]) >= enough, "it no longer under-scales"
+    assert sum(ready[-1_000:]) <= 1_000 * (enough + 2), "and keeps no surplus"
 
 
 @given(rules_of_any_kind, st.lists(st.tuples(st.integers(PPM, 40 * PPM), st.integers(0, 10**12)), max_size=60))

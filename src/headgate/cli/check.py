@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     from headgate.config.explain import as_data, explain
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
-    from headgate.engines.dialects import DIALECTS
+    from headgate.config.protections import as_rows, protection_lines, protections
+    from headgate.engines.dialects import DIALECTS, readable_kv
     from headgate.model.engine_profile import PROFILES
 
     file: Path = args.file
@@ -44,11 +45,13 @@ def run(args: argparse.Namespace) -> int:
     obstacles = _obstacles(settings, file, workers=args.workers, connect=args.connect)
     if args.json:
         problems = {"problems": [_problem(each) for each in obstacles]} if obstacles else {}
-        _print_json({"ok": not obstacles, **problems, **as_data(settings)})
+        rows = {"protections": as_rows(protections(settings, readable=readable_kv()))}
+        _print_json({"ok": not obstacles, **problems, **as_data(settings), **rows})
     else:
         print("\n".join(explain(settings)))
         for warning in settings.warnings:
             print(f"warning: {warning}")
+        print("\n".join(protection_lines(protections(settings, readable=readable_kv()))))
         for obstacle in obstacles:
             print(obstacle, file=sys.stderr)
     return 1 if obstacles else 0

@@ -1,7 +1,8 @@
 """Does a configuration fit reality: the engines, the addresses, the machine?
 
 `check` reads the file alone; this also asks whatever it names. No gateway needs to run; where one does, it is compared
-with the file. Everything is asked at once and nothing is waited for longer than two seconds.
+with the file. Everything is asked at once and nothing is waited for longer than two seconds. After the findings comes
+the list of protections, each with its state.
 
 With `--live` a running gateway is asked instead what is wrong at this moment, and with whom.
 """
@@ -10,7 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,16 @@ from headgate.wire.escape import escaped
 
 if TYPE_CHECKING:
     from headgate.cli.checkup.finding import Finding, Level
+    from headgate.config.protections import Protection
     from headgate.config.settings import Settings
+    from headgate.model.units import PoolName
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    findings: "list[Finding]"
+    protections: "tuple[Protection, ...]" = ()
+    """Empty if the file could not be read."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,16 +49,19 @@ def run(args: argparse.Namespace) -> int:
         print("headgate: --gateway names whom --live asks; add --live", file=sys.stderr)
         return 2
     from headgate.cli.checkup.finding import Level
+    from headgate.config.protections import as_rows, protection_lines
 
-    findings = _findings(args.file, args.workers)
-    well = not any(finding.level is Level.PROBLEM for finding in findings)
+    found = _found(args.file, args.workers)
+    well = not any(finding.level is Level.PROBLEM for finding in found.findings)
     if args.json:
         import json
 
-        print(json.dumps({"ok": well, "findings": [asdict(finding) for finding in findings]}, indent=2))
+        rows = {"findings": [asdict(each) for each in found.findings], "protections": as_rows(found.protections)}
+        print(json.dumps({"ok": well, **rows}, indent=2))
     else:
-        print("\n".join(map(escaped, _lines(findings))))
-        print(_summary(findings), file=sys.stderr)
+        protection = protection_lines(found.protections) if found.protections else ()
+        print("\n".join(map(escaped, [*_lines(found.findings), *protection])))
+        print(_summary(found.findings), file=sys.stderr)
     return 0 if well else 1
 
 
@@ -77,26 +90,28 @@ def _live(args: argparse.Namespace) -> int:
     return 0 if said.well else 1
 
 
-def _findings(file: Path, workers: int | None) -> "list[Finding]":
+def _found(file: Path, workers: int | None) -> _Found:
     import asyncio
 
     from headgate.cli.checkup.finding import Level, ok, problem
     from headgate.config.load import load
     from headgate.config.problems import ConfigErrors
+    from headgate.config.protections import protections
     from headgate.config.workers import unfit
-    from headgate.engines.dialects import DIALECTS
+    from headgate.engines.dialects import DIALECTS, readable_kv
     from headgate.model.engine_profile import PROFILES
 
     try:
         settings = load(file, os.environ, engines=DIALECTS.keys(), profiles=PROFILES)
     except ConfigErrors as errors:
-        return [_read(Level.PROBLEM, str(each)) for each in errors.problems]
+        return _Found([_read(Level.PROBLEM, str(each)) for each in errors.problems])
     findings = [ok(str(file), f"is right; configuration {settings.hash}")]
     findings += [_read(Level.NOTE, warning) for warning in settings.warnings]
     if workers is not None and (wrong := unfit(settings, file, workers)):
         message, _, then = wrong.partition("; ")
         findings.append(problem("--workers", message, then=then))
-    return findings + asyncio.run(_reality(settings))
+    real, kv_tokens = asyncio.run(_reality(settings))
+    return _Found(findings + real, protections(settings, readable=readable_kv(), reported=kv_tokens))
 
 
 def _read(level: "Level", said: str) -> "Finding":
@@ -108,12 +123,13 @@ def _read(level: "Level", said: str) -> "Finding":
     return Finding(level, about, message, then)
 
 
-async def _reality(settings: "Settings") -> "list[Finding]":
+async def _reality(settings: "Settings") -> "tuple[list[Finding], dict[PoolName, int]]":
+    """The findings, and the KV capacity that the engines of each pool report."""
     import asyncio
 
     from headgate.cli.checkup.clock import clock_findings
     from headgate.cli.checkup.database import look_at_database
-    from headgate.cli.checkup.endpoints import look_at_all
+    from headgate.cli.checkup.endpoints import look_at_all, reported_kv_tokens
     from headgate.cli.checkup.listeners import look_at_listeners
     from headgate.cli.checkup.machine import machine_findings
     from headgate.cli.checkup.store import look_at_store
@@ -128,7 +144,8 @@ async def _reality(settings: "Settings") -> "list[Finding]":
         )
     findings = [finding for look in looks for finding in look.findings]
     heard = [*(look.heard for look in looks), listeners.heard]
-    return [*findings, *listeners.findings, *store, *database, *clock_findings(heard), *machine_findings(settings)]
+    findings += [*listeners.findings, *store, *database, *clock_findings(heard), *machine_findings(settings)]
+    return findings, reported_kv_tokens(looks)
 
 
 def _lines(findings: "Sequence[Finding]") -> Iterator[str]:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -70,6 +71,11 @@ class Fleets:
             for endpoint in self._fleets[name].endpoints():
                 yield pool, endpoint
 
+    def phases(self) -> dict[EndpointId, Phase]:
+        """The phases of starts that fleets themselves observe; the other fleets only list endpoints."""
+        fleets = [fleet for fleet in self._fleets.values() if isinstance(fleet, ProcessFleet)]
+        return {endpoint_id: phase for fleet in fleets for endpoint_id, phase in fleet.phases().items()}
+
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
         """What is new is started by `start`; what is gone is drained, however long that takes."""
         before, self._pools = self._pools, {pool.name: pool for pool in pools}
@@ -115,7 +121,8 @@ class Fleets:
     def _made(self, pool: PoolSettings) -> Fleet:
         match pool.fleet:
             case DnsOptions():
-                return DnsFleet(pool.name, pool.fleet, self._resolve(pool, pool.fleet), self._observer(pool))
+                resolve, starting = self._resolves(pool, pool.fleet)
+                return DnsFleet(pool.name, pool.fleet, resolve, self._observer(pool), resolve_starting=starting)
             case ProcessOptions():
                 return self._made_of_processes(pool, pool.fleet)
             case None:
@@ -145,7 +152,7 @@ class Fleets:
         """Whether the fleet that is there could take on the new settings."""
         match fleet, pool.fleet:
             case DnsFleet(), DnsOptions() as options:
-                fleet.change(options, self._resolve(pool, options))
+                fleet.change(options, *self._resolves(pool, options))
             case ProcessFleet(), ProcessOptions() as options if _runs_in(fleet) == options.ray:
                 least, most = _bounds(pool, options)
                 fleet.change(
@@ -159,6 +166,11 @@ class Fleets:
             case _:
                 return False
         return True
+
+    def _resolves(self, pool: PoolSettings, fleet: DnsOptions) -> tuple[Resolve, Resolve | None]:
+        """How the name is resolved, and the one that also lists engines that are not ready yet."""
+        name = fleet.starting_name
+        return self._resolve(pool, fleet), None if name is None else self._resolve(pool, replace(fleet, name=name))
 
     def _resolve(self, pool: PoolSettings, fleet: DnsOptions) -> Resolve:
         if fleet.port is not None and fleet.nameserver is None:

@@ -90,6 +90,7 @@ class Gateway:
         self._fleets = Fleets(
             self._session, self._known, self._follow_fleets, on_start=self._on_start, on_drain=self._meters.drained
         )
+        self._scaling.phases = self._fleets.phases
         self._attempts = OpenAttempts(self._host.tell)
         self._large_bodies = LargeBodies()
         self._door = self._open_door(settings)

@@ -105,6 +105,7 @@ class GatewayStatus:
             "explainable": parts.sight.decisions.reach().held,
             # Of a cell only the scheduler knows.
             "endpoints_wanted": parts.scaling.wanted() if parts.decides else {},
+            "endpoints_starting": parts.scaling.starts_status(parts.clock.now()) if parts.decides else [],
             "endpoints": [asdict(endpoint) for endpoint in summary.endpoints],
             "engines": [asdict(found) for found in parts.engines.watch.capabilities()],
             **self._cell_status(),

@@ -3,7 +3,8 @@
 Without `classes` in the file there are three: interactive for short prompts, long for the
 rest, batch for those who ask for it. With it, the file names the whole set, in the order in
 which unnamed requests are offered to them; a class that bears the name of a default one starts
-from it, so that changing one number takes one line.
+from it, so that changing one number takes one line. The targets of a default class are marked as
+assumed until the file gives them: they do not bind where the engines cannot keep them.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ from headgate.config.variants import variants
 from headgate.config.words import one_of
 from headgate.model.money import NanoUsd
 from headgate.model.policy import NO_TIER_CHOICE, Promise, ServiceClass
-from headgate.model.units import MINUTE, SECOND, ClassName, Duration, PoolName
+from headgate.model.units import MILLISECOND, MINUTE, SECOND, ClassName, Duration, PoolName
 
 _INTERACTIVE = ServiceClass(
     ClassName("interactive"),
@@ -28,14 +29,30 @@ _INTERACTIVE = ServiceClass(
     service_tiers=("priority", "fast"),
     prompt_tokens_max=8_000,
     queue_wait_ns_max=Duration(10 * SECOND),
+    ttft_ns=Duration(2 * SECOND),
+    tpot_ns=Duration(100 * MILLISECOND),
+    ttft_assumed=True,
+    tpot_assumed=True,
 )
-_LONG = ServiceClass(ClassName("long"), band=1, queue_wait_ns_max=Duration(30 * SECOND))
+_LONG = ServiceClass(
+    ClassName("long"),
+    band=1,
+    queue_wait_ns_max=Duration(30 * SECOND),
+    ttft_ns=Duration(15 * SECOND),
+    tpot_ns=Duration(200 * MILLISECOND),
+    ttft_assumed=True,
+    tpot_assumed=True,
+)
 _BATCH = ServiceClass(
     ClassName("batch"),
     band=2,
     service_tiers=("flex",),
     unnamed=False,
     queue_wait_ns_max=Duration(10 * MINUTE),
+    ttft_ns=Duration(10 * MINUTE),
+    tpot_ns=Duration(SECOND),
+    ttft_assumed=True,
+    tpot_assumed=True,
     floor_percent=5,
     promise=Promise.COST,
     first_token_ns_max=Duration(5 * MINUTE),
@@ -74,6 +91,9 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         report.problem(("classes", name, "band"), "missing; give its priority, where 0 goes first")
     base = base or ServiceClass(ClassName(name), band=section.band or 0)
     tiers, pools = section.service_tiers, section.pools
+    wait_ns = _lasting(section.queue_wait_max, base.queue_wait_ns_max)
+    # The default target of batch is that its requests begin before they expire.
+    ttft_ns = wait_ns if base.ttft_ns == base.queue_wait_ns_max else base.ttft_ns
     service_class = replace(
         base,
         band=_given(section.band, base.band),
@@ -81,15 +101,17 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         prompt_tokens_max=_given(section.prompt_tokens_max, base.prompt_tokens_max),
         unnamed=_given(section.unnamed, base.unnamed),
         pools=base.pools if pools is None else tuple(PoolName(pool) for pool in pools),
-        queue_wait_ns_max=_lasting(section.queue_wait_max, base.queue_wait_ns_max),
+        queue_wait_ns_max=wait_ns,
         queue_length_max=_given(section.queue_length_max, base.queue_length_max),
         queue_length_per_tenant_max=_given(section.queue_length_per_tenant_max, base.queue_length_per_tenant_max),
         first_token_ns_max=_lasting(section.first_token_max, base.first_token_ns_max),
         idle_ns_max=_lasting(section.idle_max, base.idle_ns_max),
         total_ns_max=_lasting(section.total_max, base.total_ns_max),
         caps=caps(section.caps, base.caps, ("classes", name, "caps"), report),
-        ttft_ns=_lasting(section.ttft, base.ttft_ns),
-        tpot_ns=_lasting(section.tpot, base.tpot_ns),
+        ttft_ns=_target(section.ttft, ttft_ns),
+        tpot_ns=_target(section.tpot, base.tpot_ns),
+        ttft_assumed=base.ttft_assumed and section.ttft is None,
+        tpot_assumed=base.tpot_assumed and section.tpot is None,
         floor_percent=_given(section.floor_percent, base.floor_percent),
         reserve_percent=_given(section.reserve_percent, base.reserve_percent),
         promise=one_of(Promise, section.promise, base.promise, ("classes", name, "promise"), report),
@@ -156,6 +178,13 @@ def _check_tiers(classes: tuple[ServiceClass, ...], report: Report) -> None:
 
 def _given(value: T | None, otherwise: T) -> T:
     return otherwise if value is None else value
+
+
+def _target(value: int | str | None, otherwise: Duration | None) -> Duration | None:
+    """A target of the file, none if it is `unlimited`, or the default."""
+    if value is None:
+        return otherwise
+    return Duration(value) if isinstance(value, int) else None
 
 
 def _lasting(value: int | None, otherwise: Span) -> Duration | Span:

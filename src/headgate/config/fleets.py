@@ -12,7 +12,7 @@ from typing import Final
 
 from headgate.config.fill import fill, given
 from headgate.config.problems import Place, Report
-from headgate.config.schema import FleetSection, PoolSection, ScalingSection
+from headgate.config.schema import ClassSection, FleetSection, PoolSection, ScalingSection
 from headgate.config.shape import suggestion
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.processes.options import ProcessOptions
@@ -30,7 +30,7 @@ _CLUSTER: Final = frozenset({"python", "address", "cpus", "gpus", "resources"})
 KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         STATIC: frozenset(),
-        DNS: frozenset({"name", "port", "nameserver", "every", "misses_max", "empty_after", "zone"}),
+        DNS: frozenset({"name", "port", "nameserver", "every", "misses_max", "empty_after", "zone", "starting_name"}),
         PROCESSES: frozenset(
             {"command", "environment", "folder", "logs", "ports", "endpoints", "start_max", "stop_max", "restart"}
             | {"restart_max", "device", "zone"}
@@ -44,6 +44,7 @@ KINDS: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
 """Which settings belong to which kind."""
 
 _MICRODOLLARS: Final = 1_000_000
+_PPM_PER_PERCENT: Final = 10_000
 _DNS_NAME: Final = re.compile(
     r"(?=.{1,253}\.?$)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?"
 )
@@ -99,10 +100,21 @@ def _dns(fleet: FleetSection, in_flight_max: int, place: Place, report: Report) 
         report.problem((*place, "port"), wrong)
     elif fleet.port is not None and fleet.name.startswith("_"):
         report.problem((*place, "port"), "a service brings its ports; remove this, or name the host alone")
+    if fleet.starting_name is not None:
+        _check_starting_name(fleet.starting_name, fleet, (*place, "starting_name"), report)
     settings = _of_kind(fleet) | {"name": fleet.name or "", "in_flight_max": in_flight_max}
     if (empty_after := settings.pop("empty_after", None)) is not None:
         settings["empty_max"] = empty_after
     return fill(DnsOptions, settings)
+
+
+def _check_starting_name(name: str, fleet: FleetSection, place: Place, report: Report) -> None:
+    if not _DNS_NAME.fullmatch(name):
+        report.problem(place, "is not a name that can be resolved; write it without scheme, port or path")
+    elif fleet.name is not None and name.startswith("_") != fleet.name.startswith("_"):
+        report.problem(place, "must be a service if name is one, and a host if name is one; change one of them")
+    elif name == fleet.name:
+        report.problem(place, "is the same as name; use one that lists engines before they are ready, or remove it")
 
 
 def _processes(
@@ -179,7 +191,9 @@ def _endpoints(fleet: FleetSection, scaling: ScalingSection | None, place: Place
 # How many
 
 
-def scaling_rules(pool: str, section: PoolSection, report: Report) -> ScalingRules | None:
+def scaling_rules(
+    pool: str, section: PoolSection, classes: Mapping[str, ClassSection], report: Report
+) -> ScalingRules | None:
     scaling, place = section.scaling, ("pools", pool, "scaling")
     if scaling is None:
         return None
@@ -207,9 +221,22 @@ def scaling_rules(pool: str, section: PoolSection, report: Report) -> ScalingRul
         hourly_microdollars=_microdollars(scaling.hourly_dollars),
         budget_microdollars=None if scaling.budget_dollars is None else _microdollars(scaling.budget_dollars),
         calendar=_calendar(scaling, place, report),
+        objective_ppm=_objective_ppm(pool, classes),
+        correction_percent_min=scaling.correction_percent_min,
+        correction_percent_max=scaling.correction_percent_max,
     )
     _check_budget(rules, place, report)
     return rules
+
+
+def _objective_ppm(pool: str, classes: Mapping[str, ClassSection]) -> int:
+    """The strictest objective for the first token of the classes that may use the pool."""
+    percents = [
+        section.objectives.ttft_percent
+        for section in classes.values()
+        if section.objectives.ttft_percent is not None and (not section.pools or pool in section.pools)
+    ]
+    return round(max(percents) * _PPM_PER_PERCENT) if percents else ScalingRules().objective_ppm
 
 
 def hold_max(scaling: ScalingSection | None) -> int:

@@ -10,7 +10,7 @@ from headgate.config.batching import batch_rules
 from headgate.config.fleets import STATIC, cold_start_ns, fleet_options, hold_max, scaling_rules
 from headgate.config.money import prices
 from headgate.config.problems import Place, Report
-from headgate.config.schema import EndpointSection, File, PoolSection
+from headgate.config.schema import EndpointSection, File, PoolSection, SpeedSection
 from headgate.config.settings import PoolSettings
 from headgate.config.shape import suggestion
 from headgate.config.speeds import SpeedFigures, engine_speed
@@ -40,6 +40,7 @@ def pools(
             PoolName(name),
             Duration(section.warm_up),
             speed=engine_speed(section.speed, profiles, ("pools", name, "speed"), report),
+            speed_assumed=section.speed == SpeedSection(),
             kv_tokens=section.kv_tokens,
             prompt_tokens_min=section.prompt_tokens_min,
             prompt_tokens_max=section.prompt_tokens_max,
@@ -99,7 +100,7 @@ class _Pools:
             watches_whole_answers=section.watches_whole_answers,
             gpu_metrics_port=section.gpu_metrics_port,
             fleet=fleet_options(name, section, self.report),
-            scaling=scaling_rules(name, section, self.report),
+            scaling=scaling_rules(name, section, self.file.classes or {}, self.report),
             batching=batch_rules(name, section, self.report),
         )
 

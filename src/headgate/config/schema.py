@@ -32,6 +32,7 @@ from headgate.config.setting_types import (
     FineStep,
     Lasting,
     LastingOrNone,
+    LastingTarget,
     Moment,
     Objective,
     Part,
@@ -125,6 +126,7 @@ class FleetSection(Section, frozen=True):
     every: Lasting | None = None
     misses_max: Positive | None = None
     empty_after: Lasting | None = None
+    starting_name: str | None = None
     command: list[str] | None = None
     environment: dict[str, Secret] | None = None
     folder: str | None = None
@@ -167,6 +169,8 @@ class ScalingSection(Section, frozen=True):
     hourly_dollars: Dollars = 0.0
     budget_dollars: Dollars | None = None
     calendar: list[KnownEventSection] = []
+    correction_percent_min: Annotated[int, Meta(ge=10, le=100)] = _SCALING.correction_percent_min
+    correction_percent_max: Annotated[int, Meta(ge=100, le=1_000)] = _SCALING.correction_percent_max
 
 
 class BatchingSection(Section, frozen=True):
@@ -306,8 +310,8 @@ class ClassSection(Section, frozen=True):
     idle_max: Lasting | None = None
     total_max: Lasting | None = None
     caps: CapsSection = CapsSection()
-    ttft: Lasting | None = None
-    tpot: Lasting | None = None
+    ttft: LastingTarget | None = None
+    tpot: LastingTarget | None = None
     floor_percent: Percent | None = None
     reserve_percent: Percent | None = None
     promise: str | None = None

@@ -21,6 +21,7 @@ THOUSANDTHS = 10
 AddressText = Annotated[tuple[str, int], Meta(extra={"reads": "address"})]
 Lasting = Annotated[int, Meta(ge=MILLISECOND, extra={"reads": "duration"})]
 LastingOrNone = Annotated[int, Meta(ge=0, extra={"reads": "duration"})]
+LastingTarget = Lasting | Literal["unlimited"]
 Fine = Annotated[int, Meta(ge=0, extra={"reads": "fine"})]
 FineStep = Annotated[int, Meta(ge=1_000_000, extra={"reads": "fine"})]
 Bytes = Annotated[int, Meta(ge=1024, extra={"reads": "size"})]

@@ -34,29 +34,39 @@ class Shape:
     drain_grace: str
     drain_reason: str
     queues: Mapping[str, Queue]
-    ttft: str
-    tpot: str
-    """What those who wait may count on, as a suggestion."""
     classes: str
-    """The section `classes`; {NAME} and {NAME_each} stand for the bounds of the class's queue, {targets} for the two
-    above."""
+    """The section `classes`; {NAME} and {NAME_each} stand for the bounds of the class's queue, {targets} for its
+    targets."""
+    ttft: str | None = None
+    """The time to first token of interactive requests; None leaves the default."""
 
     def section(self, places: int) -> str:
         bounds: dict[str, int] = {}
         for name, queue in self.queues.items():
             bounds[name] = queue.length(places)
             bounds[f"{name}_each"] = bounds[name] // 2
-        targets = _TARGETS.format(ttft=self.ttft, tpot=self.tpot)
+        targets = (_DEFAULT_TARGETS if self.ttft is None else _TARGETS).format(ttft=self.ttft)
         return self.classes.format(places=places, targets=targets, **bounds)
 
 
-_TARGETS = """\
-    # What callers may count on; measure before you set it. Who can no longer begin in time is refused, and an engine is
-    # filled only as far as no token takes longer. A tpot that a single request cannot keep here refuses everything.
-    # ttft: {ttft}
-    # tpot: {tpot}
+_OTHER_TARGETS = """\
     # How many must get that over thirty days. `headgate rules` makes alerts of it; `headgate report` says if they did.
     # objectives: {{ttft_percent: 99, served_percent: 99.5}}"""
+
+_DEFAULT_TARGETS = f"""\
+    # The defaults: a stream begins within 2 s, and each further token takes 100 ms. Requests that cannot begin in time
+    # are rejected. A default gives way if the engines turn out to be too slow for it; a value that you set does not.
+    # ttft: 2s
+    # tpot: 100ms
+{_OTHER_TARGETS}"""
+
+_TARGETS = f"""\
+    # A stream should begin within this time; the default of 2 s would reject what may wait longer here.
+    ttft: {{ttft}}
+    # The default time per token. It gives way if the engines turn out to be too slow for it; a value that you set does
+    # not.
+    # tpot: 100ms
+{_OTHER_TARGETS}"""
 
 _CHAT = """\
 classes:
@@ -181,8 +191,6 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_grace="30s",
             drain_reason="as long as an answer that somebody reads usually takes",
             queues={"interactive": Queue(5, 5), "long": Queue(15, 20)},
-            ttft="2s",
-            tpot="100ms",
             classes=_CHAT,
         ),
         "bursty": Shape(
@@ -191,7 +199,6 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_reason="long enough for a burst that waits to be served",
             queues={"interactive": Queue(30, 5), "long": Queue(60, 20)},
             ttft="20s",
-            tpot="150ms",
             classes=_BURSTY,
         ),
         "batch": Shape(
@@ -200,7 +207,6 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_reason="long answers are dear to begin again",
             queues={"interactive": Queue(10, 5), "batch": Queue(3600, 30)},
             ttft="5s",
-            tpot="150ms",
             classes=_BATCH,
         ),
         "mixed": Shape(
@@ -208,8 +214,6 @@ SHAPES: Mapping[str, Shape] = MappingProxyType(
             drain_grace="1m",
             drain_reason="long enough for people; jobs ask again",
             queues={"interactive": Queue(10, 5), "long": Queue(30, 20), "batch": Queue(600, 30)},
-            ttft="2s",
-            tpot="100ms",
             classes=_MIXED,
         ),
     }

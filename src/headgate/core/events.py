@@ -232,6 +232,8 @@ class EndpointMeasured:
     waiting: int
     kv_percent: int | None = None
     """How much of its KV cache is in use; None where it does not say."""
+    kv_tokens: int | None = None
+    """Tokens that its KV cache holds; None if it does not report that."""
 
 
 @message

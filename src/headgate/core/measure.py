@@ -30,11 +30,20 @@ def measure(request: Request, predictions: Predictions, fleet: Fleet, rules: Rul
     request.hashes = unpack(ticket.prefix) if rules.policy.routing.prefix else ()
     request.cached_tokens = cached_tokens_most(request, fleet)
     request.long = request.prompt_tokens >= rules.policy.headroom.long_tokens
-    speed, cached = rules.speed(request.pools[0]), request.cached_tokens
+    speed, cached = fleet.speed(request.pools[0]), request.cached_tokens
     tokens, prompts = (request.prompt_tokens, request.output_tokens), ticket.prompts
     request.cost_ns = cost_ns(speed, *tokens, cached=cached, prompts=prompts)
-    if request.target is not None:
-        request.soonest_ns = soonest_ns(request, speed)
+    _measure_target(request, speed, learning=fleet.learning(request.pools))
+
+
+def _measure_target(request: Request, speed: EngineSpeed, *, learning: bool) -> None:
+    service_class = request.service_class
+    ttft_ns, assumed = service_class.ttft_ns, service_class.ttft_assumed
+    request.soonest_ns, request.beyond_target = Duration(0), False
+    if learning or ttft_ns is None or (request.target is None and not assumed):
+        return
+    request.soonest_ns = soonest_ns(request, speed)
+    request.beyond_target = assumed and request.soonest_ns > ttft_ns
 
 
 def meant(request: Request, pools: tuple[PoolName, ...], fleet: Fleet, rules: Rules) -> tuple[PoolName, ...]:

@@ -277,7 +277,9 @@ class Overload:
         """
         if not backlog.work.is_over_share(request, self._rules.weight(request.account)):
             return False
-        in_time = request.service_class.ttft_ns or request.service_class.queue_wait_ns_max
+        if fleet.learning(request.pools):
+            return False
+        in_time = request.begin_ns_max or request.service_class.queue_wait_ns_max
         return wait_ns(request, backlog, fleet, self._rules, enough=Duration(in_time // 2)) is not None
 
     def _is_shed(self, request: Request, route: _Route, now: Instant, *, over_share: bool) -> bool:
@@ -370,8 +372,9 @@ class Overload:
     def _end_period(self, route: _Route, fleet: Fleet, now: Instant) -> None:
         period = self._rules.policy.shedding.period_ns
         endpoints, kv, everybody = fleet.live(route.pools), kv_promised(fleet, route.pools), 0
+        learning = fleet.learning(route.pools)
         for band in route.bands.values():
-            felt = band.pressure.measure(period, endpoints=endpoints, kv=kv)
+            felt = band.pressure.measure(period, endpoints=endpoints, kv=kv, learning=learning)
             everybody = felt[-1]
             if self._climbs:
                 band.ladder.tick(felt, now)

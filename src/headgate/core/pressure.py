@@ -46,7 +46,7 @@ def standing(plan: Plan, *, over_share: bool) -> int:
 
 def pressing(request: Request) -> int:
     """How much of an endpoint's time it asks for beside its target, in millionths; nothing where it has no target."""
-    ttft_ns = request.service_class.ttft_ns
+    ttft_ns = request.begin_ns_max
     return 0 if not ttft_ns else 1 + _MILLION * request.cost_ns // ttft_ns
 
 
@@ -76,7 +76,7 @@ class Pressure:
 
     def went(self, request: Request) -> None:
         """It has been sent, after having waited so long."""
-        ttft_ns = request.service_class.ttft_ns
+        ttft_ns = request.begin_ns_max
         if ttft_ns:
             # That no endpoint was there is not for want of places at those that are.
             wait, row = _LEAST_WAIT * (request.waited_ns - request.held_ns) // ttft_ns, _row(request)
@@ -88,8 +88,11 @@ class Pressure:
         """It was refused, or has expired, because it could not be served in time."""
         self._lost[_row(request)] += request.cost_ns
 
-    def measure(self, period: Duration, *, endpoints: int, kv: int) -> list[int]:
-        """Ends a period: what is felt. With no endpoint at work nothing is learned from waiting for one."""
+    def measure(self, period: Duration, *, endpoints: int, kv: int, learning: bool = False) -> list[int]:
+        """Ends a period: what is felt. With no endpoint at work nothing is learned from waiting for one.
+
+        While the engines' speed is a guess (`learning`), the work that waits does not count, since it is estimated.
+        """
         work, losing, least = 0, 0, None
         for row in range(_YIELDING + 1):
             self._losing[row] += (_MILLION * self._lost[row] // period - self._losing[row]) // _PERIODS
@@ -102,7 +105,8 @@ class Pressure:
             else:
                 if least is not None:
                     self._waits[row] = least
-                self.felt[row] = max(self._waits[row], kv, (work + losing) * WHOLE // _MILLION // endpoints)
+                estimated = 0 if learning else (work + losing) * WHOLE // _MILLION // endpoints
+                self.felt[row] = max(self._waits[row], kv, estimated)
             self._lost[row], self._least[row] = 0, None
         return self.felt
 
@@ -112,12 +116,12 @@ def kv_promised(fleet: Fleet, pools: tuple[PoolName, ...]) -> int:
     promised = capacity = 0
     for name in pools:
         pool = fleet.pools.get(name)
-        if pool is None or pool.terms.kv_tokens is None:
+        if pool is None:
             continue
         for endpoint in pool.endpoints.values():
-            if endpoint.live:
+            if endpoint.live and endpoint.terms.kv_tokens is not None:
                 promised += endpoint.kv_reserved
-                capacity += pool.terms.kv_tokens
+                capacity += endpoint.terms.kv_tokens
     return WHOLE * promised // capacity if capacity else 0
 
 

@@ -49,18 +49,28 @@ class Rules:
     def terms(self, pool: PoolName) -> Terms:
         """What holds for the endpoints of a pool."""
         promised = [
-            each.tpot_ns
+            (each.tpot_ns, each.tpot_assumed)
             for each in self.policy.classes
             if each.tpot_ns is not None and (not each.pools or pool in each.pools)
         ]
-        kv_tokens = self.pools[pool].kv_tokens if pool in self.pools else None
+        known = self.pools.get(pool)
+        kv_tokens, assumed = (None, False) if known is None else (known.kv_tokens, known.speed_assumed)
         reserves = tuple(
             (each.name, each.reserve_percent)
             for each in self.policy.classes
             if each.reserve_percent and (not each.pools or pool in each.pools)
         )
-        promised_ns, other_zone_ns = min(promised, default=None), self.policy.routing.other_zone_ns
-        return Terms(self.speed(pool), kv_tokens, promised_ns, self.policy.headroom, reserves, other_zone_ns)
+        return Terms(
+            self.speed(pool),
+            kv_tokens,
+            min((tpot_ns for tpot_ns, _ in promised), default=None),
+            self.policy.headroom,
+            reserves,
+            self.policy.routing.other_zone_ns,
+            min((tpot_ns for tpot_ns, is_default in promised if not is_default), default=None),
+            assumed,
+            kv_tokens is not None,
+        )
 
     def account(self, tenant: TenantId) -> TenantId:
         """Whose turns a tenant takes."""

@@ -124,6 +124,7 @@ class Request:
         "answers",
         "attempt",
         "avoid",
+        "beyond_target",
         "cached_tokens",
         "cost_ns",
         "deadline",
@@ -236,6 +237,8 @@ class Request:
         """The engine time it is predicted to take."""
         self.soonest_ns = Duration(0)
         """How long its first token takes at a busy endpoint of its pool that has headroom, if it has a target."""
+        self.beyond_target = False
+        """Whether no engine of its pool could begin in time for the default target of its class, even at once."""
         self.level = 0
         """The ladder's level by which something was taken from it."""
         self.shed_rank: int | None = None
@@ -244,6 +247,12 @@ class Request:
         """By plan and share; the higher, the sooner the ladder refuses."""
         self.pressing = 0
         """What it adds to the pressure while it waits."""
+
+    @property
+    def begin_ns_max(self) -> Duration | None:
+        """The time to first token by which overload is measured: of its class, or its queue wait if beyond that."""
+        service_class = self.service_class
+        return service_class.queue_wait_ns_max if self.beyond_target else service_class.ttft_ns
 
     def in_flight(self) -> tuple[Attempt, ...]:
         """Its attempts under way, less those that were let go."""

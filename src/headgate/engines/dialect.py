@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
-from headgate.ports.engine import Answer, Call, FramedAnswer
+from headgate.ports.engine import Answer, Call, EngineLimits, FramedAnswer
 from headgate.wire.whole_shape import WholeShape
 
 OPENAI_PATHS: Final[Mapping[Api, str]] = MappingProxyType(
@@ -143,6 +143,12 @@ class Dialect:
     scrape_s_min: float = 0.0
     """The engine suffers when its metrics are read more often than this."""
     version: VersionSource | None = None
+    limits_paths: tuple[str, ...] = ()
+    """Pages that `read_limits` needs; `{model}` stands for the name of the model."""
+    read_limits: Callable[[Mapping[str, bytes]], EngineLimits] | None = None
+    """Reads the limits that the engine reports, from these pages by their paths."""
+    reports_kv: bool = False
+    """Whether the KV capacity is among these limits."""
     places: PlacesSource | None = None
     places_hint: str = ""
     """What an operator compares `in_flight_max` with when the engine does not say."""

@@ -15,3 +15,8 @@ from headgate.engines.vllm import VLLM
 DIALECTS: Final[Mapping[str, Dialect]] = MappingProxyType(
     {dialect.name: dialect for dialect in (OPENAI_COMPATIBLE, VLLM, SGLANG, TRTLLM, LLAMACPP, TRITON_TRTLLM, TRITON)}
 )
+
+
+def readable_kv() -> frozenset[str]:
+    """The engines that report their KV capacity."""
+    return frozenset(name for name, dialect in DIALECTS.items() if dialect.reports_kv)

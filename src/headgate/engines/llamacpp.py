@@ -19,6 +19,7 @@ from typing import Final
 import msgspec
 
 from headgate.engines.dialect import Dialect, PlacesSource, Signal, VersionSource, blames_request
+from headgate.engines.limits import llamacpp_limits
 
 _CALLERS_MISTAKES: Final = (
     " input is not supported",  # Images, audio.
@@ -66,6 +67,9 @@ LLAMACPP: Final = Dialect(
     ),
     scrape_s_min=5.0,
     version=VersionSource("/props", "build_info"),
+    limits_paths=("/props",),
+    read_limits=llamacpp_limits,
+    reports_kv=True,
     places=PlacesSource("/props", "total_slots"),
     blames_request=_blames_request,
 )

@@ -18,7 +18,7 @@ from headgate.engines.http import authorization, metrics_url
 from headgate.engines.metrics_page import Metric, in_turns, label_steps, metrics_steps
 from headgate.engines.page import Unheard, get_page
 from headgate.model.endpoint import EndpointTrouble
-from headgate.ports.engine import Telemetry
+from headgate.ports.engine import EngineLimits, Telemetry
 from headgate.wire.replies import read_error
 
 MODELS_SHOWN_MAX: Final = 8
@@ -191,6 +191,25 @@ class Probe:
     async def places(self) -> int | None:
         """How many requests it says that it runs at once; None where it does not say."""
         return await self._told(self._dialect.places, int)
+
+    async def limits(self) -> EngineLimits:
+        """The limits that the engine reports; pages that it does not have leave theirs unknown."""
+        read, dialect = self._dialect.read_limits, self._dialect
+        if read is None:
+            return EngineLimits()
+        pages: dict[str, bytes] = {}
+        for path in dialect.limits_paths:
+            url = self._metrics_url if path == dialect.metrics_path else None
+            await self._add_page(pages, path, path.format(model=quote(self._served_model, safe="")), url)
+        return read(pages)
+
+    async def _add_page(self, pages: dict[str, bytes], name: str, path: str, url: str | None = None) -> None:
+        try:
+            status, body = await self._get(path, url)
+        except Unheard:
+            return
+        if status == 200 and body.count(b"{") <= OBJECTS_MAX:
+            pages[name] = body
 
     async def _told(self, source: VersionSource | PlacesSource | None, kind: type[_T]) -> _T | None:
         if source is None:

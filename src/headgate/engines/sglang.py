@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import Dialect, Signal, VersionSource
+from headgate.engines.limits import sglang_limits
 
 SGLANG: Final = Dialect(
     name="sglang",
@@ -27,4 +28,7 @@ SGLANG: Final = Dialect(
         {"prefix_queries": "sglang:prompt_tokens_total", "prefix_hits": "sglang:cached_tokens_total"}
     ),
     version=VersionSource("/get_server_info", "version"),
+    limits_paths=("/get_server_info", "/v1/models"),
+    read_limits=sglang_limits,
+    reports_kv=True,
 )

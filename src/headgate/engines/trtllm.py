@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import Dialect, Signal, VersionSource
+from headgate.engines.limits import trtllm_limits
 
 TRTLLM: Final = Dialect(
     name="trtllm",
@@ -23,4 +24,7 @@ TRTLLM: Final = Dialect(
         }
     ),
     version=VersionSource("/version", "version"),
+    limits_paths=("/metrics", "/v1/models"),
+    read_limits=trtllm_limits,
+    reports_kv=True,
 )

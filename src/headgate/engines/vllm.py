@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import Dialect, Signal, VersionSource
+from headgate.engines.limits import vllm_limits
 from headgate.model.ticket import Api
 from headgate.wire.whole_shape import WholeShape
 
@@ -71,5 +72,8 @@ VLLM: Final = Dialect(
         {"prefix_queries": "vllm:prefix_cache_queries_total", "prefix_hits": "vllm:prefix_cache_hits_total"}
     ),
     version=VersionSource("/version", "version"),
+    limits_paths=("/metrics", "/v1/models"),
+    read_limits=vllm_limits,
+    reports_kv=True,
     places_hint="no page of vLLM tells its --max-num-seqs",
 )

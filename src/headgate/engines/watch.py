@@ -30,13 +30,15 @@ from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Health, Probe, Scrape, Verdict
 from headgate.model.endpoint import EndpointTrouble
 from headgate.model.units import EndpointId
-from headgate.ports.engine import Capabilities, ProbeState, Telemetry
+from headgate.ports.engine import Capabilities, EngineLimits, ProbeState, Telemetry
 
 INTERVAL_S: Final = 5.0
 UNREADY_INTERVAL_S: Final = 0.5
 """The first pause between looks at an engine that is not ready; each is twice the one before, up to `INTERVAL_S`."""
 FAILED_LOOKS: Final = 2
 """Consecutive failed probes before the scheduler receives the reason. A busy engine may miss one."""
+LIMITS_READS_MAX: Final = 10
+"""Probes in which a ready engine is asked for its KV capacity; some report it only after their first request."""
 TIMEOUT_S: Final = 2.0
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
@@ -80,6 +82,9 @@ class _Watched:
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to probe at once instead of after the pause."""
     version_known: bool = False
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    limits_reads: int = 0
+    """How often the limits were read since the engine became ready."""
     health: Health = field(default_factory=lambda: Health(Verdict.UNHEARD, problem="not looked at yet"))
     version: str | None = None
     scrape: Scrape = field(default_factory=Scrape)
@@ -281,6 +286,7 @@ class EngineWatch:
             self._tell(EndpointReadied(watched.endpoint_id))
             # Another engine may stand there than before.
             watched.version_known = False
+            watched.limits, watched.limits_reads = EngineLimits(), 0
         self._tell_probe(watched)
 
     def _tell_probe(self, watched: _Watched) -> None:
@@ -303,6 +309,9 @@ class EngineWatch:
         if not watched.version_known:
             watched.version = await watched.probe.version()
             watched.version_known = True
+        if watched.dialect.reports_kv and watched.limits.kv_tokens is None and watched.limits_reads < LIMITS_READS_MAX:
+            watched.limits_reads += 1
+            watched.limits = await watched.probe.limits()
         watched.scrape = scrape = await watched.probe.scrape()
         if scrape.telemetry is not None:
             watched.telemetry = scrape.telemetry
@@ -319,7 +328,8 @@ class EngineWatch:
             return
         fraction = telemetry.kv_used_fraction
         kv_percent = None if fraction is None else round(100 * fraction)
-        self._tell(EndpointMeasured(watched.endpoint_id, running, telemetry.waiting or 0, kv_percent))
+        kv_tokens = watched.limits.kv_tokens
+        self._tell(EndpointMeasured(watched.endpoint_id, running, telemetry.waiting or 0, kv_percent, kv_tokens))
 
     # What is not heard
 

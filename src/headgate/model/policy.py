@@ -93,6 +93,10 @@ class ServiceClass:
     """What one request may cost; for the promise of cost."""
     unit_cost_max: NanoUsd | None = None
     """What all requests of one unit of business may cost together within a day; for the promise of cost."""
+    ttft_assumed: bool = False
+    tpot_assumed: bool = False
+    """Whether the target is a default instead of a configured value. A default does not bind where the engines, by what
+    was learned of their speed, cannot keep it for a single request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,8 @@ class Pool:
     """From when its first endpoint is asked for to when it serves, as long as that was not measured."""
     prices: tuple[Price, ...] = ()
     """In the order of their beginnings; empty where it costs nothing that anybody counts."""
+    speed_assumed: bool = False
+    """Whether the speed is a guess instead of a configured value. Nothing is rejected by a guess."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,11 @@ class ScalingRules:
     budget_microdollars: int | None = None
     """What all endpoints of the pool may cost an hour."""
     calendar: tuple[KnownEvent, ...] = ()
+    objective_ppm: int = 990_000
+    """Share of the requests that should meet their target for the first token, in millionths."""
+    correction_percent_min: int = 60
+    correction_percent_max: int = 200
+    """Bounds of the factor by which the measured attainment corrects the predicted work; both 100 turn it off."""
 
     @property
     def affordable(self) -> int | None:

@@ -28,6 +28,17 @@ class EngineSpeed:
     chunk_tokens: int = 2_048
     """How many tokens one step may compute."""
 
+    def scaled(self, *, decode_percent: int, prefill_percent: int) -> "EngineSpeed":
+        """The speed of an engine that takes so many percent of the time; above a hundred it is slower."""
+        return EngineSpeed(
+            step_ps=decode_percent * self.step_ps // 100,
+            prefill_token_ps=prefill_percent * self.prefill_token_ps // 100,
+            decode_sequence_ps=decode_percent * self.decode_sequence_ps // 100,
+            kv_token_ps=decode_percent * self.kv_token_ps // 100,
+            attention_ps=prefill_percent * self.attention_ps // 100,
+            chunk_tokens=self.chunk_tokens,
+        )
+
     def prefill_ps(self, tokens: int, *, cached: int = 0, prompts: int = 1) -> int:
         """Time to compute a prompt, without the fixed cost of the steps.
 

@@ -148,6 +148,18 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineLimits:
+    """Limits that an engine reports of itself; None if it does not report one."""
+
+    kv_tokens: int | None = None
+    """Tokens that its KV cache holds."""
+    sequences_max: int | None = None
+    """Requests that it runs at once."""
+    context_tokens: int | None = None
+    """Longest prompt and answer together."""
+
+
+@dataclass(frozen=True, slots=True)
 class Capabilities:
     """What probing one endpoint has shown."""
 

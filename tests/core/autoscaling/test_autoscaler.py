@@ -30,6 +30,9 @@ def figures(
     kv_tokens_each: int | None = None,
     places: int = 0,
     places_each: int | None = None,
+    starting: float = 0,
+    judged: int = 0,
+    missed: int = 0,
 ) -> Figures:
     """Demand in endpoints, times in seconds."""
     return Figures(
@@ -44,6 +47,9 @@ def figures(
         draining=0,
         places_used=places,
         places_each=places_each,
+        starting_ns=lasting(starting),
+        judged=judged,
+        missed=missed,
     )
 
 
@@ -251,6 +257,90 @@ def test_a_long_cold_start_holds_for_twice_the_lead() -> None:
 
     assert wants(autoscaler, figures(0, ready=6), since=10, until=1_200)[-1] == 6
     assert wants(autoscaler, figures(0, ready=6), since=1_200, until=1_400)[-1] == 1
+
+
+# A start that takes longer than `cold_start`
+
+
+SHORT = rules_of(endpoints_max=20, cold_start_ns=lasting(20), settle_ns=lasting(60))
+"""A pool whose configured cold start is too low."""
+
+
+def wants_while_starting(autoscaler: Autoscaler, *, until: float, reported: bool) -> list[int]:
+    """The want, period after period, after a spike at 0 s ordered ten endpoints that take until then to start."""
+    wants(autoscaler, figures(7, ready=2), since=0, until=10)
+    found: list[int] = []
+    for second in range(10, round(until), PERIOD):
+        figures_now = figures(0.5, ready=2, warming=10, starting=second if reported else 0)
+        autoscaler.tick([figures_now], at(second))
+        found.append(autoscaler.wanted(POOL))
+    return found
+
+
+def test_autoscaler_keeps_endpoints_that_are_still_starting_after_the_lead_has_passed() -> None:
+    assert set(wants_while_starting(an_autoscaler(SHORT), until=900, reported=True)) == {12}
+    assert wants_while_starting(an_autoscaler(SHORT), until=900, reported=False)[-1] == 1
+
+
+def test_lead_is_the_age_of_a_start_that_has_lasted_longer_than_the_measured_lead() -> None:
+    autoscaler = an_autoscaler(SHORT)
+    autoscaler.tick([figures(1, starting=25)], at(0))
+    assert autoscaler.lead_ns(POOL) == lasting(30)
+
+    autoscaler.tick([figures(1, starting=500)], at(10))
+    assert autoscaler.lead_ns(POOL) == lasting(500)
+
+    autoscaler.started(POOL, lasting(505))
+    autoscaler.tick([figures(1)], at(20))
+    assert autoscaler.lead_ns(POOL) == lasting(515)
+
+
+def test_stuck_start_determines_neither_the_lead_nor_what_is_learned() -> None:
+    autoscaler = an_autoscaler(SHORT)
+    autoscaler.tick([figures(1, starting=3_600)], at(0))
+    assert autoscaler.lead_ns(POOL) == lasting(3_600)
+
+    autoscaler.tick([figures(1, starting=3_601)], at(10))
+    autoscaler.started(POOL, lasting(3_601))
+    assert autoscaler.lead_ns(POOL) == lasting(30)
+
+
+# Measured attainment
+
+
+def test_missed_targets_raise_the_want_although_predicted_work_stays_the_same() -> None:
+    autoscaler = an_autoscaler()
+    before = wants(autoscaler, figures(4, ready=7), since=0, until=600)[-1]
+
+    told = figures(4, ready=7, judged=1_000, missed=200)
+    assert wants(autoscaler, told, since=600, until=6_000)[-1] > before
+    assert autoscaler.correction_ppm(POOL) > 1_300_000
+    assert reason(autoscaler, told, second=6_000).endswith(" % for the measured attainment")
+
+
+def test_targets_that_are_always_met_lower_the_want_slowly() -> None:
+    corrected, uncorrected = (an_autoscaler(rules_of(endpoints_max=20, correction_percent_min=98)) for _ in range(2))
+    told = figures(4.25, ready=7)
+    plain = wants(uncorrected, told, since=0, until=3 * 3_600)[-1]
+    wants(corrected, told._replace(judged=1_000), since=0, until=3_600)
+    assert corrected.correction_ppm(POOL) > 990_000, "it takes hours"
+
+    assert wants(corrected, told._replace(judged=1_000), since=3_600, until=3 * 3_600)[-1] == plain - 1
+    assert corrected.correction_ppm(POOL) == 980_000
+
+
+def test_want_at_its_upper_bound_is_not_corrected_further() -> None:
+    autoscaler = an_autoscaler(rules_of(endpoints_max=6))
+    wants(autoscaler, figures(4, ready=6, judged=1_000, missed=500), since=0, until=6_000)
+
+    assert autoscaler.correction_ppm(POOL) == 1_000_000
+
+
+def test_met_targets_say_nothing_while_the_warm_minimum_decides() -> None:
+    autoscaler = an_autoscaler(rules_of(endpoints_max=20, warm_min=8))
+    wants(autoscaler, figures(1, ready=8, judged=1_000), since=0, until=6_000)
+
+    assert autoscaler.correction_ppm(POOL) == 1_000_000
 
 
 def test_nothing_is_given_back_in_panic() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from headgate.core.autoscaling.autoscaler import Figures
 from headgate.core.autoscaling.signal import REQUESTS_MAX, Demand
 from headgate.core.cost import MEAN_BATCH, cost_ns
-from headgate.core.events import AttemptEnded, AttemptEnding, Event, RequestArrived
+from headgate.core.events import AttemptEnded, AttemptEnding, Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import EndpointSummary, Summary, Waiting
 from headgate.model.caps import Caps
@@ -31,6 +31,7 @@ from testing.builders import (
     dispatch,
     end,
     failed,
+    first_token,
     joined,
     lasting,
     leaving,
@@ -470,3 +471,84 @@ def test_where_one_is_ready_the_others_are_asked_as_ever() -> None:
 
     assert figures["own"].backlog_ns > 0
     assert figures["rented"].demand_ppm == figures["rented"].backlog_ns == 0
+
+
+# Attainment
+
+
+WITH_TARGET = a_policy(classes=(replace(a_class(queue_length_max=1), ttft_ns=lasting(2)),))
+
+
+def attainment(watched: Watched, second: float, pool: str = "p") -> tuple[int, int]:
+    """Requests with a target in the period that ends here, and those of them that missed it."""
+    found = watched.figures(second)[pool]
+    return found.judged, found.missed
+
+
+def test_first_token_is_compared_with_the_target_of_the_class() -> None:
+    watched = Watched(*ready("e1"), policy=WITH_TARGET)
+    watched.tell(1, arrived("a"), arrived("b"))
+    watched.tell(3, first_token("a"))
+    watched.tell(3.1, first_token("b"), first_token("b"), first_token("unknown"))
+
+    assert attainment(watched, 10) == (2, 1)
+    assert attainment(watched, 20) == (0, 0)
+
+
+def test_class_without_a_target_and_whole_answers_are_not_judged() -> None:
+    untargeted = Watched(*ready("e1"))
+    untargeted.tell(1, arrived("a"))
+    untargeted.tell(9, first_token("a"))
+    assert attainment(untargeted, 10) == (0, 0)
+
+    whole = Watched(*ready("e1"), policy=WITH_TARGET)
+    whole.tell(1, arrived("a", stream=False))
+    whole.tell(9, first_token("a"))
+    assert attainment(whole, 10) == (0, 0)
+
+
+def test_request_rejected_for_lack_of_capacity_misses_its_target() -> None:
+    watched = Watched(*ready("e1", places=1), policy=WITH_TARGET)
+    watched.tell(1, *(arrived(name) for name in names(5)))
+    judged, missed = attainment(watched, 2)
+    assert judged == missed == 3, "one runs and one waits"
+
+    watched.tell(60, client_left("r0"))
+    assert attainment(watched, 70) == (1, 1), "the waiting one has expired"
+
+
+def test_rejected_request_of_a_model_that_the_policy_no_longer_has_is_not_judged() -> None:
+    watched = Watched(*ready("e1"), policy=WITH_TARGET)
+    watched.demand.saw(arrived("a"), [], at(1))
+    watched.tell(2, policy_changed(replace(WITH_TARGET, models=())))
+    watched.demand.saw(TimerFired(), [end("a", Outcome.EXPIRED)], at(60))
+
+    assert attainment(watched, 70) == (0, 0)
+
+
+def test_rejection_for_another_reason_than_capacity_is_not_judged() -> None:
+    empty = Watched(policy=WITH_TARGET)
+    empty.tell(1, arrived("a"))
+
+    assert attainment(empty, 10) == (0, 0)
+
+
+def test_request_that_needed_another_attempt_is_not_judged() -> None:
+    policy = replace(WITH_TARGET, retry=RetryRules(credit_per_first_attempt=100))
+    watched = Watched(*ready("e1"), *ready("e2"), policy=policy)
+    watched.tell(1, arrived("a"))
+    watched.tell(8, failed("a"))
+    watched.tell(9, first_token("a", 2))
+
+    assert attainment(watched, 10) == (0, 0)
+
+
+def test_request_that_was_held_for_a_start_is_not_judged() -> None:
+    patient = replace(a_class(), ttft_ns=lasting(2), start_wait_ns=lasting(300))
+    held = a_policy(classes=(patient,), pools=(replace(a_pool(), hold_max=5),))
+    watched = Watched(policy=held)
+    watched.tell(1, arrived("a"))
+    watched.tell(100, *ready("e1"))
+    watched.tell(101, first_token("a"))
+
+    assert attainment(watched, 110) == (0, 0)

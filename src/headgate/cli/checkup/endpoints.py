@@ -1,7 +1,7 @@
 """Does each endpoint answer, serve the model, show its load, and run as much as it is to be given?"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -17,6 +17,8 @@ from headgate.engines.page import PAGE_BYTES_MAX, Unheard, get_page
 from headgate.engines.probe import MODELS_SHOWN_MAX, Health, Probe, Scrape, Verdict
 from headgate.engines.recognise import Unrecognised, recognise
 from headgate.fleets.options import EndpointOptions
+from headgate.model.units import PoolName
+from headgate.ports.engine import EngineLimits
 
 ENDPOINT_S_MAX = 2.0
 """How long one endpoint is looked at, whatever it does."""
@@ -26,9 +28,12 @@ ENDPOINT_S_MAX = 2.0
 class Look:
     """What looking at one endpoint has brought so far."""
 
+    pool: PoolName
     findings: list[Finding] = field(default_factory=list[Finding])
     heard: Heard | None = None
     """What its clock said, if it said so."""
+    limits: EngineLimits = field(default_factory=EngineLimits)
+    """The limits that its engine reports."""
 
 
 async def look_at_all(
@@ -41,6 +46,24 @@ async def look_at_all(
     return await asyncio.gather(*(each.look() for each in endpoints))
 
 
+def reported_kv_tokens(looks: Iterable[Look]) -> dict[PoolName, int]:
+    """The least KV capacity that an engine of each pool reports."""
+    found: dict[PoolName, int] = {}
+    for look in looks:
+        if (kv_tokens := look.limits.kv_tokens) is not None:
+            found[look.pool] = min(kv_tokens, found.get(look.pool, kv_tokens))
+    return found
+
+
+def _reported(limits: EngineLimits) -> str | None:
+    said: list[str] = []
+    if limits.kv_tokens is not None:
+        said.append(f"its KV cache holds {limits.kv_tokens:,} tokens")
+    if limits.context_tokens is not None:
+        said.append(f"its context is {limits.context_tokens:,} tokens")
+    return ", ".join(said) or None
+
+
 class _Endpoint:
     def __init__(
         self, session: aiohttp.ClientSession, pool: PoolSettings, endpoint: EndpointOptions, seconds_max: float
@@ -50,7 +73,7 @@ class _Endpoint:
         self._pool = pool
         self._endpoint = endpoint
         self._dialect: Dialect = DIALECTS[pool.engine]
-        self._look = Look()
+        self._look = Look(pool.name)
         self._probe = Probe(
             session,
             endpoint.url,
@@ -77,9 +100,10 @@ class _Endpoint:
             yield self._not_serving(health)
             return
         took_ms = await self._ask_for_time()
-        version, places, scrape = await asyncio.gather(
-            self._probe.version(), self._probe.places(), self._probe.scrape()
+        version, places, scrape, limits = await asyncio.gather(
+            self._probe.version(), self._probe.places(), self._probe.scrape(), self._probe.limits()
         )
+        self._look.limits = limits
         engine = self._dialect.name if version is None else f"{self._dialect.name} {version}"
         yield ok(
             self._endpoint.id, f"{engine} serves {self._pool.served_model}; it answers in {max(1, round(took_ms))} ms"
@@ -87,7 +111,9 @@ class _Endpoint:
         if version is None and self._dialect.version is not None:
             yield self._note("does not say its version", then="nothing; only messages about it are less exact")
         yield await self._load(scrape)
-        yield self._places(places)
+        yield self._places(places if limits.sequences_max is None else limits.sequences_max)
+        if (reported := _reported(limits)) is not None:
+            yield ok(self._endpoint.id, reported)
 
     def _not_serving(self, health: Health) -> Finding:
         if health.models:

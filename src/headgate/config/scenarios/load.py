@@ -134,24 +134,24 @@ def _instead(folder: Path) -> str:
 
 
 def _as_callers_want(classes: tuple[ServiceClass, ...], file: ScenarioFile) -> tuple[ServiceClass, ...]:
-    """A class that promises nothing of its own promises what its callers ask of streams."""
+    """A class for which the file gives no target promises what its callers ask of streams, if they ask anything."""
     asked = {name: _callers(section) for name, section in file.callers.items()}
-    return tuple(
-        replace(
-            each,
-            ttft_ns=each.ttft_ns or asked[each.name].ttft_ns,
-            tpot_ns=each.tpot_ns or asked[each.name].tpot_ns,
-        )
-        if each.name in asked
-        else each
-        for each in classes
-    )
+    return tuple(_as_asked(each, asked.get(each.name)) for each in classes)
+
+
+def _as_asked(each: ServiceClass, asked: CallerSettings | None) -> ServiceClass:
+    """The defaults of built-in classes do not count in a scenario: its callers state what they want."""
+    ttft_ns = None if each.ttft_assumed else each.ttft_ns
+    tpot_ns = None if each.tpot_assumed else each.tpot_ns
+    if asked is not None:
+        ttft_ns, tpot_ns = ttft_ns or asked.ttft_ns, tpot_ns or asked.tpot_ns
+    return replace(each, ttft_ns=ttft_ns, tpot_ns=tpot_ns, ttft_assumed=False, tpot_assumed=False)
 
 
 def _warn_of_late_promises(file: ScenarioFile, report: Report) -> None:
     for name, section in (file.classes or {}).items():
         wanted = file.callers[name].ttft if name in file.callers else None
-        if section.ttft is not None and wanted is not None and section.ttft > wanted:
+        if isinstance(section.ttft, int) and wanted is not None and section.ttft > wanted:
             warning = (
                 f"is longer than the {duration_text(wanted)} that its callers give the first token, so what comes too "
                 "late for them is computed all the same; lower it, or leave it out"

@@ -8,7 +8,8 @@ the estimated wait is longer than it may wait, so that its caller can go elsewhe
 
 The two errors differ in cost: a request that is rejected in error is lost, while one that is admitted in error expires
 in the queue and costs no engine time. So the wait is estimated from below: later arrivals in the bands before its own
-do not count, and a lower band still gets the capacity that is idle in a lull.
+do not count, and a lower band still gets the capacity that is idle in a lull. While the speed of the engines is still a
+guess, no request is rejected by an estimate.
 """
 
 from math import isqrt
@@ -32,7 +33,7 @@ def unreachable(
 ) -> Refusal | None:
     """Whether it would wait for longer than is allowed if it is to be worth sending."""
     certainty = rules.policy.admission.certainty_percent
-    if certainty is None:
+    if certainty is None or fleet.learning(request.pools):
         return None
     enough = Duration(certainty * allowed // 100)
     wait = wait_ns(request, backlog, fleet, rules, enough=enough)

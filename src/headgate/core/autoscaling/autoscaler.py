@@ -5,7 +5,8 @@ what is there; it answers with how many endpoints should be there, ready and sta
 clock, and the same figures at the same times always give the same answers.
 
 Theory of operation. What is ordered can serve one lead later: the measured cold start (the ninety-fifth percentile of
-the last ones) and one period. So of several terms the greatest decides:
+the last ones) and one period; or the age of the oldest start under way, if that is longer. So of several terms the
+greatest decides:
 
 - forecast: what will be asked one lead ahead, with the headroom that this forecaster has needed so far
   (`headgate.core.autoscaling.forecast`), at the load that an endpoint is given on the mean;
@@ -32,8 +33,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from headgate.core.autoscaling.correction import Correction
 from headgate.core.autoscaling.forecast import STEPS_MAX, Forecast, Forecasts
 from headgate.core.autoscaling.memory import Absences, Greatest, Lately
+from headgate.core.autoscaling.starts import STUCK_NS
 from headgate.model.message import message
 from headgate.model.scaling import KnownEvent, ScalingRules
 from headgate.model.units import MINUTE, Duration, Instant, PoolName, seconds
@@ -74,6 +77,12 @@ class Figures(NamedTuple):
     """Requests in flight."""
     places_each: int | None = None
     """How many of them one endpoint takes; None where that is no matter."""
+    starting_ns: Duration = Duration(0)
+    """Age of the oldest start under way, from the raised want on; 0 if there is none."""
+    judged: int = 0
+    """Requests of the last period that had a target for the first token."""
+    missed: int = 0
+    """Those of them that missed it, or were rejected for lack of capacity."""
 
 
 @message
@@ -89,6 +98,8 @@ class _Want(NamedTuple):
     endpoints: int
     why: Callable[[], str]
     """Only what decides is put into words."""
+    by_work: bool = False
+    """Whether it follows from predicted work, which the measured attainment corrects."""
 
 
 class Autoscaler:
@@ -103,8 +114,8 @@ class Autoscaler:
             self._pools[pool].rules = each
 
     def started(self, pool: PoolName, took_ns: Duration) -> None:
-        """A cold start was measured, from the order to the first answer."""
-        if pool in self._pools:
+        """A cold start was measured, from the raised want to the ready endpoint. One that was stuck is not learned."""
+        if pool in self._pools and took_ns <= STUCK_NS:
             self._pools[pool].starts.add(took_ns)
 
     def tick(self, figures: Sequence[Figures], now: Instant, *, early: bool = False) -> list[Scale]:
@@ -138,6 +149,10 @@ class Autoscaler:
     def lead_ns(self, pool: PoolName) -> Duration:
         return self._pools[pool].lead_ns
 
+    def correction_ppm(self, pool: PoolName) -> int:
+        """The factor by which measured attainment corrects predicted work, in millionths."""
+        return self._pools[pool].correction.factor_ppm
+
 
 class _Pool:
     """What is known of one pool."""
@@ -147,15 +162,18 @@ class _Pool:
         "_any_seen",
         "_asked_at",
         "_asked_ppm",
+        "_by_work",
         "_demands",
         "_forecast",
         "_greatest",
         "_kv_tokens",
         "_places",
         "_said",
+        "_starting_ns",
         "_stepped_at",
         "_told",
         "_told_ppm",
+        "correction",
         "forecasts",
         "rules",
         "starts",
@@ -166,6 +184,7 @@ class _Pool:
         self.rules = rules
         self.starts = Lately(_STARTS)
         self.forecasts = Forecasts()
+        self.correction = Correction()
         self.wanted: int | None = None
         self._forecast = Forecast(0, 0, self.forecasts.by)
         self._demands: deque[int] = deque()
@@ -181,17 +200,26 @@ class _Pool:
         """What was told of demand since the last step, all added up, and how often."""
         self._any_seen = False
         """Whether any endpoint has been there so far."""
+        self._starting_ns = Duration(0)
+        """Age of the oldest start under way that is not stuck."""
+        self._by_work = False
+        """Whether predicted work decided the last want."""
         self._said = _Want(0, str)
         """The last answer."""
 
     @property
     def cold_start_ns(self) -> Duration:
-        return Duration(self.starts.ninety_fifth(self.rules.cold_start_ns))
+        """As measured; the age of a start under way if that is longer."""
+        return Duration(max(self._measured_ns, self._starting_ns))
+
+    @property
+    def _measured_ns(self) -> int:
+        return self.starts.ninety_fifth(self.rules.cold_start_ns)
 
     @property
     def lead_ns(self) -> Duration:
         """How long until what is ordered at this moment serves."""
-        return Duration(self.cold_start_ns + self.rules.period_ns)
+        return Duration(max(self._measured_ns + self.rules.period_ns, self._starting_ns))
 
     @property
     def hold_ns(self) -> Duration:
@@ -201,16 +229,20 @@ class _Pool:
     def tick(self, figures: Figures, now: Instant, *, early: bool) -> _Want:
         if self.wanted is None:
             self._begin(now)
+        self._starting_ns = figures.starting_ns if figures.starting_ns <= STUCK_NS else Duration(0)
         self._meet(figures, now)
         if figures.demand_ppm or figures.backlog_ns or figures.places_used:
             self._asked_at = now
         if not early:
+            self.correction.add(judged=figures.judged, missed=figures.missed)
             figures = self._of_period(figures)
             stepped = self._step(figures, now)
             # Between two periods of its own only a pool that has nothing is thought about.
             if not stepped and figures.ready + figures.warming:
                 return self._said
-        want = self._bounded(max(self._terms(figures, now), key=_endpoints))
+        want = max(self._terms(figures, now), key=_endpoints)
+        self._by_work = want.by_work
+        want = self._bounded(want)
         self._said = self._settled(want, figures, now)
         return self._said
 
@@ -261,7 +293,13 @@ class _Pool:
             self._kv_tokens.add(figures.kv_tokens_used)
             self._places.add(figures.places_used)
         self._told_ppm = self._told = 0
+        self._correct(now)
         return True
+
+    def _correct(self, now: Instant) -> None:
+        """By the attainment since the last correction, with the want that was in force meanwhile."""
+        may_rise = self._bounded(_Want((self.wanted or 0) + 1, str)).endpoints > (self.wanted or 0)
+        self.correction.step(self.rules, now, lead_ns=self.lead_ns, may_rise=may_rise, may_fall=self._by_work)
 
     def _smoothed(self, demand_ppm: int) -> int:
         """The mean of the last minute, as far as it is known."""
@@ -283,12 +321,13 @@ class _Pool:
 
     def _forecast_term(self) -> _Want:
         (ppm, headroom_percent, by), load_percent, lead_ns = self._forecast, self.rules.load_percent, self.lead_ns
+        corrected = _corrected_reason(self.correction)
 
         def why() -> str:
             work = f"work for {_count(ppm)} endpoints in {seconds(lead_ns)}"
-            return f"forecast by {by}: {work}, {headroom_percent} % headroom, {load_percent} % load"
+            return f"forecast by {by}: {work}, {headroom_percent} % headroom, {load_percent} % load{corrected}"
 
-        return _Want(self._enough(ppm * (100 + headroom_percent)), why)
+        return _Want(self._enough(ppm * (100 + headroom_percent)), why, by_work=True)
 
     def _add_reactive(self, figures: Figures, terms: list[_Want]) -> None:
         """What is asked and what waits; by what was asked in the last period alone where that is far too much."""
@@ -302,17 +341,17 @@ class _Pool:
         terms.append(self._reactive_term(figures, "reactive", self._asked_ppm, backlog_ppm))
 
     def _reactive_term(self, figures: Figures, name: str, asked_ppm: int, backlog_ppm: int) -> _Want:
-        load_percent = self.rules.load_percent
+        load_percent, corrected = self.rules.load_percent, _corrected_reason(self.correction)
 
         def why() -> str:
             waits = f"{seconds(Duration(figures.backlog_ns))} of work waits"
-            return f"{name}: work for {_count(asked_ppm)} endpoints, {waits}, {load_percent} % load"
+            return f"{name}: work for {_count(asked_ppm)} endpoints, {waits}, {load_percent} % load{corrected}"
 
-        return _Want(self._enough(100 * (asked_ppm + backlog_ppm)), why)
+        return _Want(self._enough(100 * (asked_ppm + backlog_ppm)), why, by_work=True)
 
     def _enough(self, ppm_percent: int) -> int:
         """So many endpoints for so much work; what was wanted before, if that is nearly enough."""
-        load = self.rules.load_percent * PPM
+        ppm_percent, load = self.correction.corrected(ppm_percent), self.rules.load_percent * PPM
         wanted = -(-ppm_percent // load)
         before = self.wanted or 0
         if wanted > before and 100 * ppm_percent <= (100 + _NEARLY_PERCENT) * before * load:
@@ -323,12 +362,15 @@ class _Pool:
         """What will still wait one lead ahead: what is worked off until then nobody need be ordered for."""
         # Those that are starting help for half of the time, on the mean.
         can_ppm = (2 * figures.ready + figures.warming) * PPM // 2
-        spare_ppm = can_ppm - max(self._asked_ppm, figures.demand_ppm)
-        return max(0, figures.backlog_ns - max(0, spare_ppm) * self.lead_ns // PPM)
+        spare_ppm = can_ppm - self.correction.corrected(max(self._asked_ppm, figures.demand_ppm))
+        # Work that is worked off is counted as it was predicted, like the work that waits.
+        done_ns = max(0, spare_ppm) * self.lead_ns // max(1, self.correction.factor_ppm)
+        return max(0, figures.backlog_ns - done_ns)
 
     def _panics(self, figures: Figures) -> bool:
         # Those that are starting serve nobody yet: while they do the last period goes on telling how many are needed.
-        return 100 * figures.demand_ppm > self.rules.panic_percent * figures.ready * PPM
+        asked_ppm = self.correction.corrected(figures.demand_ppm)
+        return 100 * asked_ppm > self.rules.panic_percent * figures.ready * PPM
 
     def _add_memory(self, figures: Figures, terms: list[_Want]) -> None:
         if figures.kv_tokens_each:
@@ -407,6 +449,11 @@ def _held_reason(want: _Want, held: int, hold_ns: Duration) -> str:
 def _costly_reason(want: _Want, lasted_ns: Duration, cold_start_ns: Duration) -> str:
     away, start = seconds(lasted_ns), seconds(cold_start_ns)
     return f"{want.why()}; what was given back was wanted again after {away}, and a start costs {start}"
+
+
+def _corrected_reason(correction: Correction) -> str:
+    percent = (correction.factor_ppm - PPM) * 100 // PPM
+    return f", corrected by {percent:+d} % for the measured attainment" if percent else ""
 
 
 def _endpoints(want: _Want) -> int:

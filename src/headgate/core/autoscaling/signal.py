@@ -13,6 +13,10 @@ of another model counts there, and where it wanted to go as well.
 Lengths are learned as the scheduler learns them, from what engines say; so is how much of a prompt they held already.
 The time follows from the speed that was declared of the pool, corrected by what was learned of its endpoints.
 
+Attainment is counted beside demand: streams of classes with a target for the first token, and those of them that missed
+it or were rejected for lack of capacity. Requests that were held for a start, or that needed another attempt, are not
+counted: more endpoints would not have helped them.
+
 Where nothing is decided by it an estimate will do: whoever observes may pass over some requests and let others count
 for several.
 """
@@ -21,10 +25,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from headgate.core.admission.gate import Admitted, judge
+from headgate.core.autoscaling.attainment import Attainment, Pools
 from headgate.core.autoscaling.autoscaler import PPM, Figures
-from headgate.core.commands import Command, Dispatch, End
+from headgate.core.commands import Command, Dispatch, End, Hold
 from headgate.core.cost import MEAN_BATCH, cost_ns
-from headgate.core.events import AttemptEnded, AttemptEnding, EndpointJoined, Event, PolicyChanged, RequestArrived
+from headgate.core.events import (
+    AttemptEnded,
+    AttemptEnding,
+    EndpointJoined,
+    Event,
+    FirstToken,
+    PolicyChanged,
+    RequestArrived,
+)
 from headgate.core.prediction import Predictions
 from headgate.core.routing.rungs import meant
 from headgate.core.rules import Rules
@@ -34,17 +47,17 @@ from headgate.model.endpoint import EndpointState
 from headgate.model.outcome import Outcome
 from headgate.model.policy import Policy, ServiceClass
 from headgate.model.ticket import Ticket
-from headgate.model.units import Duration, Instant, ModelName, PoolName, RequestId
+from headgate.model.units import ClassName, Duration, Instant, ModelName, PoolName, RequestId
 from headgate.model.usage import Usage, UsageSource
 
 NO_ROOM: Final = (Outcome.QUEUE_FULL, Outcome.UNREACHABLE, Outcome.SHED, Outcome.EXPIRED, Outcome.NO_ENDPOINTS)
 """How those are refused who would be served if there were more endpoints."""
+NO_CAPACITY: Final = (Outcome.QUEUE_FULL, Outcome.UNREACHABLE, Outcome.SHED, Outcome.EXPIRED)
+"""Outcomes that count as missed targets: those of `NO_ROOM` while the pool has endpoints."""
 REQUESTS_MAX: Final = 262_144
 """So many open requests are remembered, to learn from them and to count further attempts."""
 _TOKENS_REMEMBERED: Final = 100_000_000
 _READY: Final = (EndpointState.READY, EndpointState.TRIAL)
-
-Pools = tuple[PoolName, ...]
 
 
 class _Work:
@@ -78,10 +91,15 @@ class _Cached:
 class _Open:
     """A request that has not ended."""
 
-    __slots__ = ("answers", "model", "output_most", "pool", "ticket", "weight")
+    __slots__ = ("answers", "arrived_at", "model", "output_most", "pool", "ticket", "ttft_ns", "unjudged", "weight")
 
-    def __init__(self, ticket: Ticket, weight: int) -> None:
+    def __init__(self, ticket: Ticket, weight: int, now: Instant) -> None:
         self.ticket = ticket
+        self.arrived_at = now
+        self.unjudged = ticket.stream
+        """Whether its first token is still to be compared with a target."""
+        self.ttft_ns: Duration | None = None
+        """The target of the class in which it was sent."""
         self.weight = weight
         """For how many requests it counts."""
         self.model = ticket.model
@@ -145,6 +163,7 @@ class Demand:
         self._sent: dict[PoolName, _Work] = {}
         self._unsent: dict[Pools, _Work] = {}
         """Of those who wait or were refused, by the pools that could serve them."""
+        self._attainment = Attainment()
         self._cached: dict[PoolName, _Cached] = {}
         self._batch: dict[PoolName, int] = {}
         """Among how many the fixed cost of a step is shared: no more than an endpoint takes at once."""
@@ -163,9 +182,11 @@ class Demand:
         if isinstance(event, RequestArrived):
             if weight:
                 self._weight = weight
-                self._arrived(event.ticket, commands)
+                self._arrived(event.ticket, commands, now)
         elif isinstance(event, AttemptEnded):
             self._attempt_ended(event)
+        elif isinstance(event, FirstToken):
+            self._first_token(event.request_id, now)
         elif isinstance(event, EndpointJoined):
             self._batch[event.endpoint.pool] = min(MEAN_BATCH, max(1, event.endpoint.in_flight_max))
         elif isinstance(event, PolicyChanged):
@@ -174,37 +195,57 @@ class Demand:
             if isinstance(command, Dispatch):
                 self._dispatched(command)
             elif isinstance(command, End):
-                self._open.pop(command.request_id, None)
+                self._ended(command)
+            elif isinstance(command, Hold) and (found := self._open.get(command.request_id)) is not None:
+                found.unjudged = False
 
-    def _arrived(self, ticket: Ticket, commands: Sequence[Command]) -> None:
+    def _arrived(self, ticket: Ticket, commands: Sequence[Command], now: Instant) -> None:
         request_id = ticket.request_id
         for command in commands:
             if isinstance(command, Dispatch):
                 if command.request_id == request_id:
-                    self._remember(ticket)
+                    self._remember(ticket, now)
                     self._count_sent(ticket, command)
                     return
             elif isinstance(command, End) and command.request_id == request_id:
                 if command.outcome in NO_ROOM and not ticket.client_retries:
                     self._count_unsent(ticket)
+                    self._count_rejected(ticket, command)
                 return
-        self._remember(ticket)
+        self._remember(ticket, now)
         self._count_unsent(ticket)
 
-    def _remember(self, ticket: Ticket) -> None:
+    def _remember(self, ticket: Ticket, now: Instant) -> None:
         if len(self._open) < REQUESTS_MAX:
-            self._open[ticket.request_id] = _Open(ticket, self._weight)
+            self._open[ticket.request_id] = _Open(ticket, self._weight, now)
 
     def _dispatched(self, command: Dispatch) -> None:
         found = self._open.get(command.request_id)
         if found is None:
             return
         if command.attempt > 1:
+            found.unjudged = False
             self._weight = found.weight
             self._count(found.ticket, command.pool, command.caps, command.model)
         found.pool, found.model = command.pool, command.model or found.ticket.model
+        found.ttft_ns = self._ttft_ns(command.service_class)
         found.answers = found.ticket.answers(command.caps.n)
         found.output_most = found.ticket.output_most(command.caps.output_tokens)
+
+    def _first_token(self, request_id: RequestId, now: Instant) -> None:
+        found = self._open.get(request_id)
+        if found is None or not found.unjudged:
+            return
+        found.unjudged = False
+        if found.ttft_ns is not None:
+            in_time = now - found.arrived_at <= found.ttft_ns
+            self._attainment.first_token(found.pool, found.weight, in_time=in_time)
+
+    def _ended(self, command: End) -> None:
+        found = self._open.pop(command.request_id, None)
+        if found is not None and found.unjudged and not found.pool:
+            self._weight = found.weight
+            self._count_rejected(found.ticket, command)
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
         """Learns from what an engine says that an answer has come to."""
@@ -238,12 +279,22 @@ class Demand:
         verdict = judge(ticket, self._rules)
         if not isinstance(verdict, Admitted):
             return
-        caps = verdict.service_class.caps
-        prompt_tokens, output_tokens = self._tokens(ticket, caps, verdict.model)
+        prompt_tokens, output_tokens = self._tokens(ticket, verdict.service_class.caps, verdict.model)
         pools = meant(verdict.pools, self._rules.pools, prompt_tokens=prompt_tokens, output_tokens=output_tokens)
         if (work := self._unsent.get(pools)) is None:
             work = self._unsent[pools] = _Work()
         self._add(work, pools[0], prompt_tokens, output_tokens, ticket.prompts)
+
+    def _count_rejected(self, ticket: Ticket, command: End) -> None:
+        """A request that more capacity would have served in time."""
+        if command.outcome not in NO_CAPACITY or not ticket.stream or self._ttft_ns(command.service_class) is None:
+            return
+        if isinstance(verdict := judge(ticket, self._rules), Admitted):
+            self._attainment.reject(verdict.pools, self._weight)
+
+    def _ttft_ns(self, name: ClassName | None) -> Duration | None:
+        service_class = None if name is None else self._rules.classes.get(name)
+        return None if service_class is None else service_class.ttft_ns
 
     def _add(self, work: _Work, pool: PoolName, prompt_tokens: int, output_tokens: int, prompts: int) -> None:
         speed, cached = self._rules.speed(pool), self._cached.get(pool)
@@ -275,6 +326,7 @@ class Demand:
             self._since = now
             self._sent.clear()
             self._unsent.clear()
+            self._attainment.clear()
         return figures
 
     def glance(self, summary: Summary, now: Instant, period_ns: Duration) -> tuple[Figures, ...]:
@@ -287,7 +339,7 @@ class Demand:
 
     def _figures(self, summary: Summary, there: dict[PoolName, _There], passed_ns: int) -> tuple[Figures, ...]:
         work_ns = self._asked_ns(there)
-        backlog = self._backlog(summary, there)
+        backlog, judged, rejected = self._backlog(summary, there), self._attainment, self._rejected(there)
         return tuple(
             _figures(
                 pool.name,
@@ -295,9 +347,19 @@ class Demand:
                 backlog.get(pool.name, []),
                 pool.kv_tokens,
                 there.get(pool.name, _NOTHING),
+            )._replace(
+                judged=judged.judged.get(pool.name, 0) + rejected.get(pool.name, 0),
+                missed=judged.missed.get(pool.name, 0) + rejected.get(pool.name, 0),
             )
             for pool in self._rules.policy.pools
         )
+
+    def _rejected(self, there: dict[PoolName, _There]) -> dict[PoolName, int]:
+        rejected: dict[PoolName, int] = {}
+        for pools, requests in self._attainment.rejected.items():
+            for pool, part in self._shared(pools, requests, there):
+                rejected[pool] = rejected.get(pool, 0) + part
+        return rejected
 
     def _asked_ns(self, there: dict[PoolName, _There]) -> dict[PoolName, int]:
         asked: dict[PoolName, int] = {}

@@ -120,7 +120,7 @@ class Queue:
         """How long it may wait from here on, by its class, if it is to be worth sending."""
         # One patience for all attempts together: what it has waited before is spent, but for what it was held.
         wait_ns = request.service_class.queue_wait_ns_max - request.waited_ns + request.held_ns
-        if request.target is not None:
+        if request.target is not None and not request.beyond_target:
             # Once its answer cannot begin in time even where least is ahead of it, computing it would be for nothing.
             wait_ns = min(wait_ns, request.target - request.soonest_ns - now)
         return Duration(max(0, wait_ns))

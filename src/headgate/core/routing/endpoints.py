@@ -17,6 +17,7 @@ from headgate.core.cost import first_token_ns
 from headgate.core.engine_time import EngineTime
 from headgate.core.routing.devices import Held
 from headgate.core.routing.learning import Learned
+from headgate.core.routing.pool_speed import PoolSpeed
 from headgate.core.routing.prefix_index import PrefixIndex
 from headgate.core.routing.service_log import ServiceLog
 from headgate.core.routing.turnover import Turnover
@@ -30,6 +31,8 @@ _HUSKS_TOLERATED: Final = 64
 _PS_PER_NS: Final = 1_000
 _SLOW_PERCENT: Final = 125
 """Of the time that a step should take: up to here it is taken for noise."""
+_ALONE_TIMES: Final = 2
+"""A default time per token is at least this multiple of a step with one request."""
 
 
 class Reservation(NamedTuple):
@@ -72,6 +75,11 @@ class Terms(NamedTuple):
     reserves: tuple[tuple[ClassName, int], ...] = ()
     """The classes for which places are kept free here, and how many in a hundred."""
     other_zone_ns: Duration = Duration(0)
+    tpot_configured_ns: Duration | None = None
+    """The strictest that is configured; the others are defaults."""
+    speed_assumed: bool = False
+    kv_configured: bool = False
+    """Whether the KV capacity comes from the configuration; else it is what the endpoint's engine reports."""
 
 
 class EndpointRecord(Held):
@@ -111,19 +119,21 @@ class EndpointRecord(Held):
         "talks",
         "terms",
         "time",
+        "tpot_ns",
         "zone",
     )
 
     def __init__(self, endpoint: Endpoint, terms: Terms, now: Instant, *, counted_by: int = 1) -> None:
         super().__init__()
-        self.id = endpoint.id
-        self.pool = endpoint.pool
-        self.zone = endpoint.zone
-        self.device = ""
+        self.id, self.pool = endpoint.id, endpoint.pool
+        self.zone, self.device = endpoint.zone, ""
         self.shared: Held = self
         """What it is judged by: itself, or its device with all that others hold there."""
         self.in_flight_max = self.limit = endpoint.in_flight_max
-        self.terms = terms
+        self.learned = Learned()
+        self.tpot_ns: Duration | None = None
+        """The time per token up to which it takes requests."""
+        self.take_terms(terms)
         self.state = EndpointState.WARMING
         self.leaving = self.drained = False
         """Whether it is being removed, and whether an operator has ordered that no new requests go there."""
@@ -140,7 +150,6 @@ class EndpointRecord(Held):
         self.ready_at = now
         """When it could serve last after it could not."""
         self.time = EngineTime(endpoint.id, endpoint.pool, terms.speed, now, of=counted_by)
-        self.learned = Learned()
         self.prefilled_ps = 0
         """What the prompts should have taken that were computed since the last report of progress."""
         self.failures = 0
@@ -165,6 +174,22 @@ class EndpointRecord(Held):
         """Its number in its pool, the least that was free when it came."""
         self.place: int | None = None
         """The number of its one entry in the heap that counts; None while it has no headroom."""
+
+    def take_terms(self, terms: Terms) -> None:
+        self.terms = terms
+        self.learned.assumed = terms.speed_assumed
+        self._relax()
+
+    def _relax(self) -> None:
+        """Raises a default time per token to what the engine can keep for a few requests at once."""
+        terms = self.terms
+        self.tpot_ns = terms.tpot_ns
+        if terms.tpot_ns is None or terms.tpot_ns == terms.tpot_configured_ns:
+            return
+        alone_ns = self.learned.decode_percent * terms.speed.decode_ps(1, kv_tokens=0) // (100 * _PS_PER_NS)
+        relaxed_ns = Duration(max(terms.tpot_ns, _ALONE_TIMES * alone_ns))
+        configured_ns = terms.tpot_configured_ns
+        self.tpot_ns = relaxed_ns if configured_ns is None else min(relaxed_ns, configured_ns)
 
     def seen(self) -> EndpointSummary:
         """What those see of it who look."""
@@ -218,7 +243,7 @@ class EndpointRecord(Held):
             return False
         if self.state is EndpointState.TRIAL and self.in_flight:
             return False
-        if terms.tpot_ns is not None and 100 * shared.itl_ns > terms.rules.measured_percent * terms.tpot_ns:
+        if self.tpot_ns is not None and 100 * shared.itl_ns > terms.rules.measured_percent * self.tpot_ns:
             return False
         # Where not even the shortest request fits nobody needs to be asked.
         return self.fits(_SHORTEST)
@@ -242,13 +267,13 @@ class EndpointRecord(Held):
         promised = shared.kv_reserved + shared.kv_foreign + reservation.kv_tokens
         if terms.kv_tokens is not None and 100 * promised > rules.kv_percent * terms.kv_tokens:
             return False
-        if terms.tpot_ns is None:
+        if self.tpot_ns is None:
             return True
         step_ps = terms.speed.decode_ps(
             shared.in_flight + shared.foreign + places,
             kv_tokens=shared.kv_used + shared.kv_foreign + reservation.prompt_tokens,
         )
-        return self.learned.decode_percent * step_ps <= rules.predicted_percent * terms.tpot_ns * _PS_PER_NS
+        return self.learned.decode_percent * step_ps <= rules.predicted_percent * self.tpot_ns * _PS_PER_NS
 
     def open_to(self, name: ClassName) -> bool:
         """Whether a place is free for a class beside those that are kept for others and that they do not use."""
@@ -280,17 +305,25 @@ class EndpointRecord(Held):
         ahead, cached = max(0, shared.pending_tokens - reservation.pending_tokens), reservation.cached_tokens
         return first_token_ns(speed, ahead, reservation.prompt_tokens, cached=cached, decode_ps=step_ps)
 
-    def learn(self, *, attempts: int, tokens: int, took_ns: int) -> None:
-        """What so many of its streams produced, and how long they took for it, all added up."""
+    def learn(self, *, attempts: int, tokens: int, took_ns: int) -> bool:
+        """What so many of its streams produced, and how long they took for it, all added up; true if it learned."""
         shared, speed = self.shared, self.terms.speed
         step_ps = speed.decode_ps(shared.in_flight + shared.foreign, kv_tokens=shared.kv_used + shared.kv_foreign)
         prefill_ps, self.prefilled_ps = self.prefilled_ps, 0
-        self.learned.observe(
+        learned = self.learned.observe(
             decode_ns=tokens * step_ps // _PS_PER_NS,
             prefill_ns=attempts * prefill_ps // _PS_PER_NS,
             took_ns=took_ns,
             half_done=shared.pending_tokens > 0,
         )
+        if learned:
+            self._relax()
+        return learned
+
+    def recall(self, factors: tuple[int, int], sums: tuple[int, int, int, int, int]) -> None:
+        """Takes over what an earlier scheduler learned of it."""
+        self.learned.restore(factors, sums)
+        self._relax()
 
     def distance_ns(self, zone: str) -> int:
         """By how much it is behind one that stands in this zone; nothing where either is unknown."""
@@ -314,12 +347,14 @@ class PoolRecord:
         "long",
         "places",
         "prefixes",
+        "speed",
         "terms",
         "turnover",
     )
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
+        self.speed = PoolSpeed(terms.speed, assumed=terms.speed_assumed)
         self.endpoints: dict[EndpointId, EndpointRecord] = {}
         self.live = 0
         """How many endpoints take work."""
@@ -343,6 +378,15 @@ class PoolRecord:
 
     def at(self, slot: int) -> EndpointRecord:
         return self._slots[slot]
+
+    def take_terms(self, terms: Terms) -> None:
+        self.terms = terms
+        self.speed.change(terms.speed, assumed=terms.speed_assumed)
+
+    @property
+    def learning(self) -> bool:
+        """Whether the speed of its engines is still a guess."""
+        return self.speed.learning(len(self.endpoints))
 
     def place(self, endpoint: EndpointRecord) -> None:
         """Puts the endpoint where it belongs after any change of it."""
@@ -396,6 +440,7 @@ class PoolRecord:
     def remove(self, endpoint: EndpointRecord) -> None:
         """Forgets an endpoint that takes no work."""
         del self.endpoints[endpoint.id], self._slots[endpoint.slot]
+        self.speed.forget(endpoint.learned)
         zones = {each.zone: None for each in self.endpoints.values()}
         self._heaps = {zone: heap for zone, heap in self._heaps.items() if zone in zones}
 

@@ -26,6 +26,7 @@ from headgate.core.routing.turnover import MILLE
 from headgate.core.rules import Rules
 from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.money import EndpointTime
+from headgate.model.speed import EngineSpeed
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
 
 
@@ -75,6 +76,15 @@ class Fleet:
             if (pool := self.pools.get(name)) is not None:
                 pace += pool.pace(long=long)
         return pace or MILLE
+
+    def speed(self, pool: PoolName) -> EngineSpeed:
+        """The speed by which requests to a pool are estimated."""
+        known = self.pools.get(pool)
+        return self._rules.speed(pool) if known is None else known.speed.estimate
+
+    def learning(self, pools: tuple[PoolName, ...]) -> bool:
+        """Whether the speed of any of these pools is still a guess, by which nothing may be rejected."""
+        return any(known.learning for name in pools if (known := self.pools.get(name)) is not None)
 
     def grain_ns(self, pools: tuple[PoolName, ...]) -> Duration:
         """The engine time of a mean request, if places are the bottleneck in all of these pools."""
@@ -215,7 +225,8 @@ class Fleet:
 
     def _recall(self, endpoint: EndpointRecord) -> None:
         if (known := self._recalled.pop(endpoint.id, None)) is not None:
-            endpoint.learned.restore(known.factors, known.sums)
+            endpoint.recall(known.factors, known.sums)
+            self.pools[endpoint.pool].speed.learned(endpoint.learned)
             # Whoever was ejected is on trial once it says that it is ready.
             endpoint.ejections = known.ejections
 
@@ -231,9 +242,9 @@ class Fleet:
     def change_rules(self, rules: Rules, now: Instant) -> None:
         self._rules = rules
         for name, pool in self.pools.items():
-            pool.terms = rules.terms(name)
+            pool.take_terms(rules.terms(name))
         for endpoint in self.endpoints.values():
-            endpoint.terms = self.pools[endpoint.pool].terms
+            endpoint.take_terms(self.pools[endpoint.pool].terms)
             endpoint.time.change_speed(endpoint.terms.speed, now)
             self._placement.place(endpoint)
         self.health.change_rules(rules)

@@ -6,6 +6,10 @@ long it took in fact. One by one they would mislead, for a long step begins in o
 Recursive least squares with forgetting finds the two factors that explain the last fifty or so equations. What has not
 been excited, for instance prompts where none came, stays as it was. Both are clamped, and quantised to whole percents
 before anybody compares anything.
+
+The bounds are wider where the given speed is a guess (`assumed`): a guess may be wrong by a factor of twenty. An
+equation then counts for at most four times what the present estimate explains, so that one stall does not outweigh the
+rest, while an estimate that is far off still approaches the truth by that factor with each equation.
 """
 
 from typing import Final
@@ -14,6 +18,13 @@ from headgate.core.counters import MILLION
 
 PERCENT_MIN: Final = 25
 PERCENT_MAX: Final = 400
+ASSUMED_PERCENT_MIN: Final = 5
+ASSUMED_PERCENT_MAX: Final = 10_000
+_OUTLIER_TIMES: Final = 4.0
+SETTLED_FROM: Final = 10
+"""The number of equations from which a factor may count as learned."""
+_SETTLED_WITHIN: Final = 2.0
+"""It does once an equation differs from what the estimate explains by less than this factor."""
 _FORGET: Final = 0.98
 REPORTS: Final = 8
 """So many make an equation."""
@@ -36,11 +47,17 @@ class Learned:
         "_py",
         "_reports",
         "_took_ns",
+        "assumed",
         "decode_percent",
         "prefill_percent",
+        "settled",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, *, assumed: bool = False) -> None:
+        self.assumed = assumed
+        """Whether the speed that the percents refer to is a guess."""
+        self.settled = False
+        """Whether the percents have been learned."""
         self.decode_percent = self.prefill_percent = 100
         self._decode = self._prefill = 1.0
         self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
@@ -48,7 +65,7 @@ class Learned:
         self._dd = self._dp = self._pp = self._dy = self._py = 0.0
 
     def observe(self, *, decode_ns: int, prefill_ns: int, took_ns: int, half_done: bool = False) -> bool:
-        """So much decoding and prefill was expected in what took so long; true if a percent has changed.
+        """So much decoding and prefill was expected in what took so long; true if a percent has changed or settled.
 
         A prompt that is `half_done` has taken time already, but is counted when it is done: until then there is no
         equation, for it would blame decoding, and the next one would find prompts to take no time at all.
@@ -61,8 +78,10 @@ class Learned:
             return False
         expected_ns = self._decode_ns + self._prefill_ns
         decode, prefill = self._decode_ns / expected_ns, self._prefill_ns / expected_ns
+        explained = decode * self._decode + prefill * self._prefill
         # An engine that stood still once must not outweigh all the rest.
-        took = min(PERCENT_MAX / 100, self._took_ns / expected_ns)
+        most = _OUTLIER_TIMES * explained if self.assumed else PERCENT_MAX / 100
+        took = min(most, self._took_ns / expected_ns)
         self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
         self._dd = _FORGET * self._dd + decode * decode
         self._dp = _FORGET * self._dp + decode * prefill
@@ -70,9 +89,16 @@ class Learned:
         self._dy = _FORGET * self._dy + decode * took
         self._py = _FORGET * self._py + prefill * took
         self._solve()
-        before = (self.decode_percent, self.prefill_percent)
+        before = (self.decode_percent, self.prefill_percent, self.settled)
         self.decode_percent, self.prefill_percent = round(100 * self._decode), round(100 * self._prefill)
-        return before != (self.decode_percent, self.prefill_percent)
+        near = explained / _SETTLED_WITHIN < took < explained * _SETTLED_WITHIN
+        self.settled = self.settled or (near and self._equations >= SETTLED_FROM)
+        return before != (self.decode_percent, self.prefill_percent, self.settled)
+
+    @property
+    def _equations(self) -> float:
+        """The number of equations that count, forgetting included: the two shares of each add up to one."""
+        return self._dd + 2 * self._dp + self._pp
 
     def counters(self) -> tuple[tuple[int, int], tuple[int, int, int, int, int]]:
         """The factors, and what they follow from, in millionths."""
@@ -82,8 +108,9 @@ class Learned:
 
     def restore(self, factors: tuple[int, int], sums: tuple[int, int, int, int, int]) -> None:
         decode, prefill = factors
-        self._decode, self._prefill = _clamped(decode / MILLION), _clamped(prefill / MILLION)
+        self._decode, self._prefill = self._clamped(decode / MILLION), self._clamped(prefill / MILLION)
         self._dd, self._dp, self._pp, self._dy, self._py = (each / MILLION for each in sums)
+        self.settled = self._equations >= SETTLED_FROM
         self.decode_percent, self.prefill_percent = round(100 * self._decode), round(100 * self._prefill)
 
     def _solve(self) -> None:
@@ -91,9 +118,9 @@ class Learned:
         dy, py = self._dy + _TRUST * self._decode, self._py + _TRUST * self._prefill
         # Never near zero: both diagonals carry the trust in the present estimate.
         determinant = dd * pp - dp * dp
-        self._decode = _clamped((dy * pp - py * dp) / determinant)
-        self._prefill = _clamped((py * dd - dy * dp) / determinant)
+        self._decode = self._clamped((dy * pp - py * dp) / determinant)
+        self._prefill = self._clamped((py * dd - dy * dp) / determinant)
 
-
-def _clamped(factor: float) -> float:
-    return min(PERCENT_MAX / 100, max(PERCENT_MIN / 100, factor))
+    def _clamped(self, factor: float) -> float:
+        least, most = (ASSUMED_PERCENT_MIN, ASSUMED_PERCENT_MAX) if self.assumed else (PERCENT_MIN, PERCENT_MAX)
+        return min(most / 100, max(least / 100, factor))

@@ -58,7 +58,8 @@ class Occupancy:
         endpoint.kv_reserved += heard.kv_tokens_more
         if heard.tokens:
             endpoint.itl_ns = heard.took_ns // heard.tokens
-            endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns)
+            if endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns):
+                self._placement.pools[endpoint.pool].speed.learned(endpoint.learned)
         self._placement.place_unless_full(endpoint)
 
     def began_stream(self, endpoint: EndpointRecord, now: Instant) -> None:

@@ -24,6 +24,7 @@ def hear(endpoint: EndpointRecord, said: EndpointMeasured) -> bool:
     known = endpoint.in_flight + _SEQUENCES_TOLERATED
     endpoint.foreign = max(0, said.running + said.waiting - known)
     endpoint.kv_foreign = 0
+    _take_capacity(endpoint, said.kv_tokens)
     kv_tokens = endpoint.terms.kv_tokens
     if said.kv_percent is not None and kv_tokens is not None:
         used = (said.kv_percent - _KV_PERCENT_TOLERATED) * kv_tokens // 100
@@ -33,9 +34,18 @@ def hear(endpoint: EndpointRecord, said: EndpointMeasured) -> bool:
     return changed
 
 
+def _take_capacity(endpoint: EndpointRecord, kv_tokens: int | None) -> None:
+    """Takes the KV capacity that an engine reports, unless the configuration gives it."""
+    terms = endpoint.terms
+    if kv_tokens is not None and not terms.kv_configured and kv_tokens != terms.kv_tokens:
+        endpoint.terms = terms._replace(kv_tokens=kv_tokens)
+
+
 def forget(endpoint: EndpointRecord) -> None:
     """Another engine may stand there from here on, of which nobody has heard anything."""
     endpoint.foreign = endpoint.kv_foreign = 0
+    if not endpoint.terms.kv_configured:
+        endpoint.terms = endpoint.terms._replace(kv_tokens=None)
     endpoint.talks = endpoint.silent = endpoint.passed_over = False
     endpoint.limit_percent = 100
     endpoint.bound()

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from headgate.engines.dialect import GPU_UTILISATION, Dialect, Signal, VersionSource, blames_request
+from headgate.engines.limits import triton_limits
 from headgate.engines.triton.speaker import TritonSpeaker
 
 SERVER_PATH: Final = "/v2"
@@ -73,6 +74,8 @@ TRITON: Final = Dialect(
         }
     ),
     version=VersionSource(SERVER_PATH, "version"),
+    limits_paths=("/metrics", "/v2/models/{model}/config"),
+    read_limits=triton_limits,
     places_hint="see max_batch_size and the instances in the model's config.pbtxt",
     blames_request=_blames_request,
 )
@@ -80,6 +83,7 @@ TRITON: Final = Dialect(
 TRITON_TRTLLM: Final = replace(
     TRITON,
     name="triton_trtllm",
+    reports_kv=True,
     metrics=MappingProxyType(
         {
             # "active" are those that wait and those that run, together.

@@ -9,6 +9,10 @@ right about everybody being gone:
 - answers that name nobody at all empty the fleet only when nothing else has come for a good while.
 
 An endpoint that is named wrongly for so long costs little: its engine does not answer, so it is ejected as any other.
+
+A second name may list addresses that are not ready yet, such as a Service with `publishNotReadyAddresses`. Those of its
+addresses that the first name does not have are endpoints that are starting. The first name alone decides when they take
+requests, because the second one also has addresses that are terminating.
 """
 
 import asyncio
@@ -64,6 +68,23 @@ class Membership:
         self.left_out = max(0, len(new) - room)
 
 
+class StartingAddresses:
+    """Addresses that are listed, and have not been ready since."""
+
+    def __init__(self) -> None:
+        self._listed: dict[Found, None] = {}
+        self._been_ready: set[Found] = set()
+        """Listed addresses that have been ready; once they are ready no longer, they are terminating."""
+
+    def answered(self, listed: list[Found], ready: tuple[Found, ...]) -> None:
+        self._listed = dict.fromkeys(listed)
+        self._been_ready = (self._been_ready | set(ready)) & self._listed.keys()
+
+    @property
+    def found(self) -> tuple[Found, ...]:
+        return tuple(each for each in self._listed if each not in self._been_ready)
+
+
 class DnsFleet:
     def __init__(
         self,
@@ -72,9 +93,13 @@ class DnsFleet:
         resolve: Resolve,
         observer: FleetObserver,
         *,
+        resolve_starting: Resolve | None = None,
         endpoints_max: int = ENDPOINTS_MAX,
     ) -> None:
+        """`resolve_starting` resolves `starting_name`."""
         self._pool = pool
+        self._resolve_starting = resolve_starting
+        self._starting = StartingAddresses()
         self._options = options
         self._endpoints_max = endpoints_max
         self._resolve = resolve
@@ -86,18 +111,25 @@ class DnsFleet:
         self._failures = 0
         self._told_failing = self._told_full = False
 
-    def change(self, options: DnsOptions, resolve: Resolve) -> None:
+    def change(self, options: DnsOptions, resolve: Resolve, resolve_starting: Resolve | None) -> None:
         """Another configuration. Who is known stays until enough answers have come without it."""
-        self._options, self._resolve = options, resolve
+        self._options, self._resolve, self._resolve_starting = options, resolve, resolve_starting
+        if resolve_starting is None:
+            self._starting = StartingAddresses()
         self._members.misses_max = options.misses_max
         self._members.empty_s_max = options.empty_ns_max / SECOND
 
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
-        pool, options = self._pool, self._options
-        return tuple(
-            FleetEndpoint(EndpointId(f"{pool}/{text}"), f"http://{text}", options.in_flight_max, zone=options.zone)
-            for text in map(_text, self._members.found)
+        room = max(0, self._endpoints_max - len(self._members.found))
+        starting = [each for each in self._starting.found if each not in self._members.found][:room]
+        return (
+            *(self._endpoint(_text(each), started=True) for each in self._members.found),
+            *(self._endpoint(_text(each), started=False) for each in starting),
         )
+
+    def _endpoint(self, text: str, *, started: bool) -> FleetEndpoint:
+        endpoint_id, options = EndpointId(f"{self._pool}/{text}"), self._options
+        return FleetEndpoint(endpoint_id, f"http://{text}", options.in_flight_max, zone=options.zone, started=started)
 
     async def start(self, changed: Callable[[], None]) -> None:
         self._asking = asyncio.create_task(self._ask_for_ever(changed), name=f"resolve {self._options.name}")
@@ -112,9 +144,10 @@ class DnsFleet:
 
     async def _ask_for_ever(self, changed: Callable[[], None]) -> None:
         while True:
-            before = self._members.found
+            before = self.endpoints()
             await self._ask()
-            if self._members.found != before:
+            await self._ask_for_starting()
+            if self.endpoints() != before:
                 changed()
             await asyncio.sleep(self._options.every_ns / SECOND)
 
@@ -135,6 +168,12 @@ class DnsFleet:
             self._observer.recovered(self._options.name)
         self._members.answered(found, asyncio.get_running_loop().time())
         self._tell_full()
+
+    async def _ask_for_starting(self) -> None:
+        """An answer that fails changes nothing; a failing name server is reported for the first name."""
+        if self._resolve_starting is not None:
+            with contextlib.suppress(Unanswered):
+                self._starting.answered(await self._resolve_starting(), self._members.found)
 
     def _tell_full(self) -> None:
         if self._members.left_out and not self._told_full:

@@ -19,3 +19,5 @@ class DnsOptions:
     empty_ns_max: Duration = Duration(1 * MINUTE)
     """How long answers must name no address before the fleet is emptied."""
     zone: str = ""
+    starting_name: str | None = None
+    """A name that also has the addresses of engines that are not ready yet; None if such addresses are not listed."""

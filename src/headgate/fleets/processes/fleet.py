@@ -14,7 +14,8 @@ from dataclasses import replace
 from headgate.fleets.processes.slot import Slot, Ways
 from headgate.fleets.processes.terms import Ports, ProcessTerms
 from headgate.model.endpoint import EndpointState
-from headgate.ports.fleet import FleetEndpoint, FleetObserver, Look, Lookup, WarmUp
+from headgate.model.units import EndpointId
+from headgate.ports.fleet import FleetEndpoint, FleetObserver, Look, Lookup, Phase, WarmUp
 
 
 class ProcessFleet:
@@ -53,6 +54,10 @@ class ProcessFleet:
     def endpoints(self) -> tuple[FleetEndpoint, ...]:
         found = (slot.endpoint() for _, slot in sorted(self._slots.items()))
         return tuple(each for each in found if each is not None)
+
+    def phases(self) -> dict[EndpointId, Phase]:
+        """The phase of each endpoint that is starting."""
+        return {slot.id: slot.phase for slot in self._slots.values() if slot.phase is not None}
 
     def pids(self) -> dict[str, int]:
         """The process of each endpoint that has one."""

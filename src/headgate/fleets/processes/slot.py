@@ -92,6 +92,11 @@ class Slot:
         return self._started
 
     @property
+    def phase(self) -> Phase | None:
+        """The phase of its start; None if it serves or is not starting."""
+        return None if self._started or not self.wanted else self._watch.phase
+
+    @property
     def pid(self) -> int | None:
         return None if self._child is None else self._child.pid
 
@@ -341,6 +346,11 @@ class _StopWatch:
             self._at.clear()
             self.problem = ""
         self._at.setdefault(phase, asyncio.get_running_loop().time())
+
+    @property
+    def phase(self) -> Phase | None:
+        """The last phase that has begun."""
+        return next((phase for phase in reversed(Phase) if phase in self._at), None)
 
     def end(self) -> dict[Phase, Duration]:
         """Every phase; one that was never seen took no time."""

@@ -22,6 +22,11 @@ FLEET: Final = Dashboard(
             (gauge("headgate_demand_over_capacity", "pool", of="max"),),
             says="Above 1 the queue grows.",
         ),
+        Panel(
+            "Correction by attainment",
+            (gauge("headgate_scaling_correction_ratio", "pool", of="max"),),
+            says="Far from 1, the declared speed of the pool is wrong.",
+        ),
         Panel("In flight", (gauge("headgate_in_flight", "pool", "endpoint"),)),
         Panel(
             "In the engines",
@@ -62,6 +67,16 @@ FLEET: Final = Dashboard(
             (
                 tail("headgate_endpoint_start_seconds", 0.9, "pool", "phase"),
                 (tail("headgate_endpoint_warming_seconds", 0.9, "pool")[0], "{{pool}} until it serves"),
+            ),
+            "s",
+        ),
+        Panel("Starts under way", (gauge("headgate_endpoints_starting", "pool", "phase", of="max"),)),
+        Panel(
+            "Cold start",
+            (
+                (tail("headgate_cold_start_seconds", 0.9, "pool")[0], "{{pool}} p90"),
+                (gauge("headgate_endpoint_start_age_seconds", "pool", of="max")[0], "{{pool}} oldest under way"),
+                (gauge("headgate_scaling_lead_seconds", "pool", of="max")[0], "{{pool}} lead"),
             ),
             "s",
         ),
