@@ -13,7 +13,8 @@
 8. No process gets a name that another process renews, no process is denied a name that no other process renews, and a
    starting process waits for its name for one lease at most. If a store that lost the entry gives one name to two
    processes, one of them leaves (`names`, `doubles`).
-9. When the faults are over everything ends, one scheduler is left, all follow it, and all go by the same rules.
+9. When the faults are over everything ends, one scheduler is left, all follow it, and all go by the same rules. This
+   requires a supervisor: a process that exits because another one had its name is restarted (`doubles`).
 """
 
 from dataclasses import dataclass, field

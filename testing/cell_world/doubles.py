@@ -16,7 +16,7 @@ from headgate.hosts.cell.protocol.names import (
     NAME_RENEW_NS,
     RENEWALS_SEEN_MIN,
 )
-from headgate.model.units import MILLISECOND, Duration, RequestId, after
+from headgate.model.units import MILLISECOND, SECOND, Duration, RequestId, after
 from testing.cell_world.faults import DOUBLES, Fault, Kind
 from testing.cell_world.process import Process
 from testing.cell_world.site import Site, copy_of, drawn_patience, drawn_ticket, foreign
@@ -30,6 +30,8 @@ _SETTLED_NS = Duration(NAME_ANSWER_NS_MAX + NAME_RENEW_NS + RENEWALS_SEEN_MIN * 
 A claim that the store did not answer is repeated after an interval of renewal. One process then gets the name, and the
 other one sees it renewed at its next looks.
 """
+_RESTART_NS = SECOND
+"""Time after which a supervisor restarts a process that exited with an error, as in the unit of `deploy/systemd`."""
 _EVERY_NS = Duration(250 * MILLISECOND)
 """Mean time between two requests at each of these gateways."""
 
@@ -69,6 +71,19 @@ class Doubles:
             original = world.processes.get(process.name)
             if original is not None and (original.draining or not original.up):
                 original.end_grace()
+
+    def exited(self, process: Process) -> None:
+        """A process has exited with an error because another process had its name: its supervisor restarts it.
+
+        If the other process still runs, `end` restarts this one when the fault is over. The other process may also be
+        gone already: a paused process, or one with slow messages, sees the renewed entry after its rival was killed.
+        """
+        mistaken = process.key != process.name or process.site is not self._world.site
+        rivals = [each for started in self._started.values() for each in started if each.name == process.name]
+        if mistaken or any(not each.retired for each in rivals):
+            return
+        life = process.lives
+        self._world.after(_RESTART_NS, lambda: process.start() if process.lives == life else None)
 
     def _check_that_one_has_the_name(self, process: Process) -> None:
         """Check that one of two processes with the same name leaves soon after both reach the store.

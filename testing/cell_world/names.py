@@ -86,6 +86,10 @@ class NameStore:
         _, until = self._lasts.get(name, ("", Instant(0)))
         return self._true_time() < until + NAME_ANSWER_NS_MAX
 
+    def renewed_since(self, name: str, moment: Instant) -> bool:
+        _, until = self._lasts.get(name, ("", Instant(0)))
+        return until >= after(moment, NAME_LEASE_NS)
+
     def lose(self, entries: dict[str, NameEntry]) -> None:
         """Replace the entries. Names whose entries are lost may be given to other processes."""
         self.entries = dict(entries)
@@ -200,13 +204,16 @@ class NameHolder:
         process.begin()
 
     def _lose(self, rival: str) -> None:
-        claiming = self.claiming
+        since = self._claiming_since
         self.stop()
-        process, names = self._process, self._process.world.store.names
-        ended = names.ends.get(rival)
-        if not names.renewed_lately(process.name) or (ended is not None and ended < self._claimed_at):
+        process, entries = self._process, self._process.world.store.names
+        # A starting process is denied its name only by a renewal that reaches the store while it waits for the name.
+        renewed = entries.renewed_lately(process.name) if since is None else entries.renewed_since(process.name, since)
+        ended = entries.ends.get(rival)
+        if not renewed or (ended is not None and ended < self._claimed_at):
             process.world.violated(f"{process.key} is denied the name {process.name}, which no other process renews")
-        if claiming:
+        if since is not None:
             process.world.trace(process.key, f"does not start: another process is called {process.name}")
+            process.world.doubles.exited(process)
         else:
             process.lose_name()

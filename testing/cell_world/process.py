@@ -248,6 +248,8 @@ class Process:
             self._waiting = []
             if self._starts_again:
                 self.start()
+            elif self.node.member.nameless:
+                self.world.doubles.exited(self)
 
     def _guarded(self, action: Callable[[], None]) -> Callable[[], None]:
         """The action, if this life still lasts then; later, if it is paused."""

@@ -550,7 +550,9 @@ class Check:
             assert late == (answer.outcome is Outcome.TOO_LATE)
             convicted = recorded(self.scheduler).origin is FaultOrigin.REQUEST
             if not late and convicted and not request.first_token:
-                assert answer.outcome is Outcome.QUARANTINED
+                # A response that reaches its time limit once is the request's own, but not quarantined.
+                silent = (Outcome.QUARANTINED, Outcome.ENGINE_SILENT)
+                assert answer.outcome in ((Outcome.QUARANTINED,) if ending is AttemptEnding.FAILED else silent)
             elif not late and (request.first_token or request.attempts >= rules.attempts_max):
                 assert answer.outcome is honest
             self.end(request, answer.outcome)

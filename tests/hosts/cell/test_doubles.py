@@ -101,13 +101,17 @@ def test_one_of_two_waiting_processes_gets_the_name_after_the_store_clock_moved_
     assert 3.6 + NAME_LEASE_NS / SECOND < again < refused
 
 
-def test_killed_process_starts_again_although_its_last_renewal_arrives_after_its_restart() -> None:
-    seen = run(*LAST_RENEWAL_ARRIVES_LATE)
+@pytest.mark.parametrize(
+    "faults",
+    [LAST_RENEWAL_ARRIVES_LATE, [a_fault(Kind.DELAY, "g0", 2, 3.1, 700), a_fault(Kind.CRASH, "g0", 3.1, 3.2)]],
+)
+def test_killed_process_starts_again_although_its_last_renewal_arrives_after_its_restart(faults: list[Fault]) -> None:
+    seen = run(*faults)
     [_, again] = seen.said("g0 ", "starts, life")
 
     assert seen.findings.violations == []
     assert seen.said("g0 ", "does not start") == []
-    assert again > 2.8 + NAME_LEASE_NS / SECOND
+    assert again > faults[-1].over / SECOND + NAME_LEASE_NS / SECOND
 
 
 def test_process_waits_for_one_more_lease_if_another_process_gets_its_name_and_is_killed() -> None:
@@ -137,6 +141,16 @@ def test_one_of_two_processes_that_started_during_a_store_outage_leaves() -> Non
     assert len(seen.said("g0", "leaves: another process is called g0")) == 1
 
 
+def test_process_that_loses_its_name_to_a_process_killed_meanwhile_is_restarted_and_joins() -> None:
+    killed = 6.05
+    seen = run(a_fault(Kind.PAUSE, "g0", 2, 5.4), a_fault(Kind.TWIN, "g0", 2.1, killed))
+    [left] = seen.said("g0 ", "leaves")
+    [*_, again] = seen.said("g0 ", "starts, life")
+
+    assert seen.findings.violations == []
+    assert killed < left < again
+
+
 @pytest.mark.parametrize("degree", [COPY, COPY_WITH_A_NAME_OF_OURS, FOREIGN, FOREIGN_WITH_A_NAME_OF_OURS])
 def test_second_cell_of_the_same_name_violates_no_guarantee(degree: int) -> None:
     second = a_fault(Kind.SECOND_CELL, EVERYBODY, 2, 7, degree)
@@ -156,7 +170,7 @@ def test_seeds_with_hostile_faults_and_duplicate_names_violate_no_guarantee() ->
     assert {fault.kind for world in worlds.values() for fault in world.faults} >= set(DOUBLES)
 
 
-@pytest.mark.parametrize("seed", [210, 401, 1991, 3287, 3599])
+@pytest.mark.parametrize("seed", [210, 401, 1075, 1330, 1991, 2191, 2417, 3287, 3415, 3599, 4230])
 def test_regression_seeds_with_duplicate_names_show_no_violation(seed: int) -> None:
     assert World(seed, hostile=True, doubles=True).run().violations == []
 

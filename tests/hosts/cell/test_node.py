@@ -117,6 +117,37 @@ def test_a_successor_begins_with_the_newest_snapshot_that_it_has_seen() -> None:
     assert not standby.leader.blank
 
 
+def test_new_scheduler_begins_with_the_snapshot_whose_reading_it_has_waited_for() -> None:
+    node, store = a_node(), Store()
+    run(node, store, 0, 3)
+    successor = a_node()
+    store.lease = Lease(Epoch(1, "of another process"), at(3))
+    for moment in (4, 4.05):
+        claim = successor.outgoing(at(moment)).claim
+        assert claim is not None
+        store.lease = claimed(store.lease, claim, at(moment))
+        successor.lease_answered(claim, store.lease, at(moment))
+    assert store.lease == Lease(Epoch(2, "id2"), at(4.65))
+    assert successor.leader is None
+
+    successor.snapshot_read(store.snapshot, at(4.06))
+
+    assert successor.leader is not None
+    assert not successor.leader.blank
+
+
+def test_scheduler_that_is_elected_again_begins_with_its_own_last_snapshot_if_the_store_lost_it() -> None:
+    node, store = a_node(), Store()
+    run(node, store, 0, 3)
+    run(node, store, 3.05, 3.9, answers=False)
+    assert not node.leads
+
+    run(node, Store(), 4, 4.5)
+
+    assert node.leader is not None
+    assert not node.leader.blank
+
+
 def test_a_store_that_does_not_give_the_snapshot_is_not_waited_for_long() -> None:
     node = a_node()
     claim = node.outgoing(at(0)).claim

@@ -60,6 +60,21 @@ class Outgoing:
     """The lease that is to be given up, after all else is carried; this is said once."""
 
 
+class _Latest:
+    """The newest snapshot that a process has read, or made as the scheduler."""
+
+    __slots__ = ("came_at", "snapshot")
+
+    def __init__(self, now: Instant) -> None:
+        self.snapshot: Snapshot | None = None
+        self.came_at = now
+
+    def keep_if_newer(self, snapshot: Snapshot, now: Instant) -> None:
+        kept, new = self.snapshot, snapshot.at
+        if kept is None or (new.epoch, new.number) > (kept.at.epoch, kept.at.number):
+            self.snapshot, self.came_at = snapshot, now
+
+
 class Node:
     def __init__(
         self,
@@ -90,9 +105,7 @@ class Node:
         self._election = Election(timing, fresh_id) if candidate else None
         self._rules = PolicyChanged(Policy(), "")
         self._budgets: BudgetsTold | None = None
-        self._latest: Snapshot | None = None
-        """The newest snapshot that was read, and when."""
-        self._latest_at = now
+        self._latest = _Latest(now)
         self._read_at: Instant | None = None
         """When the store was asked for it."""
         self._elected_at: Instant | None = None
@@ -227,11 +240,13 @@ class Node:
     def snapshot_read(self, snapshot: Snapshot | None, now: Instant) -> None:
         """The store's copy may be old, or none: what was read before counts if it is newer."""
         self._read_answered = True
-        if snapshot is not None and self._election is not None:
+        if snapshot is None:
+            return
+        # Kept before anything else happens: a scheduler that has waited for this snapshot begins with it.
+        self._latest.keep_if_newer(snapshot, now)
+        if self._election is not None:
             self._election.read_snapshot_of(snapshot.at.epoch, leads=self.leader is not None)
             self._leader(now)
-        if snapshot is not None and (self._latest is None or _order(snapshot) > _order(self._latest)):
-            self._latest, self._latest_at = snapshot, now
 
     # Being the scheduler
 
@@ -257,9 +272,9 @@ class Node:
                     epoch,
                     self._rules,
                     self.member.endpoints,
-                    self._latest,
+                    self._latest.snapshot,
                     now,
-                    snapshot_age_ns=Duration(now - self._latest_at),
+                    snapshot_age_ns=Duration(now - self._latest.came_at),
                     timing=self._timing,
                     bounds=self._bounds,
                     observers=self._observers,
@@ -281,6 +296,9 @@ class Node:
         if read:
             self._read_at = now
         write, self._legacy = self._legacy if leader is None else leader.take_snapshot(now), None
+        if write is not None:
+            # A scheduler reads no snapshots. If it is elected again and the store has lost this one, it begins with it.
+            self._latest.keep_if_newer(write, now)
         release, self._release = self._release, None
         return Outgoing(
             self.member.outgoing(now),
@@ -354,7 +372,3 @@ class Node:
         if self.leader is not None and not self.leader.gathering:
             return self.leader.summary()
         return self.member.summary()
-
-
-def _order(snapshot: Snapshot) -> tuple[int, int]:
-    return snapshot.at.epoch, snapshot.at.number
