@@ -9,7 +9,14 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from headgate.model.units import MILLISECOND, SECOND, Duration, RequestId
+from headgate.hosts.cell.protocol.names import (
+    NAME_ANSWER_NS_MAX,
+    NAME_LEASE_NS,
+    NAME_LOOK_NS,
+    NAME_RENEW_NS,
+    RENEWALS_SEEN_MIN,
+)
+from headgate.model.units import MILLISECOND, SECOND, Duration, RequestId, after
 from testing.cell_world.faults import DOUBLES, Fault, Kind
 from testing.cell_world.process import Process
 from testing.cell_world.site import Site, copy_of, drawn_patience, drawn_ticket, foreign
@@ -17,7 +24,12 @@ from testing.cell_world.site import Site, copy_of, drawn_patience, drawn_ticket,
 if TYPE_CHECKING:
     from testing.cell_world.world import World
 
-_SETTLED_NS = Duration(2 * SECOND)
+_SETTLED_NS = Duration(NAME_ANSWER_NS_MAX + NAME_RENEW_NS + RENEWALS_SEEN_MIN * (NAME_RENEW_NS + NAME_LOOK_NS))
+"""Time after which one of two processes with the same name has left, once both reach the store and the name is free.
+
+A claim that the store did not answer is repeated after an interval of renewal. One process then gets the name, and the
+other one sees it renewed at its next looks.
+"""
 _RESTART_NS = SECOND
 """Time after which a supervisor restarts a process that exited with an error, as in the unit of `deploy/systemd`."""
 _EVERY_NS = Duration(250 * MILLISECOND)
@@ -64,8 +76,7 @@ class Doubles:
         """A process has exited with an error because another process had its name: its supervisor restarts it.
 
         If the other process still runs, `end` restarts this one when the fault is over. The other process may also be
-        gone already: a paused process, or one with slow messages, sees the renewed entry after its rival was killed,
-        and a process that restarts may see a late renewal of its own killed predecessor.
+        gone already: a paused process, or one with slow messages, sees the renewed entry after its rival was killed.
         """
         mistaken = process.key != process.name or process.site is not self._world.site
         rivals = [each for started in self._started.values() for each in started if each.name == process.name]
@@ -75,11 +86,16 @@ class Doubles:
         self._world.after(_RESTART_NS, lambda: process.start() if process.lives == life else None)
 
     def _check_that_one_has_the_name(self, process: Process) -> None:
-        """Check that one of two processes with the same name leaves soon after both reach the store."""
+        """Check that one of two processes with the same name leaves soon after both reach the store.
+
+        If the store has the entry of a third process, which was killed, neither gets the name before it expires.
+        """
         world = self._world
         live = [each for each in world.named(process.name) if each.up and not each.node.member.nameless]
         others = [each for each in world.faults if each.at <= world.now and each.kind not in DOUBLES]
-        since = max([*(each.began_at for each in live), *(each.over for each in others)], default=world.now)
+        incarnations = [each.names.incarnation for each in live if each.names is not None]
+        expired = after(world.store.names.extended_for_others(process.name, *incarnations), NAME_LEASE_NS)
+        since = max([expired, *(each.began_at for each in live), *(each.over for each in others)])
         if len(live) > 1 and world.now - since > _SETTLED_NS:
             world.violated(f"{[each.key for each in live]} are all called {process.name}")
 

@@ -112,6 +112,8 @@ class Store:
         self._skew_ns += hours * HOUR_NS
         if hours > 0:
             self.names.lose({})
+        else:
+            self.names.set_back()
 
 
 class Way:

@@ -37,16 +37,45 @@ def test_store_keeps_a_name_for_one_more_lease_after_its_clock_moves_back() -> N
     assert (taken.incarnation, granted) == ("2", NameAnswer())
 
 
-def test_name_is_taken_only_if_the_same_other_incarnation_renews_it() -> None:
+def seen(*answers: NameAnswer) -> NameView:
+    """The view of a process after these answers of the store, none of which grants the name."""
     view = NameView()
 
-    assert not view.answered(NameAnswer("1", SECOND))
-    assert not view.answered(NameAnswer("2", 2 * SECOND))
+    assert [view.answered(answer) for answer in answers] == [False] * len(answers)
+    return view
+
+
+def extended(incarnation: str, times: int) -> list[NameAnswer]:
+    """Answers to a process that sees the entry of another incarnation extended so many times."""
+    return [NameAnswer(incarnation, SECOND), *[NameAnswer(incarnation, (1 + n) * SECOND) for n in range(1, times + 1)]]
+
+
+def test_name_is_taken_if_another_incarnation_keeps_renewing_it() -> None:
+    assert seen(*extended("1", 2)).taken
+
+
+def test_entry_that_was_extended_once_does_not_count_as_renewed() -> None:
+    # The last renewal of a killed process arrived after its death, or the answer about a correction went to another
+    # process or was lost.
+    assert not seen(*extended("1", 1), NameAnswer("1", SECOND)).taken
+
+
+def test_extensions_of_different_incarnations_do_not_add_up() -> None:
+    assert not seen(*extended("1", 1), *extended("2", 1)).taken
+    assert not seen(*extended("1", 1), NameAnswer("1", -1), *extended("2", 1)).taken
+    assert seen(*extended("1", 1), *extended("2", 2)).taken
+
+
+def test_extensions_before_this_process_had_the_name_do_not_count() -> None:
+    view = seen(*extended("1", 1))
+
+    assert view.answered(NameAnswer())
+    assert [view.answered(answer) for answer in extended("1", 1)] == [False] * 2
     assert not view.taken
-    assert not view.answered(NameAnswer("2", SECOND))
-    assert not view.taken
-    assert not view.answered(NameAnswer("2", 2 * SECOND))
-    assert view.taken
+
+
+def test_entry_keeps_counting_as_renewed_across_a_correction() -> None:
+    assert seen(*extended("1", 1), NameAnswer("1", -1), *extended("1", 1)).taken
 
 
 def test_entry_extended_by_a_clock_that_moved_back_does_not_count_as_renewed() -> None:

@@ -67,6 +67,11 @@ def expires_ms(server: Server) -> int:
         return client.pttl(KEY)
 
 
+def scripts_run(server: Server) -> int:
+    with server.client() as client:
+        return client.info("commandstats").get("cmdstat_eval", {}).get("calls", 0)
+
+
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
         while not condition():
@@ -159,6 +164,21 @@ async def test_process_gets_the_name_of_a_killed_process_after_the_store_clock_m
         client.set(KEY, b"killed", px=3_600_000)
     second = a_lease(server, "2", lease_s=0.5)
     await second.claim()
+    second.close()
+
+    assert holder(server) == b"2"
+
+
+async def test_process_gets_the_name_of_a_killed_process_whose_last_renewal_arrives_late(server: Server) -> None:
+    with server.client() as client:
+        client.set(KEY, b"killed", px=500)
+    before = scripts_run(server)
+    second = a_lease(server, "2", lease_s=0.5)
+    claim = asyncio.create_task(second.claim())
+    await until(lambda: scripts_run(server) > before + 1)
+    with server.client() as client:
+        client.pexpire(KEY, 900)
+    await claim
     second.close()
 
     assert holder(server) == b"2"

@@ -5,7 +5,9 @@ longer renews its entry, so its successor gets the name within one lease. A rene
 no other process gets the name.
 
 An entry of another incarnation proves nothing by itself: after a failover the store may return the entry of a process
-that is gone. Only a renewed entry counts.
+that is gone. An entry that was extended once proves nothing either: the last renewal of a killed process may arrive
+after its death, and the store sets the entry to one lease after its clock was set back. A live process extends its
+entry again and again; only an entry that was extended `RENEWALS_SEEN_MIN` times counts as renewed.
 """
 
 from typing import Final
@@ -19,6 +21,8 @@ NAME_LOOK_NS: Final = Duration(100 * MILLISECOND)
 """Time between two reads of another process's entry."""
 NAME_ANSWER_NS_MAX: Final = Duration(500 * MILLISECOND)
 """A store that does not answer within this time counts as unavailable."""
+RENEWALS_SEEN_MIN: Final = 2
+"""Number of times that a process sees another process's entry extended before it gives up the name."""
 
 
 @message
@@ -53,20 +57,28 @@ def claimed_name(
 class NameView:
     """State of one process's claim to its name."""
 
-    __slots__ = ("_rival", "has", "taken")
+    __slots__ = ("_left_ns", "_renewals", "_rival", "has", "taken")
 
     def __init__(self) -> None:
-        self._rival: NameAnswer | None = None
-        """Last seen entry of another incarnation."""
+        self._rival = ""
+        """The other incarnation that had the name at the last check; empty if there was none."""
+        self._left_ns: int | None = None
+        """Time until its entry expired, at the last check; None if the store had just set it to one lease."""
+        self._renewals = 0
+        """Number of times that its entry was seen extended."""
         self.has = False
         """Whether this process had the name at the last check."""
         self.taken = False
-        """Whether another incarnation has renewed its entry."""
+        """Whether another incarnation renews its entry."""
 
     def answered(self, answer: NameAnswer) -> bool:
         """Process the store's answer. Returns whether this process has the name."""
-        before, self._rival = self._rival, answer if answer.held and answer.left_ns >= 0 else None
+        left_ns = answer.left_ns if answer.left_ns >= 0 else None
+        if answer.held != self._rival:
+            self._rival, self._renewals = answer.held, 0
+        elif left_ns is not None and self._left_ns is not None and left_ns > self._left_ns:
+            self._renewals += 1
+        self._left_ns = left_ns
         self.has = not answer.held
-        if before is not None and self._rival is not None:
-            self.taken = before.held == answer.held and answer.left_ns > before.left_ns
+        self.taken = self._renewals >= RENEWALS_SEEN_MIN
         return self.has

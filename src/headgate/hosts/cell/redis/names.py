@@ -1,10 +1,10 @@
 """Ensures one live process per member name.
 
 A process writes its incarnation under its name, with an expiry of `LEASE_S`, and renews it every `RENEW_S` over a
-separate connection. Another process that wants the name waits for the entry to expire. If the entry is renewed in the
-meantime, it belongs to a live process, and the later process does not start (`claim`). If the store loses the entry of
-a running process, another process may take the name; then `keep` calls `on_lost`, and the process leaves the cell. The
-rules are in `protocol/names.py`.
+separate connection. Another process that wants the name waits for the entry to expire. If the entry is renewed twice in
+the meantime, it belongs to a live process, and the later process does not start (`claim`). If the store loses the entry
+of a running process, another process may take the name; then `keep` calls `on_lost`, and the process leaves the cell.
+The rules are in `protocol/names.py`.
 
 While the store is unavailable, names are not checked, because a cell must work without it.
 """
@@ -89,8 +89,8 @@ class NameLease:
     async def claim(self) -> None:
         """Take the name, at the latest when the entry of a dead process has expired.
 
-        Ends within one lease, because every entry expires or is renewed. Raises `NameTaken` if another process renews
-        it. Returns without the name if the store is unavailable.
+        Ends within one lease after the entry was last extended, because every entry expires or is renewed. Raises
+        `NameTaken` if another process renews it. Returns without the name if the store is unavailable.
         """
         while True:
             try:
