@@ -196,7 +196,7 @@ async def test_a_class_that_does_not_exist_is_an_error_with_the_list(tmp_path: P
             error = (await answer.json())["error"]
 
     assert answer.status == 400
-    assert "interactive, long, batch" in error["message"]
+    assert "batch, interactive, long" in error["message"]
 
 
 async def test_a_model_name_that_no_header_can_carry_is_told_all_the_same(tmp_path: Path) -> None:
