@@ -578,8 +578,8 @@ def test_target_of_the_file_replaces_the_default() -> None:
     ]
 
 
-@pytest.mark.parametrize(("queue_wait", "ttft_s"), [("1m", 60), ("1s", 2)])
-def test_default_target_is_not_shorter_than_the_queue_wait_of_the_file(queue_wait: str, ttft_s: int) -> None:
+@pytest.mark.parametrize(("queue_wait", "ttft_s"), [("1m", 60), ("10s", 2), ("1s", 2)])
+def test_default_target_is_the_queue_wait_if_the_file_sets_a_longer_one(queue_wait: str, ttft_s: int) -> None:
     [(ttft_ns, _, assumed, _)] = targets_of(small_with_classes(f"interactive: {{queue_wait_max: {queue_wait}}}"))
 
     assert (ttft_ns, assumed) == (ttft_s * SECOND, True)

@@ -106,7 +106,7 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
         idle_ns_max=_lasting(section.idle_max, base.idle_ns_max),
         total_ns_max=_lasting(section.total_max, base.total_ns_max),
         caps=caps(section.caps, base.caps, ("classes", name, "caps"), report),
-        ttft_ns=_target(section.ttft, _default_ttft(base, section, wait_ns)),
+        ttft_ns=_target(section.ttft, _default_ttft(base, wait_ns)),
         tpot_ns=_target(section.tpot, base.tpot_ns),
         ttft_assumed=base.ttft_assumed and section.ttft is None,
         tpot_assumed=base.tpot_assumed and section.tpot is None,
@@ -125,12 +125,12 @@ def _service_class(name: str, section: ClassSection, report: Report) -> ServiceC
     return service_class
 
 
-def _default_ttft(base: ServiceClass, section: ClassSection, wait_ns: Duration) -> Duration | None:
-    """A default never makes a request expire sooner than the file says that it may wait."""
-    if base.ttft_ns is None or section.queue_wait_max is None:
-        return base.ttft_ns
+def _default_ttft(base: ServiceClass, wait_ns: Duration) -> Duration | None:
+    """The default target; a class whose requests may wait longer than by default has that wait as its target."""
+    if base.ttft_ns is None:
+        return None
     # The default target of batch is that its requests begin before they expire.
-    return wait_ns if base.ttft_ns == base.queue_wait_ns_max else max(base.ttft_ns, wait_ns)
+    return wait_ns if wait_ns > base.queue_wait_ns_max or base.ttft_ns == base.queue_wait_ns_max else base.ttft_ns
 
 
 def _check_lengths(service_class: ServiceClass, report: Report) -> None:
