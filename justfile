@@ -148,6 +148,11 @@ scale-live *args:
 incidents-live *args:
     {{ bin }}/python -m bench.incidents_live "$@"
 
+# A live gateway without any configured number beside a configured one, under overload (docs/protections.md).
+[positional-arguments]
+defaults-live *args:
+    {{ bin }}/python -m bench.defaults_live "$@"
+
 # The experiments that judge the scheduler, in quick versions; fails where a bar is missed (docs/scheduling.md).
 [positional-arguments]
 sim *args:

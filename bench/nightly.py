@@ -21,7 +21,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from bench import batching, core, engine, ledger_adds_up, ledger_faults, ledger_speed, scale_live, sim_live, tracing
+from bench import (
+    batching,
+    core,
+    defaults_live,
+    engine,
+    ledger_adds_up,
+    ledger_faults,
+    ledger_speed,
+    scale_live,
+    sim_live,
+    tracing,
+)
 from bench import sim_live_overload as overload
 from bench.attack.__main__ import HEALTH_P99_MS_MAX, LONGEST_TURN_MS_MAX
 from bench.bars import MUST as RELAY
@@ -178,6 +189,12 @@ PARTS: Final = (
             false_alarms=0,
         ),
         _bench("incidents_live", "--smoke"),
+    ),
+    Part(
+        "defaults-live",
+        _bench("defaults_live"),
+        _least(attainment_ratio=defaults_live.RATIO_MIN),
+        _bench("defaults_live", "--smoke"),
     ),
     Part("diagnosis", _bench("diagnosis"), (*_least(accuracy=ACCURACY_BAR), *_most(false_alarms=0))),
     Part("sim-validate", _bench("sim_validate")),

@@ -4,6 +4,7 @@ import asyncio
 import random
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,7 @@ class Callers:
     """A group of identical callers. Incidents change the fields while traffic runs."""
 
     key: str
+    """Empty for requests without a key."""
     rate: float
     """Requests per second; 0 stops sending."""
     prompt_tokens: int = 2_000
@@ -29,8 +31,12 @@ class Callers:
     retries: int = 0
     """Maximum number of immediate retries after a failure or timeout."""
     service_class: str = "interactive"
+    ttft_s: float = inf
+    """Target for the first token."""
     sent: int = 0
     failed: int = 0
+    in_time: int = 0
+    """Number of requests whose first token arrived within `ttft_s`."""
 
 
 @dataclass
@@ -88,14 +94,18 @@ class Traffic:
         for number in range(callers.retries + 1):
             callers.sent += 1
             headers = {
-                "authorization": f"Bearer {callers.key}",
+                **({"authorization": f"Bearer {callers.key}"} if callers.key else {}),
                 "x-headgate-class": callers.service_class,
                 "x-stainless-retry-count": str(number),
                 **({} if self.keeps_connections else {"connection": "close"}),
             }
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
                 timeout = aiohttp.ClientTimeout(total=callers.timeout_s)
+                due = asyncio.get_running_loop().time() + callers.ttft_s
                 async with http.post(self.url, json=body, headers=headers, timeout=timeout) as answer:
+                    first = await answer.content.readany()
+                    if first and answer.status == 200 and asyncio.get_running_loop().time() <= due:
+                        callers.in_time += 1
                     async for _ in answer.content.iter_any():
                         pass
                     if answer.status == 200:
