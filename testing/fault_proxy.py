@@ -55,7 +55,7 @@ class FaultProxy:
         self.questions: Counter[bytes] = Counter()
         """How many there were, by their first word: for HTTP the method."""
         self.answer = b""
-        """What the engine has sent so far to the last question of all, whatever of it arrived."""
+        """What the engine has sent so far to the last question, whatever of it arrived; probes (GET) do not count."""
         self._engine_port = port
         self._server: asyncio.Server | None = None
         self._links: set[_Link] = set()
@@ -144,6 +144,7 @@ class _Link:
         self._answered = True
         """Whether something has come back since the last question, so that the next bytes are another one."""
         self._passed = 0
+        self._is_probe = False
 
     async def run(self) -> None:
         """Until both directions have ended, or one of them by force."""
@@ -175,14 +176,17 @@ class _Link:
     def _begin(self, data: bytes) -> None:
         self._answered, self._passed = False, 0
         self._proxy.questions[data.partition(b" ")[0]] += 1
-        self._proxy.answer = b""
+        self._is_probe = data.startswith(b"GET ")
+        if not self._is_probe:
+            self._proxy.answer = b""
         wanted = self._proxy.fault
         self._fault = wanted if data.startswith(wanted.only) else Fault()
 
     async def _carry_answers(self) -> None:
         while data := await self._from_engine.read(PIECE_BYTES):
             self._answered = True
-            self._proxy.answer += data
+            if not self._is_probe:
+                self._proxy.answer += data
             await self._pass_on(data)
         fault = self._fault
         if fault.lost != "answer" and not self._reached(fault.silent_after):
