@@ -23,6 +23,7 @@ import yaml
 
 from bench.cores import family_of, started_on
 from bench.upstream import MODEL
+from testing.gateway import WITHOUT_TARGETS
 from testing.ports import free_port
 from testing.processes import ChildProcess, MissingPart
 
@@ -153,6 +154,8 @@ def gateway(
         # Another name than the engine's, so that the body is rewritten as it often must be.
         "models": {"public-model": "bench"},
         "tenants": {"bench": {"keys": [_hash_of(key, command, variables)]}},
+        # The upstream answers at once, however many wait: a target would only be in the way.
+        "classes": WITHOUT_TARGETS,
     }
     folder.mkdir()
     file = folder / "headgate.yaml"

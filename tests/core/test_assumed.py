@@ -83,6 +83,18 @@ def test_pool_learns_until_half_of_its_endpoints_have_settled() -> None:
     assert [speed.learning(endpoints) for endpoints in (1, 2, 3)] == [False, False, True]
 
 
+def test_pool_learns_again_if_an_endpoint_turns_out_faster_than_any_estimate() -> None:
+    learned = settled()
+    speed = PoolSpeed(USUAL, assumed=True)
+    speed.learned(learned)
+    assert not speed.learning(1)
+
+    learned.settled = False
+    speed.learned(learned)
+
+    assert speed.learning(1)
+
+
 def test_configured_speed_is_used_unchanged() -> None:
     speed = PoolSpeed(USUAL, assumed=False)
     speed.learned(settled(400, assumed=False))

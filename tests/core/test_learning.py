@@ -127,6 +127,17 @@ def test_guess_has_bounds_as_well(factor: float, bound: int) -> None:
     assert (learned.decode_percent, learned.prefill_percent) == (bound, bound)
 
 
+def test_engine_that_is_faster_than_the_bound_never_settles() -> None:
+    learned = taught(Learned(assumed=True), decode=1.0, prefill=1.0)
+    assert learned.settled
+    taught(learned, decode=0.001, prefill=0.001, reports=200 * REPORTS)
+    successor = Learned(assumed=True)
+    successor.restore(*learned.counters())
+
+    assert not learned.settled
+    assert not successor.settled
+
+
 def test_stall_of_a_guessed_engine_is_an_outlier() -> None:
     learned = taught(Learned(assumed=True), decode=1.0, prefill=1.0)
     learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=60_000 * MS)

@@ -92,8 +92,13 @@ class Learned:
         before = (self.decode_percent, self.prefill_percent, self.settled)
         self.decode_percent, self.prefill_percent = round(100 * self._decode), round(100 * self._prefill)
         near = explained / _SETTLED_WITHIN < took < explained * _SETTLED_WITHIN
-        self.settled = self.settled or (near and self._equations >= SETTLED_FROM)
+        self.settled = not self._is_too_fast and (self.settled or (near and self._equations >= SETTLED_FROM))
         return before != (self.decode_percent, self.prefill_percent, self.settled)
+
+    @property
+    def _is_too_fast(self) -> bool:
+        """Whether a factor is at its lower bound: the engine may be faster than any estimate, so none is trusted."""
+        return min(self.decode_percent, self.prefill_percent) <= ASSUMED_PERCENT_MIN
 
     @property
     def _equations(self) -> float:
@@ -110,8 +115,8 @@ class Learned:
         decode, prefill = factors
         self._decode, self._prefill = self._clamped(decode / MILLION), self._clamped(prefill / MILLION)
         self._dd, self._dp, self._pp, self._dy, self._py = (each / MILLION for each in sums)
-        self.settled = self._equations >= SETTLED_FROM
         self.decode_percent, self.prefill_percent = round(100 * self._decode), round(100 * self._prefill)
+        self.settled = self._equations >= SETTLED_FROM and not self._is_too_fast
 
     def _solve(self) -> None:
         dd, pp, dp = self._dd + _TRUST, self._pp + _TRUST, self._dp

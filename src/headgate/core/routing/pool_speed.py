@@ -42,8 +42,8 @@ class PoolSpeed:
 
     def learned(self, endpoint: Learned) -> None:
         """Takes the factors of an endpoint, after a change of them."""
+        self._remove(endpoint)
         if self._assumed and endpoint.settled:
-            self._remove(endpoint)
             rates = (_WHOLE // endpoint.decode_percent, _WHOLE // endpoint.prefill_percent)
             self._settled[endpoint] = rates
             self._decode, self._prefill = self._decode + rates[0], self._prefill + rates[1]
