@@ -147,6 +147,8 @@ def gateway(
                 "engine": "vllm",
                 "served_model": served_model,
                 "in_flight_max": in_flight_max,
+                # Given, since the upstream's speed as seen here is that of the gateway itself.
+                "speed": {"step": "10ms"},
                 "endpoints": [upstream_url],
             }
             | ({"watches_whole_answers": True} if watches_whole_answers else {})
