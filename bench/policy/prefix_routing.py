@@ -20,7 +20,7 @@ from bench.policy.experiment import Bar, Experiment, Figures, data, percent, tab
 from bench.policy.fleet import MAIN, engines, pool
 from headgate.core.commands import Command
 from headgate.core.events import EndpointJoined, Event
-from headgate.core.routing.endpoints import PoolRecord
+from headgate.core.routing.pools import PoolRecord
 from headgate.core.routing.prefix_index import PrefixIndex
 from headgate.core.scheduler import Scheduler
 from headgate.model.engine_profile import H200_LLAMA_8B

@@ -18,10 +18,11 @@ from headgate.core.events import (
     EndpointUnreadied,
     FleetEvent,
 )
-from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
+from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.fleet_health import FleetHealth
 from headgate.core.routing.occupancy import Occupancy
 from headgate.core.routing.placement import Placement
+from headgate.core.routing.pools import PoolRecord
 from headgate.core.routing.turnover import MILLE
 from headgate.core.rules import Rules
 from headgate.model.endpoint import Endpoint, EndpointState

@@ -11,8 +11,9 @@ from headgate.core.alarms import Agenda, Alarms
 from headgate.core.commands import Eject, Readmit
 from headgate.core.events import AttemptEnded, AttemptEnding, EndpointMeasured, EndpointProbed
 from headgate.core.routing import talk
-from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Trouble
+from headgate.core.routing.endpoints import EndpointRecord, Trouble
 from headgate.core.routing.placement import Placement
+from headgate.core.routing.pools import PoolRecord
 from headgate.core.routing.reach import Reach
 from headgate.core.rules import Rules
 from headgate.model.endpoint import EndpointState, EndpointTrouble

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from headgate.core.routing.endpoints import EndpointRecord, PoolRecord, Reservation
+from headgate.core.routing.endpoints import EndpointRecord, Reservation
 from headgate.core.routing.filters import FILTERS, RoutingFilter
 from headgate.core.routing.fleet import Fleet
+from headgate.core.routing.pools import PoolRecord
 from headgate.core.routing.prefix_index import slots
 from headgate.core.routing.terms import COST_TERMS, CostTerm
 from headgate.core.state import Request

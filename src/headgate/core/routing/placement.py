@@ -8,7 +8,8 @@ from collections.abc import ValuesView
 
 from headgate.core.engine_time import LeftTimes
 from headgate.core.routing.devices import DeviceRecord, Devices, Held
-from headgate.core.routing.endpoints import EndpointRecord, PoolRecord
+from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.pools import PoolRecord
 from headgate.model.units import EndpointId, PoolName
 
 

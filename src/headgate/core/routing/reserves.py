@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Final
 
-from headgate.core.routing.endpoints import PoolRecord
+from headgate.core.routing.pools import PoolRecord
 from headgate.model.policy import ServiceClass
 from headgate.model.units import ClassName
 
