@@ -55,7 +55,6 @@ LEDGER = LedgerFigures(
     refused=0,
     open_requests=0,
     unrecorded=0,
-    disk_up=True,
 )
 GPU = {"gpu_utilisation": 0.5, "gpu_memory_used_bytes": 1.0, "gpu_memory_total_bytes": 2.0}
 TELEMETRY = Telemetry(1, 0, 0.5, 0, further={"prefix_queries": 2.0, "prefix_hits": 1.0, **GPU})

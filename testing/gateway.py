@@ -29,9 +29,9 @@ Config = dict[str, Any]
 CHAT = "/v1/chat/completions"
 
 
-WITHOUT_TARGETS: Config = {
-    name: {"ttft": "unlimited", "tpot": "unlimited"} for name in ("interactive", "long", "batch")
-}
+NO_TARGETS: Config = {"ttft": "unlimited", "tpot": "unlimited"}
+"""Settings of a class without targets."""
+WITHOUT_TARGETS: Config = {name: dict(NO_TARGETS) for name in ("interactive", "long", "batch")}
 """The default classes without their default targets."""
 
 

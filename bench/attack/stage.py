@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from bench.attack.hostile_engine import HostileEngine
 from headgate.wire.keys import digest, format_digest
-from testing.gateway import Config, RunningGateway, a_config, gateway_beside
+from testing.gateway import NO_TARGETS, Config, RunningGateway, a_config, gateway_beside
 from testing.processes import ChildProcess
 from testing.simulated import resident_mib
 
@@ -37,8 +37,7 @@ def config(urls: list[str]) -> Config:
         "limited": {"keys": [_hashed(LIMITED)], "limits": {"requests_per_minute": 1}},
         "victim": {"keys": [_hashed(VICTIM)], "limits": {"tokens_per_minute": 1_000_000}},
     }
-    without_targets = {"ttft": "unlimited", "tpot": "unlimited"}
-    made["classes"] = {"interactive": {"caps": {"n": 4, "prompt_tokens": 800_000}, **without_targets}}
+    made["classes"] = {"interactive": {"caps": {"n": 4, "prompt_tokens": 800_000}, **NO_TARGETS}}
     return made
 
 

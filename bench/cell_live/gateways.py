@@ -24,9 +24,10 @@ import yaml
 from bench.command import WrongAnswers
 from bench.cores import started_on
 from bench.generator import Measured, Plan
-from bench.targets import GATEWAY, ROOT
+from bench.targets import GATEWAY, ROOT, SPEED
 from bench.upstream import MODEL
 from headgate.wire.keys import digest
+from testing.gateway import NO_TARGETS
 from testing.ports import free_port
 from testing.processes import ChildProcess, MissingPart
 
@@ -80,8 +81,7 @@ def gateway(
     verb: str = "serve",
 ) -> Generator[Running]:
     port, admin_port = free_port(), free_port()
-    patient = {"queue_wait_max": "60s", "first_token_max": "60s", "queue_length_max": 10_000}
-    patient |= {"ttft": "unlimited", "tpot": "unlimited"}
+    patient = {"queue_wait_max": "60s", "first_token_max": "60s", "queue_length_max": 10_000, **NO_TARGETS}
     config: dict[str, Any] = {
         "listen": f"127.0.0.1:{port}",
         "admin_listen": f"127.0.0.1:{admin_port}",
@@ -92,6 +92,7 @@ def gateway(
                 "engine": "vllm",
                 "served_model": MODEL,
                 "in_flight_max": in_flight_max,
+                "speed": SPEED,
                 "endpoints": [f"http://127.0.0.1:{upstream_port}"],
             }
         },

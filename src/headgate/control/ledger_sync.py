@@ -132,7 +132,6 @@ class LiveLedger:
             refused=self._writer.refused,
             open_requests=self.observer.open_requests,
             unrecorded=self.observer.unrecorded,
-            disk_up=self._spool.unrecordable is None,
             disk_problem=self._spool.unrecordable,
         )
 

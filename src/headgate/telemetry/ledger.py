@@ -22,10 +22,8 @@ class LedgerFigures:
     open_requests: int
     unrecorded: int
     """Attempts that were sent without a note on disk."""
-    disk_up: bool
-    """Whether notes and rows can be written to the disk of the spool."""
     disk_problem: str | None = None
-    """Why they cannot, and the remedy after a semicolon."""
+    """Why notes and rows cannot be written to the disk of the spool, and the remedy after a semicolon."""
 
 
 def ledger_metrics(ledger: LedgerFigures) -> Iterator[Family]:
@@ -40,4 +38,4 @@ def ledger_metrics(ledger: LedgerFigures) -> Iterator[Family]:
     yield lost
     yield single("headgate_ledger_open_requests", ledger.open_requests)
     yield single("headgate_ledger_unrecorded_total", ledger.unrecorded)
-    yield single("headgate_ledger_disk_up", ledger.disk_up)
+    yield single("headgate_ledger_disk_up", ledger.disk_problem is None)
