@@ -70,7 +70,7 @@ def workers_pids(log: str) -> list[str]:
 @pytest.mark.process
 async def test_one_that_is_killed_is_replaced_while_the_others_answer(tmp_path: Path) -> None:
     async with FakeEngine() as engine, running_workers(workers_config(engine.url), tmp_path) as workers:
-        await workers.until_answered()
+        await workers.until_endpoints_ready()
         first, other = workers.pid(0), workers.pid(1)
         end(first)
         await workers.until(lambda: workers.told("worker ended unasked", 0))
@@ -110,19 +110,20 @@ async def read(call: Any) -> bytes:
 
 @pytest.mark.process
 async def test_sigterm_lets_streams_end_and_the_code_is_nought(tmp_path: Path) -> None:
-    async with FakeEngine() as engine, running_workers(workers_config(engine.url), tmp_path) as workers:
-        await workers.until_answered()
-        await engine.next_request()
-        engine.script.append(Behaviour(tokens=5, hang_after=2))
-        stream = asyncio.create_task(read(workers.ask(stream=True)))
-        held = await engine.next_request()
-        await held.hung.wait()
-        workers.parent.terminate()
-        # The one without a stream goes first.
-        await workers.until(lambda: workers.told("worker has left"))
-        held.resume.set()
-        whole = events_of(await stream)
-        code = await asyncio.to_thread(workers.parent.wait_until_ended)
+    async with FakeEngine() as engine:
+        async with running_workers(workers_config(engine.url, drain_grace="50s"), tmp_path) as workers:
+            await workers.until_answered()
+            await engine.next_request()
+            engine.script.append(Behaviour(tokens=5, hang_after=2))
+            stream = asyncio.create_task(read(workers.ask(stream=True)))
+            held = await engine.next_request()
+            await held.hung.wait()
+            workers.parent.terminate()
+            # The one without a stream goes first.
+            await workers.until(lambda: workers.told("worker has left"))
+            held.resume.set()
+            whole = events_of(await stream)
+            code = await asyncio.to_thread(workers.parent.wait_until_ended)
 
     assert whole[-1] == "[DONE]"
     assert code == 0
@@ -181,7 +182,7 @@ async def test_no_worker_outlives_a_parent_that_is_killed(tmp_path: Path) -> Non
 
 @pytest.mark.process
 async def test_sigusr2_replaces_one_after_the_other_and_cuts_no_stream(tmp_path: Path) -> None:
-    config = workers_config(NOWHERE, drain_grace="20s")
+    config = workers_config(NOWHERE, drain_grace="50s")
     async with FakeEngine() as engine:
         config["pools"]["small"]["endpoints"] = [engine.url]
         async with running_workers(config, tmp_path) as workers:
