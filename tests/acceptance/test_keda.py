@@ -68,7 +68,7 @@ def test_without_grpc_a_gateway_that_should_answer_keda_says_what_to_install(tmp
     (tmp_path / "headgate.yaml").write_text(yaml.safe_dump(config))
     program = "import sys; sys.modules['grpc'] = None; from headgate.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "serve", str(tmp_path / "headgate.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=dict(os.environ))
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

@@ -19,7 +19,7 @@ from testing.gateway import CHAT, Config, a_config, chat
 from testing.ports import free_port, free_ports
 from testing.processes import ChildProcess
 
-START_S_MAX = 40.0
+START_S_MAX = 90.0
 
 
 def workers_config(engine_url: str, workers: int = 2, **settings: Any) -> Config:
