@@ -92,13 +92,12 @@ async def test_what_waits_at_triton_is_seen_by_the_gateway(engine: RealEngine, t
             return int(found["nv_inference_pending_request_count"].total)
 
         asking = [asyncio.create_task(infer(gateway, delay_ms=DELAY_MS)) for _ in range(24)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not await waiting():
                 await asyncio.sleep(0.02)
         assert await asyncio.gather(*asking) == [200] * 24
         status = await gateway.until(
             lambda found: found["engines"][0]["telemetry"]["further"].get("requests_succeeded", 0) >= 24,
-            seconds_max=15,
         )
 
     told = status["engines"][0]
@@ -184,7 +183,7 @@ async def test_a_caller_who_leaves_frees_the_engine_within_a_second(engine: Real
 
         async def until(count: int) -> float:
             started = time.monotonic()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while await running() != count:
                     await asyncio.sleep(0.02)
             return time.monotonic() - started

@@ -76,7 +76,7 @@ async def test_a_comment_is_no_token_however_often_it_comes(tmp_path: Path, sett
     config = {"classes": classes, "retry": {"attempts_max": 1}}
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, **config), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=4, hang_after=tokens, comment_s=0.02)
-        async with asyncio.timeout(3), gateway.post(chat(stream=True)) as answer:
+        async with asyncio.timeout(30), gateway.post(chat(stream=True)) as answer:
             body = await answer.read()
 
     error = json.loads(events_of(body)[-1] if tokens else body)["error"]
