@@ -237,7 +237,7 @@ async def _ask_until(side: Side, number: int, until: float, took_ms: list[float]
     reader, writer = await asyncio.open_connection("127.0.0.1", side.port, limit=1 << 24)
     try:
         count = 0
-        while monotonic() < until:
+        while not count or monotonic() < until:
             began = monotonic_ns()
             writer.write(_question(side, number, count, words))
             async with asyncio.timeout(ANSWER_S_MAX):

@@ -31,7 +31,7 @@ KINDS = [
     pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(300)]),
 ]
 LONG = {"max_tokens": 1500, "ignore_eos": True}
-EARLY_S = 15.0
+EARLY_S = 10.0
 """Much more than an engine takes to stop, and less than a long answer takes."""
 IMAGE = {
     "type": "image_url",
