@@ -21,6 +21,7 @@ from headgate.model.money import NANO_USD_PER_USD, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import Instant
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.midnight import pass_midnight
 from testing.simulated import engine_in_loop, simulated_engines
 
 AT_ONCE = 1_000
@@ -78,6 +79,7 @@ async def spending(
     config["tenants"] = {"laptop": {"budgets": {"day": {"usd": limit_usd, "kind": kind}}}}
     config["classes"] = dict(classes)
     config["limits"] = {"connections_open_max": 4 * AT_ONCE, "head_max": "60s"}
+    pass_midnight()
     async with gateway_in_loop(config, folder, observers=(ends,)) as gateway:
         yield gateway
 
