@@ -97,7 +97,7 @@ async def budget_of(gateway: GatewayInLoop) -> dict[str, Any]:
 
 @pytest.mark.parametrize("at_once", [FEW, pytest.param(AT_ONCE, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.25)], ids=["by tokens", "by the hour"]
+    ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.5)], ids=["by tokens", "by the hour"]
 )
 async def test_many_at_once_overdraw_by_no_more_than_one_reservation(
     tmp_path: Path, price: Mapping[str, Any], limit_usd: float, at_once: int
