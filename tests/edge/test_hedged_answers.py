@@ -8,9 +8,9 @@ from pathlib import Path
 
 from headgate.core.hedging import SEEN_MIN
 from testing.fake_engine import Behaviour, FakeEngine, Received, token_text
-from testing.gateway import GatewayInLoop, a_config, chat, events_of, gateway_in_loop, text_of
+from testing.gateway import NO_TARGETS, GatewayInLoop, a_config, chat, events_of, gateway_in_loop, text_of
 
-CLASSES = {"interactive": {"band": 0, "hedges": True}}
+CLASSES = {"interactive": {"band": 0, **NO_TARGETS, "hedges": True}}
 RETRY = {"tenant_burst": 100, "pool_extra_min": 100}
 WITHIN_S = 30.0
 """Much more than a hedge takes, and half of the time that a silent engine is given."""

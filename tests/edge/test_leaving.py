@@ -11,7 +11,7 @@ import pytest
 from headgate.core.commands import Command, End
 from headgate.core.events import Event, Progressed
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import a_config, chat, events_of, gateway_in_loop
+from testing.gateway import NO_TARGETS, a_config, chat, events_of, gateway_in_loop
 
 
 async def test_a_caller_who_leaves_while_queued_is_forgotten(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ async def test_a_caller_who_leaves_frees_the_engine(tmp_path: Path, behaviour: B
 
 
 async def test_an_engine_that_hangs_before_the_first_token_is_given_up_for_another(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "first_token_max": "2s"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
     async with FakeEngine() as silent, FakeEngine() as other:
         async with gateway_in_loop(a_config(silent.url, other.url, classes=classes), tmp_path) as gateway:
             silent.behaviour = Behaviour(hang_after=0)
@@ -69,7 +69,7 @@ async def test_an_engine_that_hangs_before_the_first_token_is_given_up_for_anoth
 
 
 async def test_an_engine_that_hangs_mid_stream_ends_in_an_honest_error(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "idle_max": "2s"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "idle_max": "2s"}}
     async with FakeEngine() as engine:
         async with gateway_in_loop(a_config(engine.url, classes=classes), tmp_path) as gateway:
             engine.behaviour = Behaviour(tokens=5, hang_after=2)
@@ -83,7 +83,7 @@ async def test_an_engine_that_hangs_mid_stream_ends_in_an_honest_error(tmp_path:
 
 
 async def test_what_is_not_complete_in_time_ends(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "total_max": "300ms"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "total_max": "300ms"}}
     async with FakeEngine() as engine:
         async with gateway_in_loop(
             a_config(engine.url, classes=classes, retry={"attempts_max": 1}), tmp_path

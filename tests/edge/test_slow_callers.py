@@ -10,7 +10,7 @@ import pytest
 
 from testing.caller import Caller
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+from testing.gateway import CHAT, NO_TARGETS, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 
 LIMIT = "2s"
 """A pause of the process must not use it up between two tokens."""
@@ -31,7 +31,7 @@ def ask(gateway: GatewayInLoop, caller: Caller) -> "asyncio.Task[None]":
 
 
 def impatient_of_engines(url: str) -> dict[str, Any]:
-    classes = {"interactive": {"band": 0, "idle_max": LIMIT, "first_token_max": LIMIT}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "idle_max": LIMIT, "first_token_max": LIMIT}}
     return a_config(url, classes=classes, health={"stall_max": LIMIT, "failures_max": 1})
 
 
@@ -53,7 +53,7 @@ async def test_a_callers_slowness_is_not_held_against_the_engine(tmp_path: Path,
 
 
 async def test_what_the_caller_is_not_reading_in_time_ends_and_nobody_else_is_blamed(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "total_max": LIMIT}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "total_max": LIMIT}}
     async with FakeEngine() as engine:
         config = a_config(engine.url, classes=classes, health={"failures_max": 1})
         async with gateway_in_loop(config, tmp_path) as gateway:

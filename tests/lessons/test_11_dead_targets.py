@@ -22,7 +22,7 @@ from headgate.model.units import SECOND
 from headgate.wire.keys import digest, format_digest
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fault_proxy import Fault, FaultProxy
-from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.gateway import NO_TARGETS, Config, GatewayInLoop, a_config, chat, gateway_in_loop
 
 FAILURES_MAX = HealthSection().failures_max
 ATTEMPTS_MAX = RetrySection().attempts_max
@@ -30,8 +30,8 @@ AMPLIFICATION_MAX = 1.2
 REQUESTS = 30
 SECRET = "a secret of a test"
 NEVER_EJECT = {"failures_max": 1_000_000}
-PATIENCE = {"interactive": {"band": 0}}
-LITTLE_PATIENCE = {"interactive": {"band": 0, "first_token_max": "2s"}}
+PATIENCE = {"interactive": {"band": 0, **NO_TARGETS}}
+LITTLE_PATIENCE = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
 """With engines that hang; the others are not to be taken for silent because the machine is busy."""
 
 
@@ -240,7 +240,7 @@ async def test_with_every_engine_failing_attempts_stay_within_a_fifth(
 
 async def test_with_all_defaults_the_circuits_open_and_nothing_more_is_sent(tmp_path: Path) -> None:
     async with targets(10) as found:
-        config = pools_of(found, 2, classes={"interactive": {"band": 0, "queue_wait_max": "1s"}})
+        config = pools_of(found, 2, classes={"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "1s"}})
         tenants = many_tenants(config, 20)
         async with gateway_in_loop(config, tmp_path) as gateway:
             for number, target in enumerate(found):
