@@ -66,7 +66,7 @@ async def test_engines_that_hang_wake_somebody_with_the_page_that_helps_and_the_
     command = [sys.executable, "-m", "headgate.cli.main", "engine", "--model", "sim", "--speed-up", "10", "--port"]
     with ChildProcess("engine", [*command, str(first)]) as one, ChildProcess("engine", [*command, str(second)]) as two:
         for process, port in ((one, first), (two, second)):
-            process.wait_until_ok(f"http://127.0.0.1:{port}/health", seconds_max=60)
+            process.wait_until_ok(f"http://127.0.0.1:{port}/health", seconds_max=20)
         urls = [f"http://127.0.0.1:{port}" for port in (first, second)]
         config = a_config(*urls, served_model="sim", in_flight_max=16, classes=CLASSES)
         async with gateway_beside(config, tmp_path) as (gateway, _), webhook() as (told, hook):

@@ -24,7 +24,7 @@ AGENT = Path(rotel.__file__).parent / "rotel-agent"
 
 
 async def listens(port: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(10):
         while True:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", port)) == 0:
@@ -53,7 +53,7 @@ async def test_a_real_collector_reads_a_whole_trace(tmp_path: Path) -> None:
                     async with gateway.post(chat(stream=True), headers=headers) as answer:
                         await answer.read()
                         names.append(answer.headers["x-request-id"])
-                await sink.until(2)
+                await sink.until(2, seconds_max=20)
                 figures = gateway.gateway._sight._traces.figures()
 
     assert figures is not None
