@@ -18,6 +18,7 @@ from typing import Self
 
 from testing.fake_answers import Behaviour, Generation, compact, error, token_text
 from testing.fake_http import Connection, Received
+from testing.ports import keep_port
 
 __all__ = ["Behaviour", "FakeEngine", "Received", "token_text"]
 
@@ -53,6 +54,7 @@ class FakeEngine:
         self._arrived: asyncio.Queue[Received] = asyncio.Queue()
         self._probed: asyncio.Queue[Received] = asyncio.Queue()
         self._server: asyncio.Server | None = None
+        self._kept_port: socket.socket | None = None
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -61,11 +63,15 @@ class FakeEngine:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
+        self._kept_port = keep_port(self.port)
+        self.port = self._kept_port.getsockname()[1]
         await self.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.kill()
+        if self._kept_port is not None:
+            self._kept_port.close()
 
     async def start(self) -> None:
         """Listens; after `kill` on the same port as before."""

@@ -18,6 +18,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from testing.ports import keep_port
+
 PIECE_BYTES = 64 * 1024
 PACE_S = 0.02
 """How often a limited bandwidth gives its share."""
@@ -58,6 +60,7 @@ class FaultProxy:
         """What the engine has sent so far to the last question, whatever of it arrived; probes (GET) do not count."""
         self._engine_port = port
         self._server: asyncio.Server | None = None
+        self._kept_port: socket.socket | None = None
         self._links: set[_Link] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -66,6 +69,8 @@ class FaultProxy:
         return f"http://127.0.0.1:{self.port}"
 
     async def __aenter__(self) -> Self:
+        self._kept_port = keep_port()
+        self.port = self._kept_port.getsockname()[1]
         await self.listen()
         return self
 
@@ -75,6 +80,8 @@ class FaultProxy:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks)
+        if self._kept_port is not None:
+            self._kept_port.close()
 
     async def listen(self) -> None:
         """Accepts connections, after `refuse` on the same port as before."""
@@ -92,7 +99,7 @@ class FaultProxy:
         for link in self._links:
             link.reset()
 
-    async def until_closed(self, *, seconds_max: float = 5.0) -> None:
+    async def until_closed(self, *, seconds_max: float = 30.0) -> None:
         async with asyncio.timeout(seconds_max):
             while self.connections_open:
                 await asyncio.sleep(0.005)

@@ -164,7 +164,7 @@ def gateway_process(
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "headgate.cli.main", "serve", str(file), *arguments]
     with ChildProcess("headgate", command, environment) as process:
-        process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=40)
+        process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=90)
         yield process
 
 
@@ -174,7 +174,7 @@ async def gateway_beside(
     folder: Path,
     *,
     wait_for: int | None = None,
-    seconds_max: float = 40.0,
+    seconds_max: float = 60.0,
     arguments: Sequence[str] = (),
 ) -> AsyncIterator[tuple[RunningGateway, ChildProcess]]:
     """A gateway as a process of its own, with a client to it."""

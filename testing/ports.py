@@ -31,6 +31,18 @@ def free_ports(number: int) -> list[int]:
             return ports
 
 
+def keep_port(port: int = 0) -> socket.socket:
+    """Binds a loopback port (any if 0) for a server of the test that stops and listens again on the same port.
+
+    The socket never listens. While it is open, connections are refused unless the server listens, and the system gives
+    the port to no other process.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", port))
+    return kept
+
+
 def _is_ours(port: int) -> bool:
     """Whether this process holds the lock of a port, newly or already."""
     try:

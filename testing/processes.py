@@ -23,6 +23,9 @@ LOG_TAIL_BYTES = 8_000
 POLL_SECONDS = 0.05
 REQUEST_SECONDS_MAX = 5.0
 STOP_SECONDS_MAX = 10.0
+"""Time that a program has after SIGTERM before it is killed."""
+END_SECONDS_MAX = 40.0
+"""Guard of waits for the end of a program; none of them takes so long unless the program hangs."""
 
 # Ends the group whose leader is $1 once nobody can write to its standard input any more.
 WATCHER = 'read -r _; kill -s KILL -- "-$1"'
@@ -89,7 +92,7 @@ class ChildProcess:
                 raise self._failed(f"did not answer 200 at {url} within {seconds_max:.0f} s")
             time.sleep(POLL_SECONDS)
 
-    def wait_until_ended(self, seconds_max: float = STOP_SECONDS_MAX) -> int:
+    def wait_until_ended(self, seconds_max: float = END_SECONDS_MAX) -> int:
         try:
             return self._popen.wait(seconds_max)
         except subprocess.TimeoutExpired:

@@ -20,7 +20,7 @@ async def page(gateway: GatewayInLoop, path: str) -> tuple[int, dict[str, Any]]:
 
 async def until_found(gateway: GatewayInLoop, count: int) -> dict[str, Any]:
     """A gateway hears of the others within a few seconds, and a record is there a moment after its answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while True:
             _, found = await page(gateway, "/requests?tenant=laptop&since=10m")
             if len(found["requests"]) >= count:
@@ -60,7 +60,7 @@ async def test_one_that_does_not_answer_is_named(tmp_path: Path) -> None:
         nobody = "99999999999999 0 127.0.0.1:1"
         with cell.store.client() as client:
             client.hset("{headgate:headgate}:admin", "gateway-9", nobody)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not (found := (await page(gateway, "/requests"))[1])["not_heard"]:
                 await asyncio.sleep(0.05)
         _, unknown = await page(gateway, "/explain/req_of_nobody")
@@ -74,16 +74,17 @@ async def test_every_gateway_of_a_cell_returns_the_verdicts_of_the_leader(tmp_pa
     async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url) as cell:
         for gateway in cell.gateways:
             await gateway.until_ready(1)
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while True:
                 told = [(await page(gateway, "/verdict"))[1] for gateway in cell.gateways]
                 # After a pause of this process it takes a moment until one gateway leads again.
                 leaders = sum(each["decides"] for each in told)
-                if leaders == 1 and all(len(each["verdicts"]) == 2 for each in told):
+                causes = [[verdict["cause"] for verdict in each["verdicts"]] for each in told]
+                known = all(each["scheduler"] for each in told)
+                if leaders == 1 and known and causes == [["healthy"] * 2] * 2:
                     break
                 await asyncio.sleep(0.05)
 
     for each in told:
         assert {verdict["pool"] for verdict in each["verdicts"]} == {None, "small"}
-        assert {verdict["cause"] for verdict in each["verdicts"]} == {"healthy"}
         assert each["scheduler"]["admin"].startswith("127.0.0.1:")

@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 import yaml
 
+from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, chat, events_of, gateway_beside
 from testing.ports import free_port
 from testing.simulated import engine_in_loop
@@ -40,23 +41,25 @@ async def test_a_pool_that_is_scaled_is_told_of_and_another_is_not_found(tmp_pat
 
 async def test_a_gateway_that_leaves_lets_keda_go_at_once_and_its_streams_end_later(tmp_path: Path) -> None:
     port = free_port()
-    async with engine_in_loop(speed_up=0.2) as url:
-        config = a_config(url, served_model="sim", scaler_listen=f"127.0.0.1:{port}")
+    async with FakeEngine() as engine:
+        engine.script.append(Behaviour(tokens=5, hang_after=2))
+        config = a_config(engine.url, scaler_listen=f"127.0.0.1:{port}", drain_grace="50s")
         config["pools"]["small"]["scaling"] = {"endpoints_max": 4}
         async with gateway_beside(config, tmp_path) as (gateway, process):
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
                 ref = stubs().messages.ScaledObjectRef(scalerMetadata={"pool": "small"})
                 asked = stubs().Client(channel).StreamIsActive(ref)
                 await asked.read()
-                async with gateway.post(chat(stream=True, max_tokens=100, ignore_eos=True)) as answer:
-                    first = await answer.content.readany()
+                async with gateway.post(chat(stream=True)) as answer:
+                    held = await engine.next_request()
+                    await held.hung.wait()
                     process.terminate()
                     end = await asyncio.wait_for(asked.read(), 30)
-                    still_open = not answer.content.is_eof()
-                    rest = await answer.read()
+                    held.resume.set()
+                    whole = await answer.read()
 
-    assert (end, still_open) == (grpc.aio.EOF, True)
-    assert events_of(first + rest)[-1] == "[DONE]"
+    assert end is grpc.aio.EOF
+    assert events_of(whole)[-1] == "[DONE]"
 
 
 def test_without_grpc_a_gateway_that_should_answer_keda_says_what_to_install(tmp_path: Path) -> None:
@@ -65,7 +68,7 @@ def test_without_grpc_a_gateway_that_should_answer_keda_says_what_to_install(tmp
     (tmp_path / "headgate.yaml").write_text(yaml.safe_dump(config))
     program = "import sys; sys.modules['grpc'] = None; from headgate.cli.main import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-c", program, "serve", str(tmp_path / "headgate.yaml")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30, env=dict(os.environ))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=90, env=dict(os.environ))
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (

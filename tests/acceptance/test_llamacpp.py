@@ -43,10 +43,12 @@ async def test_sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, 
     await scenarios.sixteen_callers_on_four_slots_end_truthfully(engine, DIALECT, tmp_path)
 
 
+@pytest.mark.timing
 async def test_a_caller_who_leaves_frees_the_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
     assert await scenarios.a_caller_who_leaves_frees_the_slot(engine, DIALECT, tmp_path, running) < 1
 
 
+@pytest.mark.timing
 async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_within_a_second(
     engine: RealEngine, tmp_path: Path
 ) -> None:
@@ -55,6 +57,7 @@ async def test_a_caller_who_leaves_a_whole_answer_frees_the_slot_within_a_second
     assert await leave(engine, DIALECT, tmp_path, running, prompt=prompt, after_s=2, streamed=False) < 1
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("streamed", [True, False], ids=["streamed", "whole"])
 async def test_a_caller_who_leaves_while_its_prompt_is_read_frees_the_slot_within_a_second(
     tmp_path: Path, streamed: bool

@@ -65,7 +65,7 @@ def test_the_python_example_prints_an_answer(fresh: tuple[Path, dict[str, str]])
     folder, _ = fresh
     command = [folder / "env" / "bin" / "headgate", "serve", folder / "headgate.yaml"]
     with llamacpp(port=8081), ChildProcess("headgate", command) as server:
-        server.wait_until_ok("http://127.0.0.1:9090/ready", seconds_max=20)
+        server.wait_until_ok("http://127.0.0.1:9090/ready", seconds_max=60)
         run = outcome_of([sys.executable, "-c", block("python", "OpenAI")])
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()

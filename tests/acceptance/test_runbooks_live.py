@@ -27,7 +27,7 @@ def reading() -> list[str]:
 def run(command: str, folder: Path, admin_url: str) -> "subprocess.CompletedProcess[str]":
     words = shlex.split(command.replace("http://127.0.0.1:9090", admin_url))[1:]
     arguments = [sys.executable, "-m", "headgate.cli.main", *words]
-    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False, timeout=90)
 
 
 async def test_every_command_that_only_reads_answers(tmp_path: Path) -> None:

@@ -169,13 +169,18 @@ async def churned(tmp_path: Path, seconds: float, *, fill: bool = False) -> Soak
     return soak
 
 
+def _has_settled(held: dict[str, int], floor: dict[str, int]) -> bool:
+    at_rest = not any(held[what] for what in EMPTY)
+    return at_rest and held["open_files"] <= floor["open_files"] + 2 and held["tasks"] <= floor["tasks"] + 2
+
+
 async def settled(gateway: RunningGateway, floor: dict[str, int]) -> dict[str, int]:
     """What is held once idle connections, ours to engines and callers' to us, have been let go."""
     await gateway.http.connector.close()
     gateway.http = aiohttp.ClientSession()
     try:
         with suppress(TimeoutError):
-            await gateway.until(lambda status: status["held"]["open_files"] <= floor["open_files"] + 2, seconds_max=30)
+            await gateway.until(lambda status: _has_settled(status["held"], floor), seconds_max=60)
         return (await gateway.status())["held"]
     finally:
         await gateway.http.close()

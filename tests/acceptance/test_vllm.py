@@ -41,6 +41,7 @@ async def test_sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, 
     await scenarios.sixteen_callers_on_four_slots_end_truthfully(engine, DIALECT, tmp_path)
 
 
+@pytest.mark.timing
 async def test_a_caller_who_leaves_frees_the_slot_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
     assert await scenarios.a_caller_who_leaves_frees_the_slot(engine, DIALECT, tmp_path, running) < 1
 

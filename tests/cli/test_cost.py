@@ -24,6 +24,7 @@ from headgate.cli.output.cost_tables import Money, count, length
 from headgate.ledger.reports import reports
 from headgate.model.money import Cause, NanoUsd
 from testing.gateway import gateway_process
+from testing.midnight import pass_midnight
 from testing.postgres import postgres
 from tests.ledger.databases import migrated
 from tests.ledger.ledgers import HOUR_US, USD, endpoint_time, usage, written
@@ -242,6 +243,7 @@ def test_two_forms_at_once_are_one_too_many(capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.process
 async def test_cost_from_a_running_gateway(tmp_path: Path) -> None:
+    pass_midnight()
     with postgres(options=("fsync=off",)) as server:
         url = await migrated(server.url)
         today = datetime.now(UTC).date().isoformat()

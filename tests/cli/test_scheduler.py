@@ -35,7 +35,7 @@ async def test_it_answers_operators_and_listens_for_nobody_else(tmp_path: Path) 
     config, admin = cell_config(), f"127.0.0.1:{free_port()}"
     words = [*SCHEDULER, str(write(tmp_path, config)), f"--admin-listen={admin}"]
     with ChildProcess("scheduler", words) as process:
-        process.wait_until_ok(f"http://{admin}/health", seconds_max=40)
+        process.wait_until_ok(f"http://{admin}/health", seconds_max=90)
         async with aiohttp.ClientSession() as http, http.get(f"http://{admin}/status") as answer:
             status = await answer.json()
         host, _, port = config["listen"].rpartition(":")
@@ -58,7 +58,7 @@ async def test_the_password_of_the_store_is_shown_nowhere(tmp_path: Path) -> Non
     config["cell"]["store"] = f"redis://u:${{PASSWORD}}@127.0.0.1:{free_port()}"
     words = [*SCHEDULER, str(write(tmp_path, config)), "--log-level=debug"]
     with ChildProcess("scheduler", words, {"PASSWORD": CANARY}) as process:
-        process.wait_until_ok(f"http://{config['admin_listen']}/health", seconds_max=40)
+        process.wait_until_ok(f"http://{config['admin_listen']}/health", seconds_max=90)
         shown = ""
         async with aiohttp.ClientSession() as http:
             for path in ("/status", "/metrics", "/ready"):

@@ -38,7 +38,7 @@ def test_an_address_in_use_is_named_with_the_next_step(file: Path) -> None:
     with bind("127.0.0.1", 0) as taken:
         config = a_config(NOWHERE, listen=f"127.0.0.1:{taken.getsockname()[1]}")
         file.write_text(yaml.safe_dump(config))
-        run = subprocess.run(SERVE, cwd=file.parent, capture_output=True, text=True, timeout=50, check=False)
+        run = subprocess.run(SERVE, cwd=file.parent, capture_output=True, text=True, timeout=110, check=False)
 
     assert run.returncode == 1
     assert f"cannot listen on {config['listen']}" in run.stderr

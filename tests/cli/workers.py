@@ -19,7 +19,7 @@ from testing.gateway import CHAT, Config, a_config, chat
 from testing.ports import free_port, free_ports
 from testing.processes import ChildProcess
 
-START_S_MAX = 40.0
+START_S_MAX = 90.0
 
 
 def workers_config(engine_url: str, workers: int = 2, **settings: Any) -> Config:
@@ -70,6 +70,12 @@ class Workers:
     async def until_ready(self, times: int = 1) -> None:
         """Until each of them has been ready so often."""
         await self.until(lambda: all(len(self.told("worker is ready", each)) >= times for each in range(self.count)))
+
+    async def until_endpoints_ready(self) -> None:
+        """Until each worker has found its endpoints ready."""
+        async with asyncio.timeout(START_S_MAX):
+            while any(each["state"] != "ready" for status in await self.statuses() for each in status["endpoints"]):
+                await asyncio.sleep(0.02)
 
     async def until_draining(self, count: int = 2) -> None:
         """Until so many of them take no new requests, those that have left already among them."""

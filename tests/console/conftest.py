@@ -4,12 +4,14 @@ import shutil
 from collections.abc import AsyncIterator
 
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run"),
 )
+# Guard of every wait for the page, which shows a change within a second or two.
+expect.set_options(timeout=30_000)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

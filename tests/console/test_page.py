@@ -12,7 +12,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route, expect
 
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import RunningGateway, a_config, chat, gateway_beside
+from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, gateway_beside
 from tests.console.conftest import Watcher
 
 pytestmark = [pytest.mark.sight, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
@@ -23,7 +23,7 @@ PLACES = ("#verdict-title", ".about", "#classes thead th", ".pill", "#endpoints 
 
 def a_gateways_config(url: str) -> dict[str, Any]:
     """A budget that no prefill keeps to, so that every stream is shown as slow."""
-    return a_config(url, classes={"interactive": {"ttft": "1s", "stage_budget": {"prefill": "1ms"}}, "batch": {}})
+    return a_config(url, classes={"interactive": {**NO_TARGETS, "stage_budget": {"prefill": "1ms"}}, "batch": {}})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -44,7 +44,7 @@ async def a_page(
     page = await context.new_page()
     watcher = Watcher(page)
     await page.goto(gateway.admin_url)
-    await expect(page.locator("#link-text")).to_have_text("live", timeout=10_000)
+    await expect(page.locator("#link-text")).to_have_text("live")
     yield page, watcher
     await page.screenshot(path=folder / "console.png", full_page=True)
     await context.close()
@@ -72,13 +72,13 @@ async def test_what_happens_is_shown_within_seconds(browser: Browser, gateway: R
     async with a_page(browser, gateway, tmp_path) as (page, _):
         await ask(gateway, times=5, stream=True)
         row = page.locator("#classes tbody tr", has_text="interactive")
-        await expect(row.locator("td[data-title='Served/s']")).not_to_have_text("0", timeout=5_000)
+        await expect(row.locator("td[data-title='Served/s']")).not_to_have_text("0")
         await expect(page.locator("#tenants tbody tr")).to_have_count(1)
 
         await ask(gateway, model="nobody-serves-this")
-        await expect(page.locator("#refusals tbody")).to_contain_text("model not found", timeout=5_000)
+        await expect(page.locator("#refusals tbody")).to_contain_text("model not found")
         before = await page.locator("#about").text_content()
-        await expect(page.locator("#about")).not_to_have_text(before or "", timeout=5_000)
+        await expect(page.locator("#about")).not_to_have_text(before or "")
 
 
 async def test_a_slow_request_shows_its_stages_and_how_to_ask_for_more(
@@ -90,7 +90,7 @@ async def test_a_slow_request_shows_its_stages_and_how_to_ask_for_more(
             name = answer.headers["x-request-id"]
             await answer.read()
         request = page.locator("#recent details", has=page.locator("code", has_text=name))
-        await request.locator("summary").click(timeout=5_000)
+        await request.locator("summary").click()
         await expect(request.locator(".stagetable tbody tr", has_text="prefill")).to_contain_text("of 1.0 ms")
         await expect(request.locator("code")).to_have_text(f"headgate explain {name}")
         await request.locator("button").click()
@@ -110,7 +110,7 @@ async def test_whatever_is_told_is_shown_as_text(browser: Browser, gateway: Runn
         event = f"event: state\ndata: {json.dumps(state)}\n\n"
         await page.route("**/events", lambda route: route.fulfill(content_type="text/event-stream", body=event))
         await page.reload()
-        await expect(page.locator("#verdict .sentence")).to_have_text(MARKUP, timeout=5_000)
+        await expect(page.locator("#verdict .sentence")).to_have_text(MARKUP)
         await expect(page.locator("#tenants tbody th")).to_have_text(MARKUP)
         await expect(page.locator("#endpoints tbody th")).to_have_text(MARKUP)
         await page.locator("#recent summary").first.click()
@@ -144,7 +144,7 @@ async def test_a_verdict_changes_in_place(browser: Browser, gateway: RunningGate
         asked: list[int] = []
         await page.route("**/events", tell)
         await page.reload()
-        await expect(page.locator("#verdict .since")).to_contain_text("brand new thing", timeout=5_000)
+        await expect(page.locator("#verdict .since")).to_contain_text("brand new thing")
         heard = await page.locator("#verdict [aria-live]").text_content()
         assert heard is not None
         assert heard.startswith("Memory: brand new thing")
@@ -153,13 +153,13 @@ async def test_a_verdict_changes_in_place(browser: Browser, gateway: RunningGate
         sentence, fact = page.locator("#verdict .sentence"), page.locator("#verdict .block li").first
         before = await sentence.text_content(), await fact.text_content()
         for element, text in zip((sentence, fact), before, strict=True):
-            await expect(element).not_to_have_text(text or "", timeout=5_000)
+            await expect(element).not_to_have_text(text or "")
         assert await page.evaluate("getSelection().toString()") == "headgate status"
         await expect(page.locator("#verdict .runbook a")).to_be_focused()
         assert await page.locator("#verdict [aria-live]").text_content() == heard
 
         texts["incident"] = "another_thing"
-        await expect(page.locator("#verdict [aria-live]")).to_contain_text("another thing", timeout=5_000)
+        await expect(page.locator("#verdict [aria-live]")).to_contain_text("another thing")
 
     assert watcher.complaints == []
 
@@ -175,7 +175,7 @@ async def test_a_large_fleet_is_counted_whole(browser: Browser, gateway: Running
         await expect(page.locator("#classes-whose")).to_be_hidden()
         await page.route("**/events", lambda route: route.fulfill(content_type="text/event-stream", body=event))
         await page.reload()
-        await expect(page.locator("#figures")).to_contain_text("250 of 250", timeout=5_000)
+        await expect(page.locator("#figures")).to_contain_text("250 of 250")
         await expect(page.locator("#endpoints-more")).to_contain_text("and 50 more")
         await expect(page.locator("#classes-whose")).to_contain_text("of the whole cell")
 
@@ -265,11 +265,11 @@ async def test_after_a_restart_it_comes_back_by_itself(browser: Browser, tmp_pat
             page = await browser.new_page()
             watcher = Watcher(page)
             await page.goto(gateway.admin_url)
-            await expect(page.locator("#link-text")).to_have_text("live", timeout=10_000)
+            await expect(page.locator("#link-text")).to_have_text("live")
         gone = re.compile(r"reconnecting: last seen \d+ s ago")
-        await expect(page.locator("#link-text")).to_have_text(gone, timeout=10_000)
+        await expect(page.locator("#link-text")).to_have_text(gone)
         async with gateway_beside(config, tmp_path):
-            await expect(page.locator("#link-text")).to_have_text("live", timeout=20_000)
+            await expect(page.locator("#link-text")).to_have_text("live")
             await expect(page.locator("#endpoints tbody tr")).to_have_count(1)
         await page.close()
 

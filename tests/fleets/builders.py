@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,9 +18,16 @@ from headgate.model.endpoint import EndpointState
 from headgate.model.units import MILLISECOND, Duration, EndpointId, PoolName
 from headgate.ports.engine import ProbeState
 from headgate.ports.fleet import Fleet, Phase, Seen
+from testing.ports import free_ports
 
 STUB = (sys.executable, "-S", str(Path(__file__).parent / "stub_engine.py"), "{port}")
-PORTS = (21_000, 29_000)
+
+
+@cache
+def fleet_ports() -> tuple[int, int]:
+    """First and last port for the fleets of this process. No other test run gets one of them."""
+    ports = free_ports(64)
+    return ports[0], ports[-1]
 
 
 @dataclass
@@ -126,7 +134,7 @@ def terms(place: Path, *arguments: str, **settings: Any) -> ProcessTerms:
     usual = {
         "in_flight_max": 4,
         "command": (*STUB, *arguments),
-        "ports": PORTS,
+        "ports": fleet_ports(),
         "restart_ns": Duration(50 * MILLISECOND),
         "restart_ns_max": Duration(400 * MILLISECOND),
     }

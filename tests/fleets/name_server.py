@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+from testing.ports import free_port
+
 A, AAAA, SRV = 1, 28, 33
 UDP_BYTES_MAX = 4096
 
@@ -32,8 +34,9 @@ class NameServer:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["NameServer"]:
         loop = asyncio.get_running_loop()
-        over_tcp = await asyncio.start_server(self._tcp, "127.0.0.1", 0)
-        self.port = over_tcp.sockets[0].getsockname()[1]
+        # Not any port: another process could have the one that is free for TCP for UDP.
+        self.port = free_port()
+        over_tcp = await asyncio.start_server(self._tcp, "127.0.0.1", self.port)
         over_udp, _ = await loop.create_datagram_endpoint(lambda: _Udp(self), local_addr=("127.0.0.1", self.port))
         try:
             yield self

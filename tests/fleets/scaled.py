@@ -5,17 +5,20 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from headgate.model.units import PoolName
-from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.gateway import NO_TARGETS, Config, GatewayInLoop, a_config, chat, gateway_in_loop
+from tests.fleets.builders import fleet_ports
 
 HEADGATE = (sys.executable, "-m", "headgate.cli.main")
 SIMULATED = (*HEADGATE, "engine", "--port", "{port}", "--model", "{model}")
+PATIENT: Config = {"interactive": {**NO_TARGETS, "queue_wait_max": "60s"}}
+"""Classes whose requests outlast the start of an engine on a busy machine."""
 
 
 def a_scaled_config(
@@ -30,7 +33,7 @@ def a_scaled_config(
     **settings: Any,
 ) -> Config:
     """Nothing scales by itself within the test, unless it says so."""
-    config = a_config(engine=engine, **settings)
+    config = a_config(engine=engine, **{"classes": PATIENT, **settings})
     config["pools"]["small"] |= {
         "fleet": {
             "kind": "processes",
@@ -38,6 +41,7 @@ def a_scaled_config(
             "endpoints": endpoints,
             "logs": str(folder / "logs"),
             "restart": "100ms",
+            "ports": "{}:{}".format(*fleet_ports()),
             **(fleet or {}),
         },
         "scaling": {"endpoints_max": most, "period": "1h", **(scaling or {})},
@@ -83,10 +87,25 @@ class Streams:
 
 
 @asynccontextmanager
-async def a_scaled_gateway(config: Config, folder: Path, *, seconds_max: float = 20.0) -> AsyncIterator[GatewayInLoop]:
+async def a_scaled_gateway(config: Config, folder: Path, *, seconds_max: float = 30.0) -> AsyncIterator[GatewayInLoop]:
     async with gateway_in_loop(config, folder, wait_for=0) as gateway:
         await gateway.until_ready(config["pools"]["small"]["fleet"]["endpoints"], seconds_max=seconds_max)
         yield gateway
+
+
+def gated(gate: Path, command: Sequence[str]) -> tuple[str, ...]:
+    """The command, which starts once the file `gate` exists: so long an engine is starting."""
+    return ("/bin/sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.05; done; exec "$@"', str(gate), *command)
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """Stops an engine, so that its streams do not end meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 async def scale(gateway: GatewayInLoop, endpoints: int) -> None:

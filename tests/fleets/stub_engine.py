@@ -2,8 +2,8 @@
 
     stub_engine.py PORT [--loads S] [--crashes-after S] [--spawns FILE] [--ignores-sigterm] [--says TEXT]
 
-It listens at once and answers 503 while it loads, then 200. With `--spawns` it starts a child that sleeps, and
-writes its pid to the file.
+It listens at once and answers 503 while it loads, which begins with the first request, then 200. With `--spawns` it
+starts a child that sleeps, and writes its pid to the file.
 """
 
 import argparse
@@ -34,11 +34,13 @@ def main() -> None:
         args.spawns.write_text(str(child.pid))
     if args.crashes_after is not None:
         threading.Timer(args.crashes_after, os._exit, [3]).start()
-    loaded_at = time.monotonic() + args.loads
+    asked_at: list[float] = []
 
     class Answers(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if time.monotonic() >= loaded_at else 503)
+            # From the first request on, so that a client that is slow to ask sees it loading all the same.
+            asked_at.append(time.monotonic())
+            self.send_response(200 if asked_at[-1] - asked_at[0] >= args.loads else 503)
             self.send_header("content-length", "0")
             self.end_headers()
 

@@ -10,7 +10,7 @@ import pytest
 from testing.fake_engine import FakeEngine
 from testing.gateway import a_config, gateway_in_loop
 from tests.fleets.builders import is_alive, until_dead
-from tests.fleets.scaled import SIMULATED, a_scaled_config, a_scaled_gateway, pids, streaming
+from tests.fleets.scaled import SIMULATED, a_scaled_config, a_scaled_gateway, frozen, pids, streaming
 
 pytestmark = pytest.mark.process
 
@@ -38,9 +38,10 @@ async def test_a_pool_that_comes_back_while_its_engines_drain_waits_for_their_na
         asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
         await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1, seconds_max=30)
         without = a_config(other.url) | {name: config[name] for name in ("listen", "admin_listen")}
-        await gateway.rewrite(without)
-        await gateway.rewrite(config)
-        assert is_alive(before), "a stream goes on"
+        with frozen(before):
+            await gateway.rewrite(without)
+            await gateway.rewrite(config)
+            assert is_alive(before), "a stream goes on"
         assert (await asked).endswith("data: [DONE]\n\n")
         await until_dead(before)
         await gateway.until_ready(1, seconds_max=30)

@@ -28,7 +28,7 @@ def a_file(folder: Path, **fleet: object) -> str:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", WITHOUT + MAIN, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=90)
 
 
 @pytest.fixture

@@ -15,6 +15,8 @@ from tests.fleets.scaled import (
     Streams,
     a_scaled_config,
     a_scaled_gateway,
+    frozen,
+    gated,
     killed_and_replaced,
     out_and_in_again,
     pids,
@@ -56,12 +58,14 @@ async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(
 
 @pytest.mark.process
 async def test_requests_wait_for_the_first_endpoint_to_start(tmp_path: Path) -> None:
-    config = a_scaled_config(tmp_path, (*SIMULATED, "--cold-start", "0.5"))
+    config = a_scaled_config(tmp_path, gated(tmp_path / "go", SIMULATED))
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
         [endpoint] = (await gateway.status())["endpoints"]
         assert (endpoint["id"], endpoint["state"]) == ("small/0", "warming")
-        async with gateway.post(chat()) as answer:
-            assert answer.status == 200, await answer.text()
+        asked = asyncio.create_task(_status(gateway.post(chat())))
+        await gateway.until(lambda status: status["requests_open"] == 1)
+        (tmp_path / "go").touch()
+        assert await asked == 200
 
 
 @pytest.mark.process
@@ -73,8 +77,9 @@ async def test_a_pool_that_leaves_the_configuration_has_its_processes_ended_once
         await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1, seconds_max=30)
         listed = a_config(other.url)
         listed |= {name: config[name] for name in ("listen", "admin_listen")}
-        await gateway.rewrite(listed)
-        assert is_alive(pid), "a stream goes on"
+        with frozen(pid):
+            await gateway.rewrite(listed)
+            assert is_alive(pid), "a stream goes on"
         assert (await asked).endswith("data: [DONE]\n\n")
         await until_dead(pid)
         await gateway.until_ready(1)
@@ -125,6 +130,11 @@ async def test_a_gateway_that_ends_leaves_no_engine_behind(tmp_path: Path, how: 
         process.wait_until_ended()
         for pid in engines:
             await until_dead(pid)
+
+
+async def _status(request: Any) -> int:
+    async with request as answer:
+        return answer.status
 
 
 async def _text(request: Any) -> str:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from testing.gateway import Config
+from testing.gateway import NO_TARGETS, Config
 from testing.real_engines import LLAMACPP_START_SECONDS_MAX, MODEL, ROOT, environment_of
 from tests.fleets.builders import is_alive
 from tests.fleets.scaled import (
@@ -35,7 +35,7 @@ def a_config_of_llamacpp(folder: Path, *, endpoints: int) -> Config:
         served_model=MODEL,
         in_flight_max=SLOTS,
         endpoints=endpoints,
-        classes={"interactive": {"band": 0, "queue_wait_max": "60s"}},
+        classes={"interactive": {**NO_TARGETS, "band": 0, "queue_wait_max": "60s"}},
     )
 
 

@@ -6,22 +6,24 @@ from typing import Any
 
 import pytest
 
-from testing.gateway import Config, chat, gateway_beside, gateway_in_loop
-from tests.fleets.scaled import SIMULATED, a_scaled_config
+from testing.gateway import NO_TARGETS, Config, chat, gateway_beside, gateway_in_loop
+from tests.fleets.scaled import SIMULATED, a_scaled_config, gated
 
 pytestmark = pytest.mark.process
 
 COLD_START_S = 1.0
 CLASSES = {
-    "interactive": {"band": 0, "start_wait": "30s", "queue_wait_max": "5s"},
-    "hasty": {"band": 0, "queue_wait_max": "5s", "unnamed": False},
+    "interactive": {**NO_TARGETS, "band": 0, "start_wait": "50s", "queue_wait_max": "30s"},
+    "hasty": {**NO_TARGETS, "band": 0, "queue_wait_max": "30s", "unnamed": False},
 }
 HASTY = {"x-headgate-class": "hasty"}
 SCALING = {"endpoints_min": 0, "warm_min": 0, "period": "200ms", "cold_start": "15s", "idle": "1h"}
 
 
-def a_config_of_none(folder: Path, *, cold_start_s: float = COLD_START_S, **scaling: Any) -> Config:
-    command = (*SIMULATED, "--cold-start", str(cold_start_s))
+def a_config_of_none(folder: Path, *, gate: Path | None = None, **scaling: Any) -> Config:
+    """With a gate, engines start once it exists."""
+    command = (*SIMULATED, "--cold-start", str(COLD_START_S))
+    command = command if gate is None else gated(gate, command)
     return a_scaled_config(folder, command, endpoints=0, scaling={**SCALING, **scaling}, classes=CLASSES)
 
 
@@ -49,7 +51,8 @@ async def test_from_nothing_a_request_is_held_and_served_and_its_answer_says_so(
 
 
 async def test_those_beyond_the_hold_and_those_who_do_not_wait_are_told_when_to_come_back(tmp_path: Path) -> None:
-    config = a_config_of_none(tmp_path, cold_start_s=2.0, hold_max=2)
+    gate = tmp_path / "go"
+    config = a_config_of_none(tmp_path, gate=gate, hold_max=2)
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
         status, headers, body = await answered(gateway.post(chat(), headers=HASTY))
         assert (status, headers["retry-after"]) == (503, "15"), body
@@ -65,34 +68,42 @@ async def test_those_beyond_the_hold_and_those_who_do_not_wait_are_told_when_to_
         assert 1 <= int(headers["retry-after"]) <= 15
         assert "x-headgate-held-ms" not in headers
 
+        gate.touch()
         answers = await asyncio.gather(*held)
 
     assert [status for status, _, _ in answers] == [200, 200], answers
     assert all(int(headers["x-headgate-held-ms"]) > 0 for _, headers, _ in answers)
 
 
+@pytest.mark.timeout(180)
 async def test_a_gateway_process_starts_engines_when_it_is_asked_and_gives_up_the_last_when_nobody_does(
     tmp_path: Path,
 ) -> None:
     # Beside other tests a start may take some seconds. Were it said to take one, endpoints would be given back before
     # they have started, be wanted again at once, and then be kept for long.
-    config = a_config_of_none(tmp_path, hold_max=4, period="50ms", cold_start="5s", idle="1s", settle="0s")
+    gate = tmp_path / "go"
+    config = a_config_of_none(tmp_path, gate=gate, hold_max=4, period="50ms", cold_start="5s", idle="4s", settle="0s")
     async with gateway_beside(config, tmp_path, wait_for=0) as (gateway, process):
         held = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(4)]
         await gateway.until(lambda status: status["held_for_start"] == {"small": 4}, seconds_max=30)
         status, headers, body = await answered(gateway.post(chat()))
         assert (status, b"4 of 4 requests are held" in body, "retry-after" in headers) == (503, True, True), body
 
+        gate.touch()
         answers = await asyncio.gather(*held)
         assert [status for status, _, _ in answers] == [200] * 4, process.log()
         assert all(int(headers["x-headgate-held-ms"]) >= COLD_START_S * 1_000 for _, headers, _ in answers)
         status, _, body = await answered(gateway.post(chat(), headers=HASTY))
         assert status == 200, f"an endpoint that serves is there for everybody: {body!r}"
 
-        await gateway.until(lambda status: not status["endpoints"], seconds_max=30)
+        await gateway.until(lambda status: not status["endpoints"], seconds_max=90)
+        gate.unlink()
         status, headers, body = await answered(gateway.post(chat(), headers=HASTY))
         assert (status, b"has no start_wait" in body) == (503, True), body
         assert 1 <= int(headers["retry-after"]) <= 10, "as long as the last start took"
         await gateway.until(lambda status: status["endpoints"] != [], seconds_max=30)
-        status, headers, body = await answered(gateway.post(chat()))
+        asked = asyncio.create_task(answered(gateway.post(chat())))
+        await gateway.until(lambda status: status["held_for_start"] == {"small": 1}, seconds_max=30)
+        gate.touch()
+        status, headers, body = await asked
         assert (status, "x-headgate-held-ms" in headers) == (200, True), "held for what another one had asked for"

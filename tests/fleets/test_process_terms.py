@@ -3,6 +3,7 @@
 import pytest
 
 from headgate.fleets.processes.terms import NoPort, Ports, filled
+from testing.ports import free_ports
 
 
 def test_braces_that_are_no_placeholder_stay() -> None:
@@ -14,8 +15,10 @@ def test_braces_that_are_no_placeholder_stay() -> None:
 
 
 def test_ports_go_round_and_pass_over_those_that_are_taken() -> None:
-    ports = Ports(21_500, 21_503, start=2)
+    first, second, third, last = free_ports(4)
+    # `Ports` starts at `first` plus the remainder of `start`.
+    ports = Ports(first, last, start=2)
 
-    assert [ports.take({21_503}) for _ in range(4)] == [21_502, 21_500, 21_501, 21_502]
+    assert [ports.take({last}) for _ in range(4)] == [third, first, second, third]
     with pytest.raises(NoPort, match=r"widen fleet\.ports"):
-        ports.take(range(21_500, 21_504))
+        ports.take({first, second, third, last})

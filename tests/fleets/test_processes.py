@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headgate.model.endpoint import EndpointState
-from headgate.model.units import MILLISECOND, EndpointId
+from headgate.model.units import MILLISECOND, SECOND, EndpointId
 from headgate.ports.fleet import Phase
 from tests.fleets.builders import Running, a_fleet, is_alive, look, terms, until_dead, warm_up
 
@@ -179,17 +180,17 @@ async def test_a_process_that_is_killed_is_replaced_on_another_port(tmp_path: Pa
     async with a_fleet(terms(tmp_path, restart_ns=300 * MILLISECOND)) as running:
         await running.until_started(1)
         [before] = running.fleet.endpoints()
+        killed_at = asyncio.get_running_loop().time()
         os.kill(running.fleet.pids()["p/0"], signal.SIGKILL)
-        await running.until(lambda: not running.scheduler.ready())
-        crashed_at = asyncio.get_running_loop().time()
         await running.until_started(2)
-        assert asyncio.get_running_loop().time() - crashed_at >= 0.25, "the pause after a crash"
+        down_ns = round((asyncio.get_running_loop().time() - killed_at) * SECOND)
         [after] = running.fleet.endpoints()
 
     assert (after.id, after.url != before.url) == ("p/0", True)
     [(what, problem)] = running.notes.troubles
     assert (what, problem.split(";")[0]) == ("p/0", "ended with status -9")
-    assert running.notes.starts[1][1][Phase.PENDING] < 250_000_000, "a pause is no part of what a start takes"
+    took_ns = sum(running.notes.starts[1][1].values())
+    assert down_ns - took_ns >= 290 * MILLISECOND, "the pause after a crash is no part of what a start takes"
 
 
 async def test_a_loop_of_crashes_is_told_once_and_does_not_spin(tmp_path: Path) -> None:
@@ -197,10 +198,12 @@ async def test_a_loop_of_crashes_is_told_once_and_does_not_spin(tmp_path: Path) 
     async with a_fleet(made) as running:
         await running.until(lambda: len(running.notes.troubles) == 2)
         named: list[str] = []
+        began = asyncio.get_running_loop().time()
         for _ in range(60):
             named += [each.id for each in running.fleet.endpoints()]
             await asyncio.sleep(0.02)
         assert named == [], "nothing is coming that a request should wait for"
+        watched_s = asyncio.get_running_loop().time() - began
         tries = (tmp_path / "logs/p-0.log").read_text().count("no GPU")
         assert len(running.notes.troubles) == 2, "told once"
 
@@ -208,7 +211,7 @@ async def test_a_loop_of_crashes_is_told_once_and_does_not_spin(tmp_path: Path) 
     assert "it is started again after 0.05 s" in first
     assert "3 times in a row" in loop
     assert "no GPU" in loop, "the end of its log"
-    assert tries <= 3 + 1.2 / 0.2 + 2, "the pause has grown"
+    assert tries <= 3 + watched_s / 0.2 + 2, "the pause has grown"
 
 
 async def test_what_was_a_loop_of_crashes_is_told_to_be_over(tmp_path: Path) -> None:
@@ -243,7 +246,11 @@ async def test_an_engine_that_never_serves_counts_as_crashed(tmp_path: Path) -> 
         await running.until(lambda: running.notes.troubles)
         pids = running.fleet.pids()
     problem = running.notes.troubles[0][1]
-    assert problem.startswith("did not serve within 0.8 s (it is loading); raise fleet.start_max")
+    # On a busy machine it may not even listen by then.
+    assert re.match(
+        r"did not serve within 0\.8 s \((it is loading|nothing listens there|it did not answer)\); ", problem
+    )
+    assert "raise fleet.start_max" in problem
     assert not any(is_alive(pid) for pid in pids.values())
 
 

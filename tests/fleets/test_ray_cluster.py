@@ -171,10 +171,14 @@ async def test_a_driver_that_nobody_understands_is_ended_with_all_that_it_held(t
 
 
 async def test_a_driver_that_starts_is_waited_for_by_all_and_by_nobody_who_has_left(tmp_path: Path) -> None:
-    async with a_cluster(tmp_path, "echo started >> starts", "sleep 0.3", UP, "cat > orders") as cluster:
+    waits = "while [ ! -e go ]; do sleep 0.05; done"
+    async with a_cluster(tmp_path, "echo started >> starts", waits, UP, "cat > orders") as cluster:
         impatient = asyncio.create_task(cluster.run(["x"], {}))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(30):
+            while not (tmp_path / "starts").exists():
+                await asyncio.sleep(0.01)
         impatient.cancel()
+        (tmp_path / "go").touch()
         children = await asyncio.wait_for(asyncio.gather(cluster.run(["y"], {}), cluster.run(["z"], {})), 30)
         starts = (tmp_path / "starts").read_text()
 
@@ -185,7 +189,7 @@ async def test_a_cluster_that_is_still_sought_is_sought_no_more_when_all_is_over
     async with a_cluster(tmp_path, "echo $$ > pid", "exec sleep 60") as cluster:
         seeking = asyncio.create_task(cluster.run(["x"], {}))
         async with asyncio.timeout(30):
-            while not (tmp_path / "pid").exists():
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
                 await asyncio.sleep(0.01)
         await asyncio.wait_for(cluster.stop(), 30)
         with pytest.raises(asyncio.CancelledError):

@@ -29,7 +29,7 @@ from tests.house.small_tree import PROJECT
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
 SECONDS_MAX = 60.0
-LEAVE_SECONDS_MAX = 10.0
+LEAVE_SECONDS_MAX = 30.0
 
 
 @pytest.fixture(scope="module")

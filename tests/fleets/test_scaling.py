@@ -148,7 +148,7 @@ async def test_age_of_a_start_reaches_the_autoscaler_until_the_process_stops_dec
     assert told.starting == {StartPhase.NOT_SCHEDULED: 1}
 
     running = asyncio.create_task(scaling.run(scheduler.summary, lambda: NOW, no_fleet, lambda: False))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         while scaling.starts():
             await asyncio.sleep(0.01)
     running.cancel()
@@ -164,7 +164,7 @@ async def ticked(scaling: Scaling, scheduler: Scheduler, now: Instant) -> None:
         return now
 
     running = asyncio.create_task(scaling.run(scheduler.summary, moment, no_fleet))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(30):
         await decided.wait()
     await asyncio.sleep(0)
     running.cancel()
@@ -206,7 +206,7 @@ async def test_what_is_asked_of_a_pool_that_is_not_scaled_is_told_by_a_part_of_i
         tell(each, scheduler, EndpointJoined(Endpoint("small/0", "small", 4)), EndpointReadied("small/0"))
         tell(each, scheduler, *(asked(f"r{number}") for number in range(WHOLE_MAX + 20 * SAMPLED)))
         running = asyncio.create_task(each.run(scheduler.summary, lambda: Instant(NOW + SECOND), no_fleet))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while not each.told():
                 await asyncio.sleep(0.01)
         running.cancel()

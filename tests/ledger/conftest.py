@@ -12,8 +12,15 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from testing.midnight import pass_midnight
 from testing.postgres import Postgres, postgres
 from tests.ledger.databases import migrated, new_database, scratch_database
+
+
+@pytest.fixture(autouse=True)
+def one_day() -> None:
+    """No test sees a day end, with its budgets and partitions."""
+    pass_midnight()
 
 
 @pytest.fixture(scope="session")

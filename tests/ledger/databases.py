@@ -61,10 +61,14 @@ async def with_key(directory: PostgresDirectory, key: str, secret: str, terms: T
 
 @asynccontextmanager
 async def followed(
-    url: str, on_change: Callable[[Picture], None] = lambda _: None, *, poll_s: float = 60.0
+    url: str,
+    on_change: Callable[[Picture], None] = lambda _: None,
+    *,
+    poll_s: float = 60.0,
+    answer_s_max: float = 30.0,
 ) -> AsyncIterator[Copy]:
     """A copy that follows; by NOTIFY alone, as long as the test does not poll."""
-    copy = Copy(Database(url, connect_s_max=1.0, query_s_max=1.0), on_change, poll_s=poll_s)
+    copy = Copy(Database(url, connect_s_max=answer_s_max, query_s_max=answer_s_max), on_change, poll_s=poll_s)
     running = asyncio.create_task(copy.run())
     try:
         yield copy
@@ -73,7 +77,7 @@ async def followed(
         await asyncio.wait([running])
 
 
-async def until(true: Callable[[], object], *, seconds_max: float = 10.0) -> None:
+async def until(true: Callable[[], object], *, seconds_max: float = 30.0) -> None:
     async with asyncio.timeout(seconds_max):
         while not true():
             await asyncio.sleep(0.01)

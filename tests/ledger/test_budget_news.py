@@ -148,16 +148,18 @@ class Hanging:
 
 
 async def test_a_day_begins_while_the_ledger_is_still_being_read() -> None:
-    began, told = asyncio.get_running_loop().time(), []
-    before = datetime(2026, 12, 31, 23, 59, 59, 800_000, tzinfo=UTC)
+    told: list[BudgetsTold] = []
+    moment = datetime(2026, 12, 31, 23, 59, 59, 800_000, tzinfo=UTC)
 
     def now() -> Instant:
-        return Instant(round((before.timestamp() + asyncio.get_running_loop().time() - began) * SECOND))
+        return Instant(round(moment.timestamp() * SECOND))
 
     news = BudgetNews(NOWHERE, told.append, lambda: LIMITED, now, every_s=0.01)
     news._sums = Hanging()  # type: ignore[assignment]
     task = asyncio.create_task(news.run())
-    await until(lambda: told and told[-1].day_began == instant(datetime(2027, 1, 1, tzinfo=UTC)))
+    await until(lambda: told)
+    moment += timedelta(seconds=0.3)
+    await until(lambda: told[-1].day_began == instant(datetime(2027, 1, 1, tzinfo=UTC)))
     task.cancel()
     await asyncio.wait([task])
     assert told[0].day_began == instant(datetime(2026, 12, 31, tzinfo=UTC)), "it was told before anything was read"

@@ -49,7 +49,7 @@ async def test_a_missed_notification_is_made_good_by_asking(url: str, link: Link
     async with followed(url, poll_s=0.2) as copy:
         await until(lambda: copy.fresh)
         await directory.create_tenant("quiet", ANY, ADMIN)
-        await until(lambda: "quiet" in copy.picture.tenants, seconds_max=3)
+        await until(lambda: "quiet" in copy.picture.tenants)
 
 
 async def test_rotated_keys_overlap_and_revoked_ones_are_gone(url: str, directory: PostgresDirectory) -> None:
@@ -111,7 +111,7 @@ async def test_what_was_known_stays_known_while_the_database_is_killed_and_comes
         directory = PostgresDirectory(database)
         await with_key(directory, "acme/search/ci", "hg-one")
         await database.stop()
-        async with followed(url, poll_s=0.5) as copy:
+        async with followed(url, poll_s=0.5, answer_s_max=1.0) as copy:
             await until(lambda: copy.fresh)
             mortal_postgres.kill()
             await until(lambda: not copy.fresh)
@@ -119,12 +119,12 @@ async def test_what_was_known_stays_known_while_the_database_is_killed_and_comes
             assert copy.problem
 
             mortal_postgres.restart()
-            await until(lambda: copy.fresh, seconds_max=20)
+            await until(lambda: copy.fresh)
             await directory.create_tenant("late", ANY, ADMIN)
             await until(lambda: "late" in copy.picture.tenants)
 
             mortal_postgres.pause()
             await until(lambda: not copy.fresh)
             mortal_postgres.resume()
-            await until(lambda: copy.fresh, seconds_max=20)
+            await until(lambda: copy.fresh)
         await database.stop()

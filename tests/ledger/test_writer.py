@@ -44,14 +44,14 @@ async def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_doubled(
     url: str, link: Link, tmp_path: Path, fault: Fault, was_committed: bool
 ) -> None:
     async with FaultProxy(port_of(url)) as proxy, a_spool(tmp_path) as spool:
-        async with writing(through(proxy, url), spool, query_s_max=0.5) as writer:
+        async with writing(through(proxy, url), spool, query_s_max=3.0) as writer:
             await until(lambda: writer.problem is None)
             proxy.fault = fault
             for number in range(50):
                 spool.add([a_row(f"req_{number}")])
             await until(lambda: writer.problem is not None)
             proxy.fault = Fault()
-            assert await writer.flush(10.0)
+            assert await writer.flush(30.0)
 
             assert writer.known_already == (50 if was_committed else 0)
     assert len(await all_rows(link)) == 50
@@ -75,7 +75,7 @@ async def test_connections_cut_at_any_moment_cost_no_row_and_double_none(url: st
                     proxy.break_all()
                     cuts += 1
             proxy.fault = Fault()
-            assert await writer.flush(20.0), writer.problem
+            assert await writer.flush(30.0), writer.problem
     assert cuts == 50
     assert await all_rows(link) == [twin.rows[key] for key in sorted(twin.rows)]
     assert await all_days(link) == twin.days()
@@ -92,7 +92,7 @@ async def test_many_writers_of_the_same_days_do_not_stand_in_each_others_way(
                 tenant = (number * (name + 3)) % 60
                 spool.add([a_row(f"req_{name}_{number}", tenant=f"t{tenant}")])
                 await asyncio.sleep(0.002)
-            assert await writer.flush(15.0), writer.problem
+            assert await writer.flush(30.0), writer.problem
             return writer.reconnects
 
     reconnects = await asyncio.gather(*(one(name) for name in range(6)))
@@ -109,7 +109,7 @@ async def test_a_row_that_the_database_refuses_holds_up_no_other(
             spool.add([a_row(f"req_{number}", model="bad\0text canary" if number == 13 else "m")])
         spool.add([a_row("huge", tokens_in=2**40)])
         spool.add_time([a_time()])
-        assert await writer.flush(10.0)
+        assert await writer.flush(30.0)
         assert writer.refused == 2
     assert len(await all_rows(link)) == 19
     assert await link.fetchval("select count(*) from headgate.endpoint_time") == 1
@@ -133,7 +133,7 @@ async def test_a_spool_that_cannot_be_read_is_no_trouble_of_the_database(
         await until(lambda: spool.problem is not None)
         away, waiting = writer.problem, spool.waiting
         monkeypatch.undo()
-        assert await writer.flush(10.0)
+        assert await writer.flush(30.0)
 
         assert (away, waiting, writer.reconnects, spool.lost) == (None, SEGMENT_ROWS_MAX, 0, 0)
     assert await link.fetchval("select count(*) from headgate.usage") == SEGMENT_ROWS_MAX
@@ -151,7 +151,7 @@ async def test_no_trouble_with_the_disk_ends_the_writer(
         await until(lambda: spool.problem is not None)
         problem = spool.problem
         spool.add([a_row()])
-        assert await writer.flush(10.0)
+        assert await writer.flush(30.0)
         monkeypatch.undo()
         await until(lambda: spool.problem is None)
 
@@ -170,7 +170,7 @@ async def test_a_doubtful_row_of_a_day_that_was_dropped_is_not_summed_again(
             spool.add([a_row("old", at=old), a_row("new", at=new)])
             spool._current.sure = name == "first"
             async with writing(url, spool, retention_days=3) as writer:
-                assert await writer.flush(10.0)
+                assert await writer.flush(30.0)
                 refused = writer.refused
         await retire(link, retention_days=3)
 
@@ -194,7 +194,7 @@ async def test_models_that_do_not_exist_do_not_make_sums_of_their_own(url: str, 
             left = nobodys | {"service_class": "", "outcome": "cancelled"}
             spool.add([a_row(f"left_{number}", model=f"made-up-{number}", **left)])
         spool.add([a_row("known", outcome="rate_limited", **nobodys)])
-        assert await writer.flush(10.0)
+        assert await writer.flush(30.0)
 
     found = await link.fetch("select model, sum(requests)::integer from headgate.usage_days group by 1 order by 1")
     assert [tuple(row) for row in found] == [("", 120), ("m", 1)]
@@ -223,10 +223,9 @@ async def test_an_absent_database_costs_nothing_but_waiting(shared_postgres: Pos
     async with a_spool(tmp_path) as spool, writing(nobody, spool) as writer:
         spool.add([a_row()])
 
-        assert not await writer.flush(0.3)
+        await until(lambda: "create it" in (writer.problem or ""))
+        assert not await writer.flush(0.1)
         assert spool.waiting == 1
-        assert writer.problem is not None
-        assert "create it" in writer.problem
 
 
 # Days
@@ -252,7 +251,7 @@ async def test_rows_of_long_ago_find_their_day(url: str, link: Link, tmp_path: P
     old = Instant(NOON - 40 * 86_400 * SECOND)
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
         spool.add([a_row("old", at=old), a_row("new")])
-        assert await writer.flush(10.0)
+        assert await writer.flush(30.0)
     assert {row.at for row in await all_rows(link)} == {old, NOON}
 
 
@@ -265,7 +264,7 @@ async def test_what_is_too_old_goes_from_every_table_that_grows(url: str, link: 
         for at in ages:
             spool.add([a_row(f"req_{at}", at=at)])
             spool.add_time([a_time(at=at)])
-        assert await writer.flush(10.0)
+        assert await writer.flush(30.0)
     for days in (1, 70):
         await link.execute(
             "insert into headgate.notices values ('tenant:a', 'day', $1, 50, 1, 1)", now - timedelta(days=days)
@@ -316,7 +315,7 @@ async def test_a_day_that_somebody_reads_is_dropped_later(url: str, link: Link, 
     old = Instant(NOON - 50 * 86_400 * SECOND)
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
         spool.add([a_row("old", at=old)])
-        assert await writer.flush(10.0)
+        assert await writer.flush(30.0)
     reader = await asyncpg.connect(url)
     async with reader.transaction():
         await reader.fetch("select * from headgate.usage")

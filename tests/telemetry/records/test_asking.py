@@ -86,18 +86,18 @@ async def test_one_without_an_address_is_named_and_not_asked() -> None:
 
 
 async def test_what_is_in_memory_does_not_wait_for_those_who_read_files() -> None:
-    going_on = threading.Event()
+    going_on, others = threading.Event(), {*threading.enumerate()}
     slow = requests(Nothing(going_on.wait))
     reading = [asyncio.create_task(slow.explain("req_x", True)) for _ in range(3)]
     await asyncio.sleep(0.02)
     slow._archive = Nothing(in_memory=True)  # type: ignore[assignment]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert (await slow.explain("req_y", True))[0] == 404
     assert not any(task.done() for task in reading)
     # A turn is given back only when the thread is done, also where nobody waits any more.
     reading[0].cancel()
     await asyncio.sleep(0.02)
-    assert sum(each.name == "headgate-asked" for each in threading.enumerate()) == 2
+    assert sum(each.name == "headgate-asked" for each in {*threading.enumerate()} - others) == 2
     going_on.set()
     await asyncio.gather(*reading, return_exceptions=True)
 
@@ -114,7 +114,7 @@ def test_a_look_at_files_does_not_hold_up_the_exit() -> None:
     asyncio.run(ask_and_leave())
     took = time.monotonic() - began
     going_on.set()
-    assert took < 2
+    assert took < 30
 
 
 async def test_what_a_look_raises_is_raised_where_it_was_asked_for() -> None:
