@@ -273,6 +273,7 @@ def test_machines_get_the_meaning_as_one_object(
         "notices": None,
         "tracing": None,
         "records": None,
+        "state_folder": None,
         "stage_budgets": {},
         "objectives": {},
         "operators": {},

@@ -18,7 +18,7 @@ from aiohttp import web
 from headgate.cli.checkup.clock import Heard, clock_findings, heard_at
 from headgate.cli.checkup.endpoints import look_at_all
 from headgate.cli.checkup.finding import Finding, Level, note, ok, problem
-from headgate.cli.checkup.machine import open_files, records_folder, secret_strength
+from headgate.cli.checkup.machine import open_files, records_folder, secret_strength, state_folder
 from headgate.config.settings import Settings
 from headgate.engines.page import open_session
 from testing.fake_engine import FakeEngine
@@ -417,3 +417,12 @@ def test_a_folder_of_records_that_cannot_be_written_is_a_problem(tmp_path: Path)
     assert new.message == f"{tmp_path / 'a/b'} can be made"
     assert in_a_file.message == f"{tmp_path / 'file'} is no folder, so no records are kept"
     assert not (tmp_path / "a").exists()
+
+
+def test_state_folder_that_cannot_be_written_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    assert state_folder(tmp_path / "new").level is Level.OK
+    in_a_file = state_folder(tmp_path / "file/state")
+    assert (in_a_file.level, in_a_file.about) == (Level.PROBLEM, "state_folder")
+    assert in_a_file.message == f"{tmp_path / 'file'} is no folder, so learned speeds are lost with a restart"

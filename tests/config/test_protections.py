@@ -128,3 +128,10 @@ def test_in_flight_limits_that_differ_are_a_range() -> None:
 def test_line_names_the_next_step_only_if_one_is_left() -> None:
     assert found(SMALL, "KV memory", "pool small").line.endswith("; set pools.small.kv_tokens")
     assert found(SMALL, "retry budget").line.endswith("(retry)")
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"), [(SMALL, "lost with a restart"), (small_with("state_folder: /a"), "kept across restarts")]
+)
+def test_speed_estimate_shows_whether_it_outlives_a_restart(text: str, kept: str) -> None:
+    assert kept in found(text, "speed estimate", "pool small").reason

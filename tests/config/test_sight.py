@@ -209,3 +209,29 @@ def test_all_of_it_is_said_in_words() -> None:
     )
     plain = settings_of(small_with("tracing: {endpoint: 'http://c', names: plain}"))
     assert [line for line in explain(plain) if line.endswith("named by plain")]
+
+
+# The state folder
+
+
+def test_state_folder_is_read_and_said_in_words() -> None:
+    settings = settings_of(small_with("state_folder: /var/lib/headgate/state"))
+
+    assert settings.state_folder == "/var/lib/headgate/state"
+    assert "learned speeds are kept in /var/lib/headgate/state" in list(explain(settings))
+    assert settings_of(small_with()).state_folder is None
+    assert settings.hash != settings_of(small_with()).hash
+
+
+def test_state_folder_must_be_a_whole_path() -> None:
+    [problem] = problems_of(small_with("state_folder: state"))
+
+    assert "is not a whole path" in str(problem)
+
+
+def test_state_folder_of_a_cell_is_a_warning_and_not_in_the_hash() -> None:
+    settings = settings_of(small_with(CELL, "state_folder: /a"))
+
+    assert any("state_folder" in each and "snapshot of the cell" in each for each in settings.warnings)
+    assert settings.hash == settings_of(small_with(CELL)).hash
+    assert not any("learned speeds" in each for each in explain(settings))

@@ -30,7 +30,18 @@ from headgate.model.policy import Policy, Pool
 from headgate.model.speed import EngineSpeed
 from headgate.model.tenant import Plan, Tenant
 from headgate.model.units import MILLISECOND, SECOND, Duration, EndpointId, PoolName, RequestId, TenantId
-from testing.builders import a_class, a_policy, a_scheduler, an_endpoint, arrived, at, first_token, lasting, told
+from testing.builders import (
+    a_class,
+    a_policy,
+    a_scheduler,
+    a_scheduler_without_endpoints,
+    an_endpoint,
+    arrived,
+    at,
+    first_token,
+    lasting,
+    told,
+)
 
 PROMPT = 20_000
 USUAL = EngineSpeed()
@@ -151,6 +162,39 @@ def test_endpoint_that_has_left_no_longer_counts_in_the_speed() -> None:
     fleet.join(an_endpoint("e2"), at(1))
 
     assert fleet.learning(P)
+
+
+# Speeds that are kept across a restart
+
+
+def test_kept_speed_that_had_settled_counts_as_learned() -> None:
+    before = a_fleet(a_guess(), percent=300)
+    after = Fleet(Rules(a_guess(), ""))
+    after.recall_speeds(before.learned_speeds())
+    after.join(an_endpoint("e1"), at(0))
+
+    assert after.learned_speeds() == before.learned_speeds()
+    assert not after.learning(P)
+    assert after.speed(P[0]) == USUAL.scaled(decode_percent=300, prefill_percent=300)
+
+
+def test_kept_speed_that_had_not_settled_is_a_guess() -> None:
+    scheduler, after = a_scheduler(policy=a_guess()), a_scheduler_without_endpoints(a_guess())
+    # Each equation differs from the estimate by a factor of three, so that it never settles.
+    told(scheduler, at(0), arrived("r"), first_token("r"))
+    moment = 0.0
+    for number in range(3 * SETTLED_FROM * REPORTS):
+        moment += 3.0 if number // REPORTS % 2 else 0.1
+        told(scheduler, at(moment), Progressed((AttemptProgress(RequestId("r"), 1, 10),)))
+    [kept] = scheduler.learned_speeds()
+    assert not kept.settled
+
+    after.recall_speeds((kept,))
+    told(after, at(0), EndpointJoined(an_endpoint("e1")), EndpointReadied(EndpointId("e1")))
+
+    [restored] = after.learned_speeds()
+    assert (restored.settled, restored.factors) == (False, kept.factors)
+    assert scheduler_fleet(after).learning(P)
 
 
 # Rejections

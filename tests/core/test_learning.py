@@ -109,6 +109,30 @@ def test_a_prompt_over_several_reports_is_held_against_neither_until_it_is_done(
     assert learned.prefill_percent == pytest.approx(100, abs=5)
 
 
+def test_late_report_begins_the_equation_again() -> None:
+    learned = Learned()
+    for number in range(100 * REPORTS):
+        late = number % REPORTS == 0
+        learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=(900 if late else 200) * MS, late=late)
+    assert (learned.decode_percent, learned.prefill_percent) == (100, 100)
+
+    # The reports since the last late one are kept.
+    assert learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=200 * MS)
+    assert learned.decode_percent > 100
+
+
+def test_prompt_that_was_half_done_in_a_late_report_is_left_out() -> None:
+    learned = Learned()
+    for _ in range(100):
+        # The late report has nearly all of the prompt's time; the report after it has the prompt.
+        learned.observe(decode_ns=20 * MS, prefill_ns=0, took_ns=900 * MS, half_done=True, late=True)
+        learned.observe(decode_ns=20 * MS, prefill_ns=800 * MS, took_ns=40 * MS)
+        for _ in range(REPORTS):
+            learned.observe(decode_ns=20 * MS, prefill_ns=0, took_ns=20 * MS)
+
+    assert (learned.decode_percent, learned.prefill_percent) == (100, 100)
+
+
 # From a guess
 
 

@@ -20,6 +20,7 @@ from headgate.compose.sight import Sight
 from headgate.compose.status import GatewayStatus
 from headgate.config.settings import Settings
 from headgate.control.autoscaling import Scaling
+from headgate.control.learned_speeds import open_speeds
 from headgate.control.request_search import Requests
 from headgate.core.events import BudgetsTold
 from headgate.core.scheduler import Scheduler
@@ -129,6 +130,7 @@ class Gateway:
             door=self._door,
             cell=self._cell,
             registry=self._open_registry(),
+            speeds=open_speeds(self._host, lambda: self._settings),
         )
 
     def _open_admin(self) -> AdminApp:
@@ -239,9 +241,8 @@ class Gateway:
             asyncio.create_task(
                 self._scaling.run(self._host.summary, self._clock.now, self._scale, lambda: self._parts.decides)
             ),
+            *self._parts.start_services(),
         ]
-        if self._parts.registry is not None:
-            beside.append(asyncio.create_task(self._parts.registry.run()))
         for task in beside:
             task.add_done_callback(self._ended_beside)
         try:
@@ -262,6 +263,7 @@ class Gateway:
             await asyncio.gather(self._drain(), self._parts.stop_scaler())
         finally:
             await self._parts.stop_scaler()
+            await self._parts.keep_speeds()
             self._sight.let_go()
             await asyncio.gather(*(listener.stop() for listener in self._listeners))
             for task in beside:

@@ -1,5 +1,7 @@
 """The running parts of one gateway process, for those who change or show them."""
 
+import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ from headgate.compose.fleets import Fleets
 from headgate.compose.sight import Sight
 from headgate.config.settings import Settings
 from headgate.control.autoscaling import Scaling
+from headgate.control.learned_speeds import LearnedSpeeds
 from headgate.edge.door import Door
 from headgate.edge.large_bodies.client import LargeBodies
 from headgate.edge.open_attempts import OpenAttempts
@@ -56,11 +59,22 @@ class Parts:
     listeners: tuple[Listener, ...] = ()
     """The one for callers, if this process serves any, and last the one for operators."""
     keda: "KedaScaler | None" = None
+    speeds: LearnedSpeeds | None = None
 
     @property
     def decides(self) -> bool:
         """Whether the scheduler in this process decides."""
         return self.cell is None or self.cell.leads
+
+    def start_services(self) -> Iterator[asyncio.Task[None]]:
+        """Starts the services that this process has only by its configuration."""
+        for service in (self.registry, self.speeds):
+            if service is not None:
+                yield asyncio.create_task(service.run())
+
+    async def keep_speeds(self) -> None:
+        if self.speeds is not None:
+            await self.speeds.stop()
 
     async def stop_scaler(self) -> None:
         if self.keda is not None:

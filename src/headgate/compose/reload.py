@@ -104,6 +104,8 @@ class Reload:
             tell(logging.WARNING, "another listen address needs a restart")
         if before.cell != settings.cell:
             tell(logging.WARNING, "another cell needs a restart")
+        if before.state_folder != settings.state_folder:
+            tell(logging.WARNING, "another state_folder needs a restart")
         parts.accounts.change_to(settings)
         parts.sight.change_to(settings)
         door = parts.door

@@ -45,6 +45,7 @@ def explain(settings: Settings) -> Iterator[str]:
         yield _tracing(settings.tracing)
     if settings.records is not None:
         yield _records(settings.records)
+    yield from _state(settings)
     if settings.admin_keys:
         operators = ", ".join(f"{each.name} ({', '.join(each.permissions)})" for each in settings.admin_keys)
         yield f"operators with a key: {operators}"
@@ -110,6 +111,7 @@ def as_data(settings: Settings) -> dict[str, object]:
         "notices": None if settings.notices is None else settings.notices.webhook_shown,
         "tracing": None if settings.tracing is None else _tracing_data(settings.tracing),
         "records": None if settings.records is None else asdict(settings.records),
+        "state_folder": settings.state_folder,
         "stage_budgets": settings.stage_budgets,
         "objectives": {name: asdict(each) for name, each in settings.objectives.items()},
         "operators": {each.name: each.permissions for each in settings.admin_keys},
@@ -153,6 +155,11 @@ def _host(tracing: TracingOptions) -> str:
 def _records(records: RecordsOptions) -> str:
     kept = f"{duration_text(records.retention_ns)} or {size_text(records.bytes_max)}"
     return f"what became of requests is kept in {records.folder} for {kept}, whichever is less"
+
+
+def _state(settings: Settings) -> Iterator[str]:
+    if settings.state_folder is not None and settings.cell is None:
+        yield f"learned speeds are kept in {settings.state_folder}"
 
 
 def _stage_budgets(budgets: Mapping[Stage, Duration]) -> str:

@@ -131,6 +131,8 @@ def _parts(settings: Settings) -> dict[str, object]:
         parts["tracing"] = replace(settings.tracing, endpoint="", headers=dict.fromkeys(settings.tracing.headers, ""))
     if settings.records is not None:
         parts["records"] = settings.records if settings.cell is None else replace(settings.records, folder="")
+    if settings.state_folder is not None and settings.cell is None:
+        parts["state_folder"] = settings.state_folder
     if settings.stage_budgets:
         parts["stage_budgets"] = settings.stage_budgets
     if settings.objectives:

@@ -38,7 +38,7 @@ from headgate.config.rules import (
 )
 from headgate.config.schema import File
 from headgate.config.settings import Address, Settings
-from headgate.config.sight import objectives, records_options, stage_budgets, tracing_options
+from headgate.config.sight import objectives, records_options, stage_budgets, state_folder, tracing_options
 from headgate.config.speeds import SpeedFigures
 from headgate.config.tenants import callers
 from headgate.model.policy import Policy, ServiceClass
@@ -145,6 +145,7 @@ def _settings(file: File, engines: Collection[str], profiles: Mapping[str, Speed
         notices=notification_options(file, report),
         tracing=tracing_options(file, report),
         records=records_options(file, report),
+        state_folder=state_folder(file, report),
         stage_budgets=stage_budgets(file, classes, report),
         objectives=objectives(file, classes, report),
         hash="",

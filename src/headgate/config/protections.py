@@ -51,7 +51,8 @@ def protections(
     found: list[Protection] = []
     for pool in settings.pools:
         kv_tokens = reported.get(pool.name)
-        found += _of_pool(pool, pools[pool.name], policy, readable=pool.engine in readable, kv_tokens=kv_tokens)
+        known, is_readable = pools[pool.name], pool.engine in readable
+        found += _of_pool(pool, known, policy, settings, readable=is_readable, kv_tokens=kv_tokens)
     for service_class in policy.classes:
         found += _of_class(service_class, settings)
     return (*found, *_of_gateway(settings))
@@ -79,13 +80,13 @@ def as_rows(found: tuple[Protection, ...]) -> list[dict[str, str]]:
 
 
 def _of_pool(
-    pool: PoolSettings, known: Pool, policy: Policy, *, readable: bool, kv_tokens: int | None
+    pool: PoolSettings, known: Pool, policy: Policy, settings: Settings, *, readable: bool, kv_tokens: int | None
 ) -> Iterator[Protection]:
     scope, at = f"pool {pool.name}", f"pools.{pool.name}"
     yield Protection("in-flight limit", scope, State.ON, _in_flight(pool), f"{at}.in_flight_max")
     yield _memory(known, scope, at, readable=readable, kv_tokens=kv_tokens)
     yield _token_time(known.name, scope, policy)
-    yield _speed(known, scope, at)
+    yield _speed(known, settings, scope, at)
     yield _autoscaling(pool, scope, at)
 
 
@@ -125,10 +126,13 @@ def _strictest(pool: PoolName, policy: Policy) -> ServiceClass | None:
     return min(promised, key=lambda each: each.tpot_ns or 0, default=None)
 
 
-def _speed(known: Pool, scope: str, at: str) -> Protection:
+def _speed(known: Pool, settings: Settings, scope: str, at: str) -> Protection:
     name, setting = "speed estimate", f"{at}.speed"
     if known.speed_assumed:
         reason = "starts from a guess; each endpoint's speed is learned from its traffic"
+        if settings.cell is None:
+            kept = "is kept across restarts" if settings.state_folder else "is lost with a restart; set state_folder"
+            reason += f" and {kept}"
         return Protection(name, scope, State.LEARNING, reason, setting)
     return Protection(name, scope, State.ON, "starts from the configured speed and follows the traffic", setting)
 

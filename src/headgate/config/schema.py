@@ -496,3 +496,4 @@ class File(Section, frozen=True):
     tracing: TracingSection | None = None
     records: RecordsSection | None = None
     notices: NoticesSection | None = None
+    state_folder: str | None = None

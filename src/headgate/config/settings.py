@@ -104,6 +104,8 @@ class Settings:
     """None where no traces are sent."""
     records: RecordsOptions | None = None
     """None where what became of requests is known only as long as this process lives."""
+    state_folder: str | None = None
+    """A folder of this machine in which the gateway keeps learned speeds across restarts; None if it keeps none."""
     stage_budgets: Mapping[ClassName, Mapping[Stage, Duration]] = field(
         default_factory=dict[ClassName, Mapping[Stage, Duration]]
     )

@@ -67,6 +67,18 @@ def records_options(file: File, report: Report) -> RecordsOptions | None:
     return fill(RecordsOptions, given(records))
 
 
+def state_folder(file: File, report: Report) -> str | None:
+    folder, place = file.state_folder, ("state_folder",)
+    if folder is None or report.is_wrong(place):
+        return None
+    if not PurePath(folder).is_absolute():
+        wrong = "is not a whole path, so a start from another folder would not find what was learned; begin it with /"
+        report.problem(place, wrong)
+    elif file.cell is not None:
+        report.warn(place, "is not used, since the snapshot of the cell has what was learned; leave it out")
+    return folder
+
+
 def stage_budgets(
     file: File, classes: tuple[ServiceClass, ...], report: Report
 ) -> dict[ClassName, Mapping[Stage, Duration]]:

@@ -189,7 +189,7 @@ class Attempts:
             if attempt is None:
                 continue
             if (of_endpoint := heard.get(attempt.endpoint)) is None:
-                of_endpoint = heard[attempt.endpoint] = Heard()
+                of_endpoint = heard[attempt.endpoint] = Heard(late=event.late)
             if report.tokens:
                 # A report without tokens means that the caller does not read; it is no evidence about the engine.
                 of_endpoint.attempts += 1

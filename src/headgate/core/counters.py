@@ -119,6 +119,17 @@ class EndpointCounter(NamedTuple):
     ejections: int
 
 
+class LearnedSpeed(NamedTuple):
+    """The speed of an endpoint as one scheduler has learned it, for the next one of the same gateway."""
+
+    endpoint_id: EndpointId
+    pool: PoolName
+    settled: bool
+    """Whether the speed counts as learned; otherwise it is only a better guess."""
+    factors: tuple[int, int]
+    sums: tuple[int, int, int, int, int]
+
+
 class BudgetCounter(NamedTuple):
     """What is spent of a scope's budgets in one kind of period."""
 

@@ -82,6 +82,8 @@ class Progressed:
     """What all open attempts have produced since the last report, in one event."""
 
     attempts: tuple[AttemptProgress, ...]
+    late: bool = False
+    """Whether the gateway's event loop was late since the last report, so that the time between is not the engine's."""
 
 
 @message

@@ -30,10 +30,12 @@ Where to look: `admission/admission` lets requests in, `dispatcher` sends them, 
 `scheduler_state`.
 """
 
+from collections.abc import Iterable
+
 from headgate.core.admission.admission import Admission
 from headgate.core.admission.limits import Shortage
 from headgate.core.commands import Command
-from headgate.core.counters import Counters
+from headgate.core.counters import Counters, LearnedSpeed
 from headgate.core.dispatcher import Dispatcher
 from headgate.core.endings import Endings
 from headgate.core.events import (
@@ -159,6 +161,14 @@ class Scheduler:
         assert now >= self._now, "time went backwards: the host must stamp events with max(last, clock)"
         self._takeover.restore(counters, now, told_ns_ago=told_ns_ago)
         self._now = now
+
+    def learned_speeds(self) -> tuple[LearnedSpeed, ...]:
+        """The learned speed of each endpoint, to be kept across a restart."""
+        return self._state.fleet.learned_speeds()
+
+    def recall_speeds(self, speeds: Iterable[LearnedSpeed]) -> None:
+        """Goes on from speeds that were kept, before any endpoint joins."""
+        self._state.fleet.recall_speeds(speeds)
 
     # For those who look
 

@@ -138,7 +138,7 @@ class Exchange:
                 reports.append(AttemptProgress(self._ticket.request_id, number, tokens))
                 attempt.reported = attempt.events
         if reports:
-            self._host.tell(Progressed(tuple(reports)))
+            self._host.tell(Progressed(tuple(reports), self._attempts.pace.late))
 
     def _client_left(self) -> None:
         self._report_delivered()
@@ -187,7 +187,7 @@ class Exchange:
             if result.usage is None and attempt.events > attempt.reported:
                 # Nobody else will say how much there was of it.
                 last = AttemptProgress(dispatch.request_id, dispatch.attempt, attempt.events - attempt.reported)
-                self._host.tell(Progressed((last,)))
+                self._host.tell(Progressed((last,), self._attempts.pace.late))
             if result.usage is None and attempt.first_seen:
                 self._record.output_tokens = attempt.events
             self._attempt_ended(dispatch, result, record)

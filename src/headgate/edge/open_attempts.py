@@ -7,6 +7,7 @@ has come, and what has been silent for too long.
 
 import asyncio
 from collections.abc import Callable
+from typing import Final
 
 from headgate.core.commands import Dispatch
 from headgate.core.events import (
@@ -25,6 +26,8 @@ from headgate.ports.records import AttemptRecord
 SWEEP_EVERY_S = 0.25
 # So many attempts are looked at before others get the loop again.
 _AT_A_TIME = 1_000
+LATE_SHARE_MAX: Final = 0.2
+"""Share of the time between two reports by which the event loop may be late. Beyond it the report is marked as late."""
 
 
 class OpenAttempt:
@@ -81,9 +84,38 @@ class OpenAttempt:
             self._task.cancel()
 
 
+class SweepPace:
+    """Measures how late sweeps are: tokens that have come and that the loop has yet to read look like a slow engine."""
+
+    __slots__ = ("_before_s", "_excused", "_last_s", "_now_s", "_swept_at", "late")
+
+    def __init__(self) -> None:
+        self._swept_at = 0.0
+        self._before_s = self._now_s = self._last_s = 0.0
+        """Lateness of the last sweep, of all wake-ups since then, and of the last wake-up."""
+        self._excused = False
+        self.late = False
+        """Whether the loop was late by more than `LATE_SHARE_MAX` of the time between the last two sweeps."""
+
+    def woke(self, *, due: float, now: float) -> bool:
+        """Notes a wake-up that was due at that time; true if attempts are to be swept."""
+        self._last_s = max(0.0, now - due)
+        self._now_s += self._last_s
+        # Tokens that the loop has yet to read are missing in this report. Those that it had yet to read at the last
+        # sweep are in this report, and make the engine look too fast.
+        self.late = max(self._before_s, self._now_s) > LATE_SHARE_MAX * (now - self._swept_at)
+        # After a pause of our own what came meanwhile has yet to be read; nobody is called silent for that.
+        self._excused = not self._excused and self._last_s > SWEEP_EVERY_S
+        return not self._excused
+
+    def swept(self, now: float) -> None:
+        self._swept_at, self._before_s, self._now_s = now, self._last_s, 0.0
+
+
 class OpenAttempts:
     def __init__(self, tell: Callable[[Event], None]) -> None:
         self._tell = tell
+        self.pace = SweepPace()
         self._open: dict[tuple[RequestId, int], OpenAttempt] = {}
 
     def __len__(self) -> int:
@@ -96,18 +128,19 @@ class OpenAttempts:
         del self._open[attempt.key]
 
     async def sweep_for_ever(self) -> None:
-        time, excused = asyncio.get_running_loop().time, False
+        time = asyncio.get_running_loop().time
+        self.pace.swept(time())
         while True:
             due = time() + SWEEP_EVERY_S
             await asyncio.sleep(SWEEP_EVERY_S)
-            # After a pause of our own what came meanwhile has yet to be read; nobody is called silent for that.
-            excused = not excused and time() > due + SWEEP_EVERY_S
-            if excused:
+            woke_at = time()
+            if not self.pace.woke(due=due, now=woke_at):
                 continue
             attempts = list(self._open.values())
             for start in range(0, len(attempts), _AT_A_TIME):
                 self.sweep(attempts[start : start + _AT_A_TIME], asyncio.get_running_loop().time())
                 await asyncio.sleep(0)
+            self.pace.swept(woke_at)
 
     def sweep(self, attempts: list[OpenAttempt], now: float) -> None:
         progress: list[AttemptProgress] = []
@@ -126,7 +159,7 @@ class OpenAttempts:
             else:
                 self._check_engine(attempt, now)
         if progress:
-            self._tell(Progressed(tuple(progress)))
+            self._tell(Progressed(tuple(progress), self.pace.late))
 
     def _check_client(self, attempt: OpenAttempt, now: float) -> None:
         """A caller that reads, but too slowly to have it all in time, is taken to have left."""

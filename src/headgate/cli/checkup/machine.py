@@ -23,19 +23,28 @@ def machine_findings(settings: Settings) -> Iterator[Finding]:
     yield from secret_strength(settings.key_secret)
     if settings.records is not None:
         yield records_folder(Path(settings.records.folder))
+    if settings.state_folder is not None and settings.cell is None:
+        yield state_folder(Path(settings.state_folder))
     yield from (problem(each.place, each.message, then=each.fix) for each in missing_extras(settings))
 
 
 def records_folder(folder: Path) -> Finding:
-    """Whether records could be written there by whoever asks; nothing is."""
-    about = "records.folder"
+    return _folder(folder, "records.folder", "no records are kept")
+
+
+def state_folder(folder: Path) -> Finding:
+    return _folder(folder, "state_folder", "learned speeds are lost with a restart")
+
+
+def _folder(folder: Path, about: str, so: str) -> Finding:
+    """Whether the user of this command may write there; nothing is written."""
     # What is not there yet is made, so the nearest that is there counts.
     there = next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-    then = f"make {folder} a folder that the user of the gateway may write to, or name another in records.folder"
+    then = f"make {folder} a folder that the user of the gateway may write to, or name another in {about}"
     if not there.is_dir():
-        return problem(about, f"{there} is no folder, so no records are kept", then=then)
+        return problem(about, f"{there} is no folder, so {so}", then=then)
     if not os.access(there, os.W_OK | os.X_OK):
-        return problem(about, f"{there} may not be written to by this user, so no records are kept", then=then)
+        return problem(about, f"{there} may not be written to by this user, so {so}", then=then)
     return ok(about, f"{folder} can be written to" if there == folder.absolute() else f"{folder} can be made")
 
 

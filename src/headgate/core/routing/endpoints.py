@@ -296,7 +296,7 @@ class EndpointRecord(Held):
         ahead, cached = max(0, shared.pending_tokens - reservation.pending_tokens), reservation.cached_tokens
         return first_token_ns(speed, ahead, reservation.prompt_tokens, cached=cached, decode_ps=step_ps)
 
-    def learn(self, *, attempts: int, tokens: int, took_ns: int) -> bool:
+    def learn(self, *, attempts: int, tokens: int, took_ns: int, late: bool) -> bool:
         """What so many of its streams produced, and how long they took for it, all added up; true if it learned."""
         shared, speed = self.shared, self.terms.speed
         step_ps = speed.decode_ps(shared.in_flight + shared.foreign, kv_tokens=shared.kv_used + shared.kv_foreign)
@@ -306,6 +306,7 @@ class EndpointRecord(Held):
             prefill_ns=attempts * prefill_ps // _PS_PER_NS,
             took_ns=took_ns,
             half_done=shared.pending_tokens > 0,
+            late=late,
         )
         if learned:
             self._relax()

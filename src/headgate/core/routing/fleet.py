@@ -5,10 +5,10 @@ is kept by `placement`, whether it is fit to serve by `fleet_health`, and what i
 """
 
 from collections.abc import Iterable
-from typing import assert_never
+from typing import Final, assert_never
 
 from headgate.core.commands import Readmit
-from headgate.core.counters import EndpointCounter
+from headgate.core.counters import EndpointCounter, LearnedSpeed
 from headgate.core.events import (
     EndpointJoined,
     EndpointLeaving,
@@ -29,6 +29,8 @@ from headgate.model.endpoint import Endpoint, EndpointState
 from headgate.model.money import EndpointTime
 from headgate.model.speed import EngineSpeed
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
+
+_NO_SUMS: Final = (0, 0, 0, 0, 0)
 
 
 class Fleet:
@@ -223,6 +225,20 @@ class Fleet:
     def restore(self, counters: Iterable[EndpointCounter]) -> None:
         """To be applied to each of them when it joins."""
         self._recalled = {each.endpoint_id: each for each in counters}
+
+    def learned_speeds(self) -> tuple[LearnedSpeed, ...]:
+        """The speed of each endpoint that has joined."""
+        return tuple(
+            LearnedSpeed(each.id, each.pool, each.learned.settled, *each.learned.counters())
+            for each in self.endpoints.values()
+        )
+
+    def recall_speeds(self, speeds: Iterable[LearnedSpeed]) -> None:
+        """To be applied to each endpoint when it joins. A speed that had not settled has yet to be learned."""
+        self.restore(
+            EndpointCounter(each.endpoint_id, each.factors, each.sums if each.settled else _NO_SUMS, 0)
+            for each in speeds
+        )
 
     def _recall(self, endpoint: EndpointRecord) -> None:
         if (known := self._recalled.pop(endpoint.id, None)) is not None:

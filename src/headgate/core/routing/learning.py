@@ -41,6 +41,7 @@ class Learned:
         "_decode_ns",
         "_dp",
         "_dy",
+        "_late",
         "_pp",
         "_prefill",
         "_prefill_ns",
@@ -62,14 +63,25 @@ class Learned:
         self._decode = self._prefill = 1.0
         self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
         """Of the reports since the last equation."""
+        self._late = False
+        """Whether a report of a late gateway has spoiled the equation that is being gathered."""
         self._dd = self._dp = self._pp = self._dy = self._py = 0.0
 
-    def observe(self, *, decode_ns: int, prefill_ns: int, took_ns: int, half_done: bool = False) -> bool:
+    def observe(
+        self, *, decode_ns: int, prefill_ns: int, took_ns: int, half_done: bool = False, late: bool = False
+    ) -> bool:
         """So much decoding and prefill was expected in what took so long; true if a percent has changed or settled.
 
         A prompt that is `half_done` has taken time already, but is counted when it is done: until then there is no
         equation, for it would blame decoding, and the next one would find prompts to take no time at all.
+
+        A report is `late` if the gateway's event loop was: the engine may have been faster than the gateway read. The
+        equation begins again after it, and after the prompts that were half done.
         """
+        if late or self._late:
+            self._late = half_done
+            self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
+            return False
         self._decode_ns += decode_ns
         self._prefill_ns += prefill_ns
         self._took_ns += took_ns

@@ -15,9 +15,11 @@ from headgate.model.units import Instant
 class Heard:
     """What the streams of one endpoint have said together in one report."""
 
-    __slots__ = ("attempts", "kv_tokens_more", "tokens", "took_ns")
+    __slots__ = ("attempts", "kv_tokens_more", "late", "tokens", "took_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, *, late: bool) -> None:
+        self.late = late
+        """Whether the times are unfit to learn from, since the gateway itself was late."""
         self.attempts = self.tokens = self.took_ns = 0
         """Totals over the streams that produced tokens: each weighs in the endpoint's speed by its share of the
         tokens."""
@@ -58,7 +60,7 @@ class Occupancy:
         endpoint.kv_reserved += heard.kv_tokens_more
         if heard.tokens:
             endpoint.itl_ns = heard.took_ns // heard.tokens
-            if endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns):
+            if endpoint.learn(attempts=heard.attempts, tokens=heard.tokens, took_ns=heard.took_ns, late=heard.late):
                 self._placement.pools[endpoint.pool].speed.learned(endpoint.learned)
         self._placement.place_unless_full(endpoint)
 

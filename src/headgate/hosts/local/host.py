@@ -6,10 +6,11 @@ timer, which is set to the moment that the scheduler names.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from headgate.core.admission.limits import Shortage
 from headgate.core.commands import Abort, BudgetCrossed, Command, Dispatch, Eject, End, Hold, Readmit
+from headgate.core.counters import LearnedSpeed
 from headgate.core.events import Event, RequestArrived, TimerFired
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
@@ -81,6 +82,13 @@ class LocalHost:
 
     def take_endpoint_times(self) -> tuple[EndpointTime, ...]:
         return self._scheduler.take_endpoint_times(self._clock.now())
+
+    def learned_speeds(self) -> tuple[LearnedSpeed, ...]:
+        return self._scheduler.learned_speeds()
+
+    def recall_speeds(self, speeds: Iterable[LearnedSpeed]) -> None:
+        """Goes on from speeds that were kept, before any endpoint joins."""
+        self._scheduler.recall_speeds(speeds)
 
     def open_lines(self) -> int:
         return len(self._lines)

@@ -1,7 +1,12 @@
 """What does one scheduler for many gateways do when one of them dies, is silent or comes back?"""
 
+from dataclasses import replace
+
+import pytest
+
 from headgate.core.commands import Dispatch
 from headgate.core.events import Counted, EndpointMeasured, PolicyChanged
+from headgate.core.routing.learning import REPORTS
 from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.leader.reports import counted
@@ -69,6 +74,22 @@ def test_a_life_from_arrival_to_end_leaves_nothing_behind() -> None:
 
     assert [end.outcome for end in cell.ended("g1")] == [Outcome.COMPLETED]
     assert (cell.leader.booked(), cell.leader.summary().requests, in_flight(cell.leader)) == ([], 0, 0)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_scheduler_learns_no_speed_from_a_member_that_is_late(*, late: bool) -> None:
+    cell = a_cell("g1")
+    cell.open("g1", a_ticket("r1"), at(1))
+    cell.talk(at(1))
+    cell.members["g1"].tell(first_token("r1"), at(1.1))
+    cell.talk(at(1.1))
+    for number in range(1, 4 * REPORTS):
+        moment = at(1.1 + number / 5)
+        cell.members["g1"].tell(replace(progressed("r1"), late=late), moment)
+        cell.talk(moment)
+
+    [endpoint] = cell.leader.summary().endpoints
+    assert (endpoint.decode_percent == 100) is late
 
 
 def test_a_failure_is_tried_again_by_the_scheduler() -> None:

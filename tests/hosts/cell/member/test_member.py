@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.commands import Abort, Dispatch, End
-from headgate.core.events import PolicyChanged
+from headgate.core.events import PolicyChanged, Progressed
 from headgate.hosts.cell.member.member import Member
 from headgate.hosts.cell.member.orders import ModeChanged, Order, PolicyAgreed
 from headgate.hosts.cell.protocol.link import Outbound
@@ -158,6 +158,19 @@ def test_what_happens_is_told_in_order_and_progress_together() -> None:
     member.tell(progressed("r1"), at(0.2))
     member.tell(progressed("r1"), at(0.3))
     assert scheduler.listen(at(0.3)) == [first_token("r1"), replace_tokens(16)]
+
+
+def test_progress_is_late_if_any_of_its_reports_was() -> None:
+    member, scheduler = with_one_running()
+    member.tell(replace(progressed("r1"), late=True), at(0.2))
+    member.tell(progressed("r1"), at(0.3))
+    [late] = scheduler.listen(at(0.3))
+    member.tell(progressed("r1"), at(0.4))
+    [on_time] = scheduler.listen(at(0.4))
+
+    assert isinstance(late, Progressed)
+    assert isinstance(on_time, Progressed)
+    assert (late.late, on_time.late) == (True, False)
 
 
 def replace_tokens(tokens: int) -> FromMember:

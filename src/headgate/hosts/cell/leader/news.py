@@ -65,7 +65,7 @@ class MemberNews:
             if (place := self._place(peer, each.request_id, each.attempt)) is not None:
                 place.begun = True
                 own.append(each)
-        self._book.handle(Progressed(tuple(own)), now)
+        self._book.handle(Progressed(tuple(own), event.late), now)
 
     def _ended(self, peer: Peer, event: AttemptEnded, now: Instant, *, over: bool) -> None:
         booked = peer.requests.get(event.request_id)

@@ -35,6 +35,8 @@ class Conversation:
         self.inbound: Inbound[FromScheduler] = Inbound(1)
         self._progress: dict[tuple[RequestId, int], int] = {}
         """Tokens per attempt that the scheduler has yet to hear of."""
+        self._progress_late = False
+        """Whether this process was late in any report of these."""
         self._stamps = Stamps()
         self.heard_at = now
         """When a scheduler last showed that it hears the member."""
@@ -94,6 +96,7 @@ class Conversation:
         """Forget what was not acknowledged; the next report says all that counts."""
         self.outbound = Outbound(self.outbound.next, resend_ns=self.timing.resend_ns)
         self._progress.clear()
+        self._progress_late = False
 
     def say(self, message: FromMember, now: Instant) -> int:
         """The serial of the message."""
@@ -101,9 +104,10 @@ class Conversation:
 
     # Progress is sent in sums, once per entry.
 
-    def progressed(self, attempt: AttemptProgress) -> None:
+    def progressed(self, attempt: AttemptProgress, *, late: bool) -> None:
         key = (attempt.request_id, attempt.attempt)
         self._progress[key] = self._progress.get(key, 0) + attempt.tokens
+        self._progress_late = self._progress_late or late
 
     def forget_progress(self, request_id: RequestId, attempt: int) -> None:
         self._progress.pop((request_id, attempt), None)
@@ -114,9 +118,10 @@ class Conversation:
         """The messages of each entry that is to be sent now; a beat is an entry without messages."""
         if self._progress and len(self.outbound) < self.bounds.window:
             progress = tuple(AttemptProgress(*key, tokens) for key, tokens in self._progress.items())
+            late, self._progress_late = self._progress_late, False
             self._progress.clear()
             for start in range(0, len(progress), _PROGRESS_MAX):
-                self.outbound.push(Progressed(progress[start : start + _PROGRESS_MAX]), now)
+                self.outbound.push(Progressed(progress[start : start + _PROGRESS_MAX], late), now)
         taken: list[Taken] = []
         beat = self.urgent or now >= after(self._said_at, self.timing.beat_ns)
         while True:

@@ -73,7 +73,7 @@ class RemoteAuthority:
         if isinstance(news, Progressed):
             for each in news.attempts:
                 if self._holdings.attempt(each.request_id, each.attempt) is not None:
-                    talk.progressed(each)
+                    talk.progressed(each, late=news.late)
             return []
         if isinstance(news, Ended):
             talk.forget_progress(news.event.request_id, news.event.attempt)

@@ -1,0 +1,180 @@
+"""Does a gateway without a cell keep the learned speeds of its endpoints across restarts?"""
+
+import asyncio
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headgate.control.learned_speeds import (
+    BYTES_MAX,
+    FILE_NAME,
+    VERSION,
+    LearnedSpeeds,
+    PoolIdentity,
+    encoded,
+    replace_file,
+)
+from headgate.core.counters import LearnedSpeed
+from headgate.model.speed import EngineSpeed
+from headgate.model.units import EndpointId, PoolName
+from testing.fake_engine import FakeEngine
+from testing.gateway import a_config, gateway_in_loop
+
+SMALL = PoolName("small")
+POOLS = {SMALL: PoolIdentity("vllm", "fake", EngineSpeed(), speed_assumed=True)}
+SUMS = (50_000_000, 0, 0, 150_000_000, 0)
+SPEED = LearnedSpeed(EndpointId("small/1"), SMALL, True, (3_000_000, 2_000_000), SUMS)
+UNSETTLED = LearnedSpeed(EndpointId("small/2"), SMALL, False, (500_000, 500_000), (1_000_000, 0, 0, 500_000, 0))
+
+
+class Speeds(LearnedSpeeds):
+    """Learned speeds of a test, and the scheduler's side of them."""
+
+    def __init__(self, folder: Path, *learned: LearnedSpeed, pools: dict[PoolName, PoolIdentity] = POOLS) -> None:
+        self.learned: tuple[LearnedSpeed, ...] = learned
+        # Only `stop` ends the waiting between two writes.
+        super().__init__(folder, lambda: pools, lambda: self.learned, every_s=3_600, stop_s_max=60)
+
+
+async def test_restart_reads_the_speeds_that_were_written(tmp_path: Path) -> None:
+    await Speeds(tmp_path / "state", SPEED, UNSETTLED).write()
+
+    assert Speeds(tmp_path / "state").read() == [SPEED, UNSETTLED]
+    assert [each.name for each in (tmp_path / "state").iterdir()] == [FILE_NAME]
+
+
+async def test_gateway_that_stops_writes_a_last_time(tmp_path: Path) -> None:
+    speeds = Speeds(tmp_path, SPEED)
+    running = asyncio.create_task(speeds.run())
+    await asyncio.sleep(0)
+    speeds.learned = (UNSETTLED,)
+    await speeds.stop()
+    await running
+
+    assert Speeds(tmp_path).read() == [UNSETTLED]
+
+
+async def test_unchanged_speeds_are_not_written_again(tmp_path: Path) -> None:
+    speeds = Speeds(tmp_path, SPEED)
+    await speeds.write()
+    (tmp_path / FILE_NAME).unlink()
+    await speeds.write()
+    assert not (tmp_path / FILE_NAME).exists()
+
+    speeds.learned = (UNSETTLED,)
+    await speeds.write()
+    assert Speeds(tmp_path).read() == [UNSETTLED]
+
+
+async def test_start_without_a_file_restores_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert Speeds(tmp_path / "missing").read() == []
+    assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+def changed(**changes: object) -> bytes:
+    """The file with other values at its top level."""
+    return json.dumps(json.loads(encoded(POOLS, [SPEED])) | changes).encode()
+
+
+def with_endpoint(**changes: object) -> bytes:
+    tree: dict[str, Any] = json.loads(encoded(POOLS, [SPEED]))
+    tree["pools"]["small"]["endpoints"]["small/1"].update(changes)
+    return json.dumps(tree).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "truncated"),
+        (b"\xff\xfe", "malformed"),
+        (encoded(POOLS, [SPEED])[:-9], "truncated"),
+        (b'{"version":1,"other":' + b"[" * 100_000, "recursion"),
+        (changed(version=VERSION + 1), f"it has version {VERSION + 1}; this gateway reads version {VERSION}"),
+        (changed(pools=None), "Expected `object`"),
+        (with_endpoint(factors=[0, 1]), "Expected `int` >= 1"),
+        (with_endpoint(factors=["a", 1]), "Expected `int`"),
+        (with_endpoint(sums=[0, 10**9, 0, 0, 0]), "impossible sums"),
+        (with_endpoint(sums=[0, -1, 0, 0, 0]), "Expected `int` >= 0"),
+        (b" " * (BYTES_MAX + 1), "more than"),
+    ],
+    ids=["empty", "bytes", "cut", "deep", "version", "shape", "zero", "text", "sums", "negative", "size"],
+)
+def test_file_that_cannot_be_used_is_ignored_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes, why: str
+) -> None:
+    (tmp_path / FILE_NAME).write_bytes(content)
+
+    assert Speeds(tmp_path).read() == []
+    [warning] = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert warning.getMessage() == "learned speeds are ignored"
+    assert why.lower() in str(warning.__dict__).lower()
+
+
+OTHERS = {
+    "engine": PoolIdentity("sglang", "fake", EngineSpeed(), speed_assumed=True),
+    "model": PoolIdentity("vllm", "another", EngineSpeed(), speed_assumed=True),
+    "speed": PoolIdentity("vllm", "fake", EngineSpeed(step_ps=1), speed_assumed=True),
+    "configured": PoolIdentity("vllm", "fake", EngineSpeed(), speed_assumed=False),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS.values(), ids=OTHERS.keys())
+async def test_speeds_of_a_pool_that_has_changed_are_ignored(tmp_path: Path, other: PoolIdentity) -> None:
+    await Speeds(tmp_path, SPEED).write()
+
+    assert Speeds(tmp_path, pools={SMALL: other}).read() == []
+    assert Speeds(tmp_path, pools={PoolName("large"): POOLS[SMALL]}).read() == []
+
+
+async def test_speeds_of_an_unknown_pool_are_not_written(tmp_path: Path) -> None:
+    await Speeds(tmp_path, SPEED, SPEED._replace(pool=PoolName("gone"))).write()
+
+    assert Speeds(tmp_path).read() == [SPEED]
+
+
+async def test_write_that_fails_is_logged_once_until_one_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "state").write_text("a file in place of the folder")
+    speeds = Speeds(tmp_path / "state", SPEED)
+    await speeds.write()
+    await speeds.write()
+    assert [each.getMessage() for each in caplog.records] == ["learned speeds cannot be written"]
+
+    (tmp_path / "state").unlink()
+    await speeds.write()
+    assert Speeds(tmp_path / "state").read() == [SPEED]
+
+
+def test_failed_replacement_leaves_the_old_file(tmp_path: Path) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "old").write_bytes(b"old")
+    with pytest.raises(OSError, match="taken"):
+        replace_file(tmp_path / "taken", b"new")
+
+    assert (tmp_path / "taken" / "old").read_bytes() == b"old"
+    assert [each.name for each in tmp_path.iterdir()] == ["taken"]
+
+
+async def test_gateway_goes_on_with_the_speeds_of_its_last_run(tmp_path: Path) -> None:
+    async with FakeEngine() as engine:
+        config = a_config(engine.url, state_folder=str(tmp_path / "state"))
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            [endpoint] = gateway.gateway._host.summary().endpoints
+            assert endpoint.decode_percent == 100
+        tree: dict[str, Any] = json.loads((tmp_path / "state" / FILE_NAME).read_bytes())
+        kept = tree["pools"]["small"]["endpoints"][endpoint.id]
+        assert kept["settled"] is False
+        kept.update(settled=True, factors=SPEED.factors, sums=SUMS)
+        (tmp_path / "state" / FILE_NAME).write_text(json.dumps(tree))
+
+        async with gateway_in_loop(config, tmp_path) as gateway:
+            [endpoint] = gateway.gateway._host.summary().endpoints
+            assert (endpoint.decode_percent, endpoint.prefill_percent) == (300, 200)
+            [speed] = gateway.gateway._host.learned_speeds()
+            assert speed.settled
+    tree = json.loads((tmp_path / "state" / FILE_NAME).read_bytes())
+    assert tree["pools"]["small"]["endpoints"][endpoint.id]["factors"] == list(SPEED.factors)
