@@ -67,6 +67,8 @@ WELL_AFTER: Final = 10
 """So many looks in a row without a finding take it back."""
 COST_TOLD_NS: Final = Duration(600 * SECOND)
 """For so long it is told that answers have grown; then they are as long as they are."""
+ANSWERS_NS: Final = Duration(KEPT_SECONDS * SECOND)
+"""Cost drift is not reported within this time after another incident of the pool."""
 _GONE: Final = (EndpointTrouble.REFUSED, EndpointTrouble.UNREACHABLE, EndpointTrouble.LOADING)
 AFFECTED_MAX: Final = 3
 _PROMPTS_KEPT: Final = 40
@@ -125,6 +127,8 @@ class _PoolState:
     """The number of queued requests at each of the last looks."""
     affected: tuple[Affected, ...] = ()
     bad: int = 0
+    incident_at: Instant | None = None
+    """The last look that found the reported incident, other than cost drift; None if there was none."""
 
 
 class Diagnosis:
@@ -170,7 +174,7 @@ class Diagnosis:
         history.close(well=standing.well and self._gateway.well)
         picture = self._picture(pool, state, summary, now)
         state.bad = picture.late.bad
-        one = found(picture)
+        one = _without_leftovers(found(picture), state, picture)
         if one is not None and self._gateway.found is not None:
             # What the gateway itself does to all of them is not looked for at each.
             one = self._gateway.found if harmed(picture) else None
@@ -231,6 +235,23 @@ class Diagnosis:
             unsent_why=pool.unsent_why,
             operable=self._operable,
         )
+
+
+def _without_leftovers(one: Found | None, state: _PoolState, picture: Picture) -> Found | None:
+    """Ignore grown answers while the window of answers still contains those of another incident.
+
+    If callers are harmed meanwhile, the reported incident stays.
+    """
+    if one is None:
+        return None
+    if one.incident is not Incident.COST_DRIFT:
+        if one.incident is picture.told:
+            state.incident_at = picture.now
+        return one
+    is_new = picture.told is not Incident.COST_DRIFT
+    if is_new and state.incident_at is not None and picture.now - state.incident_at <= ANSWERS_NS:
+        return state.standing.found if harmed(picture) else None
+    return one
 
 
 def _new_state(now: Instant) -> _PoolState:
