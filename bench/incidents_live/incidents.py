@@ -433,33 +433,6 @@ async def impatient(world: World) -> None:
         world.callers[name].timeout_s = 0.5
 
 
-# Healthy runs
-
-
-async def bursts(world: World) -> None:
-    """Repeated bursts of two seconds at twice the normal load."""
-
-    async def loop() -> None:
-        while True:
-            world.callers["more"].rate = rate(LOAD)
-            await asyncio.sleep(2.0)
-            world.callers["more"].rate = 0.0
-            await asyncio.sleep(8.0)
-
-    world.tasks.append(asyncio.create_task(loop(), name="bursts"))
-
-
-async def stop_bursts(world: World) -> None:
-    world.tasks.pop().cancel()
-    await usual(world)
-
-
-async def quiet(world: World) -> None:
-    """One request every few seconds."""
-    for name in ("acme", "bolt"):
-        world.callers[name].rate = 0.2
-
-
 INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
     {
         each.name: each
@@ -517,9 +490,6 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
                 usual_s=0,
                 real=True,
             ),
-            LiveIncident("healthy-steady", ()),
-            LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
-            LiveIncident("healthy-quiet", (), quiet, usual),
         )
     }
 )

@@ -28,7 +28,7 @@ from bench.incidents_live.settings import (
 )
 from bench.incidents_live.traffic import Callers, Traffic
 from testing.fault_proxy import FaultProxy
-from testing.gateway import CHAT, Config, urls_of
+from testing.gateway import Config, urls_of
 from testing.name_server import NameServer
 from testing.ports import free_ports
 from testing.postgres import Postgres
@@ -126,7 +126,7 @@ class World:
         os.kill(self.gateway.pid, signal.SIGHUP)
 
     def start_traffic(self) -> None:
-        self.traffic = Traffic(urls_of(self.config)[0] + CHAT, 0, list(self.callers.values()))
+        self.traffic = Traffic(urls_of(self.config)[0], 0, list(self.callers.values()))
         self.tasks.append(asyncio.create_task(self.traffic.run()))
 
     async def verdict(self) -> dict[str, Any]:

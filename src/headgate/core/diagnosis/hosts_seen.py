@@ -114,8 +114,8 @@ class HostsSeen:
             f"uses {last.cpu_percent}% of a processor and waits for one {last.wait_percent}% of the time.",
             (
                 f"event loop up to {seconds(last.loop_lag_ns)} late, usually {before}",
-                f"{last.cpu_percent}% of a processor in use, {last.decide_percent}% of the time spent deciding, "
-                f"{last.wait_percent}% of it spent waiting for a processor",
+                f"{last.cpu_percent}% of a processor in use, {last.decide_percent}% of the time spent deciding",
+                f"{last.wait_percent}% of the time spent waiting for a processor",
             ),
             "Give it a processor of its own, or add gateways to the cell; look at what else runs on its machine "
             "(`headgate doctor`).",
