@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headgate.cli.checkup.live import AffectedSaid, Said, Scheduler, VerdictSaid, ask, lines
+from headgate.cli.checkup.live import AffectedSaid, Said, Scheduler, VerdictSaid, ask, lines, summary
 from headgate.cli.output.status import NotAGateway
 from headgate.engines.page import open_session
 from testing.fake_engine import FakeEngine
@@ -47,6 +47,15 @@ def test_a_gateway_that_does_not_decide_says_who_does() -> None:
 
     assert said[-1] == "  -> headgate doctor --live --gateway 10.0.0.2:9090   (g2 is the scheduler)"
     assert list(lines(Said((), decides=False)))[-1].endswith("nobody knows it at the moment")
+
+
+def test_a_summary_has_each_verdict_that_is_not_healthy_and_its_advice() -> None:
+    assert list(summary(Said((ILL, WELL)))) == [
+        "verdict: noisy_tenant for 12 s: Tenant bolt asks for 400 requests in 10 s, usually 50.",
+        "  -> Set limits of tenant bolt.",
+    ]
+    assert list(summary(Said((WELL, WELL)))) == ["verdict: healthy"]
+    assert list(summary(Said(()))) == ["verdict: not known yet"]
 
 
 async def test_a_running_gateway_is_asked(headgate: Headgate, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from headgate.cli.output.status import (
     OrderState,
 )
 from headgate.cli.status import admin_url, lines
+from headgate.cli.top import watch
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop
 from testing.ports import free_port
@@ -104,6 +105,22 @@ async def test_a_running_gateway_is_found_by_its_file(headgate: Headgate, tmp_pa
     assert "\nrequests: 1 open, 1 at engines, 0 waiting\n" in out
     assert "\ninteractive  0\n" in out
     assert f"\n{endpoint}  ready  1 of 8     vllm 0.0-fake  " in out
+
+
+async def test_status_and_top_show_the_verdict_and_its_advice(
+    headgate: Headgate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with gateway_in_loop(a_config("http://127.0.0.1:1"), tmp_path, wait_for=0) as gateway:
+        said = await asyncio.to_thread(headgate, "status")
+        while "engine_down" not in said.out:
+            await asyncio.sleep(0.02)
+            said = await asyncio.to_thread(headgate, "status")
+        capsys.readouterr()
+        await asyncio.to_thread(watch, gateway.admin_url, seconds=0.1)
+
+    assert re.search(r"\nverdict: engine_down for \d+ s: (Endpoint small/127.0.0.1:1 .*)\n  -> ", said.out)
+    frame = " ".join(capsys.readouterr().out.split())
+    assert re.search(r"verdict: engine_down for \d+ s: Endpoint small/127.0.0.1:1 .* -> Restart", frame)
 
 
 async def test_machines_get_what_the_gateway_said(headgate: Headgate, tmp_path: Path) -> None:

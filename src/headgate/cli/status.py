@@ -36,12 +36,12 @@ def run(args: argparse.Namespace) -> int:
     if url is None:
         return 1
     try:
-        status, page = asyncio.run(_asked(url))
+        status, page, verdict = asyncio.run(_asked(url))
     except NotAGateway as error:
         hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --url"
         print(f"headgate: {error}; {hint}", file=sys.stderr)
         return 1
-    print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(status, url))))
+    print(page.decode().rstrip() if args.json else "\n".join(map(escaped, lines(status, url, verdict))))
     return 0
 
 
@@ -68,21 +68,29 @@ def admin_url(given: str | None, file: Path) -> str | None:
     return url_of(host, port)
 
 
-async def _asked(url: str) -> "tuple[GatewayStatus, bytes]":
-    from headgate.cli.output.status import ask
+async def _asked(url: str) -> "tuple[GatewayStatus, bytes, Sequence[str]]":
+    """The status, its page, and the summary of the verdicts."""
+    from headgate.cli.checkup import live
+    from headgate.cli.output.status import NotAGateway, ask
     from headgate.engines.page import open_session
 
     async with open_session() as session:
-        return await ask(session, url, timeout_s=_TIMEOUT_S)
+        status, page = await ask(session, url, timeout_s=_TIMEOUT_S)
+        try:
+            said, _ = await live.ask(session, url, timeout_s=_TIMEOUT_S)
+        except NotAGateway:
+            return status, page, ("verdict: the gateway did not answer",)
+        return status, page, tuple(live.summary(said))
 
 
 # What people see
 
 
-def lines(status: "GatewayStatus", url: str) -> Iterator[str]:
+def lines(status: "GatewayStatus", url: str, verdict: Sequence[str] = ()) -> Iterator[str]:
     from headgate.cli.output.cell_status import cell_lines
 
     yield f"headgate {status.version} at {url}, configuration {status.config_hash}, up {_lasting(status.uptime_s)}"
+    yield from verdict
     waiting = sum(status.queued.values())
     yield f"requests: {status.requests_open} open, {status.attempts_open} at engines, {waiting} waiting"
     for pool, count in status.held_for_start.items():

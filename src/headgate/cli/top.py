@@ -5,18 +5,20 @@ import json
 import shutil
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from textwrap import wrap
 
 from headgate.cli.output.view import Status, screen
+from headgate.wire.escape import escaped
 
 WINDOW_S = 10
 _EVERY_S = 1.0
 _ASK_S_MAX = 3.0
+_VERDICT_LINES_MAX = 8
 
 # The terminal's other screen, so that the view leaves no trace; each frame overwrites the last in place.
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -49,7 +51,8 @@ def watch(url: str, *, seconds: float | None = None, above: Callable[[], str] | 
     try:
         while until is None or time.monotonic() < until:
             started = time.monotonic()
-            view.show(ask(url), url, [] if above is None else [*above().splitlines(), ""])
+            lines = [] if above is None else [*above().splitlines(), ""]
+            view.show(ask(url), url, [*lines, *verdict_lines(url)])
             time.sleep(max(0.0, _EVERY_S - (time.monotonic() - started)))
     finally:
         view.close()
@@ -58,10 +61,30 @@ def watch(url: str, *, seconds: float | None = None, above: Callable[[], str] | 
 
 def ask(url: str) -> Status | None:
     try:
-        with urllib.request.urlopen(f"{url}/status", timeout=_ASK_S_MAX) as answer:  # noqa: S310 (the operator's own)
-            return json.load(answer)
-    except (OSError, urllib.error.URLError, ValueError):
+        return json.loads(_page(f"{url}/status"))
+    except (OSError, ValueError):
         return None
+
+
+def verdict_lines(url: str) -> list[str]:
+    """The summary of the gateway's verdicts, wrapped to the width of the terminal; empty if it does not answer."""
+    from msgspec import DecodeError
+    from msgspec.json import decode
+
+    from headgate.cli.checkup.live import PATH, Said, summary
+
+    try:
+        said = decode(_page(url + PATH), type=Said)
+    except (OSError, DecodeError):
+        return []
+    columns = shutil.get_terminal_size().columns
+    wrapped = [part for line in summary(said) for part in wrap(escaped(line), columns, subsequent_indent="    ")]
+    return [*wrapped[:_VERDICT_LINES_MAX], ""]
+
+
+def _page(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=_ASK_S_MAX) as answer:  # noqa: S310 (the operator's own)
+        return answer.read()
 
 
 class View:

@@ -75,6 +75,18 @@ def lines(said: Said) -> Iterator[str]:
             yield f"  -> headgate doctor --live --gateway {where.admin}   ({where.name} is the scheduler)"
 
 
+def summary(said: Said) -> Iterator[str]:
+    """Every verdict that is not healthy, with its advice; one line if all are healthy."""
+    if not said.verdicts:
+        yield "verdict: not known yet"
+    elif said.well:
+        yield f"verdict: {HEALTHY}"
+    for each in said.verdicts:
+        if each.cause != HEALTHY:
+            yield f"verdict: {each.incident} for {each.since_s} s: {each.sentence}"
+            yield f"  -> {each.action}"
+
+
 def _lines(verdict: VerdictSaid) -> Iterator[str]:
     if verdict.cause == HEALTHY:
         yield f"{HEALTHY:<14}{verdict.sentence}"

@@ -429,6 +429,36 @@ def test_a_member_that_acknowledges_nothing_is_written_to_no_more_than_the_windo
     assert set(cell.leader.standings().values()) == {Standing.PRESENT}
 
 
+# Which arrivals were judged
+
+
+def test_scheduler_that_gathers_reports_has_judged_nothing() -> None:
+    cell = Cell(a_leader(), a_member("g1"))
+    cell.open("g1", a_ticket("r1"), at(0))
+    heads: list[tuple[bool, bool]] = []
+    for moment in (at(0), at(0.05), at(0.5)):
+        cell.talk(moment, rounds=2)
+        # An entry outside the beat, so that there is one to look at.
+        cell.leader._book.to_tell["g1"] = cell.leader._roster.peers["g1"]
+        heads += ((cell.leader.gathering, bool(entry.head.judged)) for _, entry in cell.leader.outgoing(moment))
+
+    assert (True, False) in heads
+    assert (False, True) in heads
+    assert (True, True) not in heads
+
+
+def test_only_the_last_of_several_entries_says_which_arrivals_were_judged() -> None:
+    cell = a_cell("g1")
+    for number in range(300):
+        cell.leader.tell(joined(f"x{number}"), at(1))
+
+    judged = [entry.head.judged for _, entry in cell.leader.outgoing(at(1))]
+
+    assert len(judged) == 2
+    assert judged[0] == 0
+    assert judged[1]
+
+
 # Shares, endpoints and rules
 
 

@@ -93,6 +93,7 @@ class Scheduler:
         wanted: int = 0,
         lay: Duration | None = None,
         policy_hash: str = "first",
+        judged: int | None = None,
     ) -> list[Order]:
         for each in messages:
             self.out.push(each, now)
@@ -108,6 +109,7 @@ class Scheduler:
             now,
             given_back,
             policy_hash,
+            judged=judged,
         )
         return self.member.receive(SchedulerEntry(head, items), now)
 
@@ -475,6 +477,37 @@ def test_a_higher_epoch_is_told_all_that_is_held() -> None:
     assert (waits.report.waited_ns, waits.report.attempts, waits.arrived) == (lasting(0.9), 0, 3)
     assert arrives == Arrived(replace(a_ticket("r3"), gateway="g1"), lasting(0.8))
     assert done == ReportDone()
+
+
+def reported_to_a_newer_scheduler(member: Member) -> list[type[FromMember]]:
+    newer = Scheduler(member, SECOND_EPOCH)
+    newer.say(at(1), echo=False)
+    return [type(each) for each in newer.listen(at(1))]
+
+
+def test_request_is_an_arrival_again_if_a_lost_entry_may_have_refused_it() -> None:
+    member, scheduler = following()
+    member.open(a_ticket("r2"), at(0.1))
+    scheduler.listen(at(0.1))
+    # An entry with one message is lost; the next entry acknowledges the arrival.
+    scheduler.out.push(Covered(0), at(0.1))
+    scheduler.out.take(100, at(0.1))
+    scheduler.say(at(0.2))
+
+    assert reported_to_a_newer_scheduler(member) == [Arrived, ReportDone]
+
+
+@pytest.mark.parametrize(("judged", "reported"), [(0, Arrived), (2, Waits), (None, Waits)])
+def test_acknowledged_request_counts_as_let_in_only_if_it_was_judged(
+    judged: int | None, reported: type[FromMember]
+) -> None:
+    member, scheduler = following()
+    member.open(a_ticket("r2"), at(0.1))
+    scheduler.listen(at(0.1))
+    assert scheduler.taken == 2
+    scheduler.say(at(0.2), judged=judged)
+
+    assert reported_to_a_newer_scheduler(member) == [reported, ReportDone]
 
 
 def test_what_a_new_scheduler_asks_to_be_told_again_is_told_again() -> None:

@@ -145,6 +145,15 @@ def test_a_message_of_a_scheduler_is_split_likewise() -> None:
     assert [each for part in parts for _, each in scheduler_entry(part).messages] == list(FROM_SCHEDULER)
 
 
+def test_only_the_last_part_of_an_entry_says_which_arrivals_were_judged() -> None:
+    whole = a_scheduler_entry(*FROM_SCHEDULER)
+    parts = encoded(replace(whole, head=replace(whole.head, judged=6)), bytes_max=700)
+    judged = [scheduler_entry(part).head.judged for part in parts]
+
+    assert len(judged) > 1
+    assert judged == [0] * (len(judged) - 1) + [6]
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [

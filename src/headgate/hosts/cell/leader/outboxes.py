@@ -47,10 +47,11 @@ class Outboxes:
         while not entries or peer.outbound.unsent > 0:
             first, messages = peer.outbound.take(self._bounds.entry_messages, now)
             peer.urgent, peer.said_at = False, now
-            entries.append(SchedulerEntry(self._head(peer, first, policy_hash, now), messages))
+            judged = peer.inbound.taken if peer.adopted and not peer.outbound.unsent else 0
+            entries.append(SchedulerEntry(self._head(peer, first, policy_hash, now, judged=judged), messages))
         return entries
 
-    def _head(self, peer: Peer, first: int, policy_hash: str, now: Instant) -> SchedulerHead:
+    def _head(self, peer: Peer, first: int, policy_hash: str, now: Instant, *, judged: int) -> SchedulerHead:
         return SchedulerHead(
             self._epoch,
             peer.incarnation,
@@ -62,4 +63,5 @@ class Outboxes:
             # Without its stamp a fenced member does not accept this as an answer, and decides by itself.
             None if peer.fenced(now) else peer.stamps.echo(now),
             policy_hash,
+            judged=judged,
         )

@@ -48,7 +48,7 @@ class RemoteAuthority:
         self._rules, self._endpoints = rules, endpoints
         self.share = share
         self._unanswered: deque[tuple[int, HeldRequest]] = deque()
-        """Requests whose arrival was not acknowledged, with its serial."""
+        """Requests whose arrival was not judged, as far as the member knows, with its serial."""
         self._leaves: int | None = None
         """The serial of `Leaves`; 0 if no scheduler was there to hear it."""
 
@@ -158,11 +158,13 @@ class RemoteAuthority:
         age_ns = age_at_most(head.echo, now, drift_percent=talk.timing.drift_percent)
         new = talk.inbound.take(head.first, entry.messages)
         talk.urgent = talk.urgent or bool(new)
-        self._acknowledged(head.taken, now)
+        talk.outbound.acknowledged(head.taken, now)
+        if talk.inbound.taken >= head.first + len(entry.messages) - 1:
+            # Otherwise a lost entry may have a refusal.
+            self._judged(head.taken if head.judged is None else head.judged)
         return [(Duration(age_ns + lay_ns), message) for _, lay_ns, message in new]
 
-    def _acknowledged(self, serial: int, now: Instant) -> None:
-        self._conversation.outbound.acknowledged(serial, now)
+    def _judged(self, serial: int) -> None:
         while self._unanswered and self._unanswered[0][0] <= serial:
             self._unanswered.popleft()[1].accepted = True
 

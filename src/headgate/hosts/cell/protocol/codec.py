@@ -101,7 +101,11 @@ def encoded(entry: MemberEntry | SchedulerEntry, *, bytes_max: int = ENTRY_BYTES
 def _part(entry: MemberEntry | SchedulerEntry, start: int, end: int) -> MemberEntry | SchedulerEntry:
     if isinstance(entry, MemberEntry):
         return MemberEntry(replace(entry.head, first=entry.head.first + start), entry.messages[start:end])
-    return SchedulerEntry(replace(entry.head, first=entry.head.first + start), entry.messages[start:end])
+    head = replace(entry.head, first=entry.head.first + start)
+    if end < len(entry.messages):
+        # Decisions may be in the messages that follow.
+        head = replace(head, judged=0)
+    return SchedulerEntry(head, entry.messages[start:end])
 
 
 def member_entry(written: bytes, *, bytes_max: int = ENTRY_BYTES_MAX) -> MemberEntry:

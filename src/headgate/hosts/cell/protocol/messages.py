@@ -249,6 +249,9 @@ class SchedulerHead:
     echo: Echo | None
     policy_hash: str = ""
     version: int = VERSION
+    judged: int | None = None
+    """The serial up to which the scheduler has decided on arrivals. The member knows these decisions once it has all
+    messages up to the end of this entry. 0 if more messages or decisions follow, None if it is not told."""
 
 
 @message

@@ -115,7 +115,7 @@ def check_member_head(head: MemberHead) -> None:
 
 def check_scheduler_head(head: SchedulerHead) -> None:
     _require(0 <= head.incarnation < MOMENT_MAX, f"incarnation {head.incarnation}")
-    _require(_counts(head.session, head.wanted, head.first, head.taken), "a serial out of range")
+    _require(_counts(head.session, head.wanted, head.first, head.taken, head.judged or 0), "a serial out of range")
     _check_epoch(head.epoch)
     _check_stamps(head.stamp, head.echo)
 
