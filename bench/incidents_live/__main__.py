@@ -122,14 +122,16 @@ def _seconds(value: float | None) -> str:
 
 
 def _row(each: Judged) -> str:
+    if each.healthy_run_s is not None:
+        return f"{each.name:<28}{each.healthy_run_s:>5.0f} s healthy{each.alarms:>32}  {', '.join(each.told)}"
     return (
-        f"{each.name:<22}{each.seconds:>5}{_seconds(each.first_right_s):>9}{each.wrong_s:>7}{each.healthy_s:>9}"
+        f"{each.name:<28}{each.seconds:>5}{_seconds(each.first_right_s):>9}{each.wrong_s:>7}{each.healthy_s:>9}"
         f"{_seconds(each.cleared_s):>9}{each.alarms:>8}  {', '.join(each.told)}"
     )
 
 
 def _tell_table(results: Sequence[Judged]) -> None:
-    print(f"{'incident':<22}{'s':>5}{'right s':>9}{'wrong':>7}{'healthy':>9}{'cleared':>9}{'alarms':>8}  verdicts")
+    print(f"{'incident':<28}{'s':>5}{'right s':>9}{'wrong':>7}{'healthy':>9}{'cleared':>9}{'alarms':>8}  verdicts")
     for each in results:
         print(_row(each))
 
