@@ -55,11 +55,11 @@ class Plan:
 
 QUICK = Plan(kills=2, away_s=20.0, between_s=4.0)
 SMOKE = Plan(kills=1, away_s=2.0, between_s=1.0)
-SETTLE_S_MAX = 60.0
+SETTLE_S_MAX = 150.0
 DIFFERENCE_PPM_MAX = 1_000.0
 ANSWERS_MIN = 300
 """A tenth of what two busy cores answer in the short run."""
-READY_S_MAX = 30.0
+READY_S_MAX = 60.0
 
 
 @dataclass(slots=True)

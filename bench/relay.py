@@ -11,6 +11,7 @@ Progress goes to stderr; to stdout a table for people and, as the last line, the
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -134,14 +135,19 @@ def figures_of(results: Results) -> dict[str, float]:
         "requests_per_s": results.most("requests", "gateway", requests_per_s),
         "upstream_requests_per_s": results.most("requests", "upstream", requests_per_s),
         "cpu_us_per_request": request_us["gateway"],
-        "request_ratio_to_nginx": request_us["gateway"] / request_us["nginx"],
+        "request_ratio_to_nginx": _ratio(request_us["gateway"], request_us["nginx"]),
         "cpu_us_per_chunk": chunk_us["gateway"],
         "nginx_cpu_us_per_chunk": chunk_us["nginx"],
-        "chunk_ratio_to_nginx": chunk_us["gateway"] / chunk_us["nginx"],
+        "chunk_ratio_to_nginx": _ratio(chunk_us["gateway"], chunk_us["nginx"]),
         "added_ttft_ms_p50": added_ms("p50"),
         "added_ttft_ms_p99": added_ms("p99"),
     }
     return {name: round(figure, 3) for name, figure in figures.items()}
+
+
+def _ratio(ours: float, theirs: float) -> float:
+    """Infinite if nothing was asked of the other one, as in a short window in which the generator stood still."""
+    return ours / theirs if theirs else math.inf
 
 
 def table_of(results: Results, figures: Mapping[str, float]) -> str:

@@ -41,7 +41,7 @@ MODEL = "llama"
 DRAIN_S = 60
 SETTLED_NS = SECOND
 """When the simulator's first request is due: as in life, the gateway has found its engines ready before."""
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +200,7 @@ def _outcome(line: Mapping[str, Any], end: _End | None) -> Outcome:
 
 def _page(config: Config, path: str) -> bytes:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with direct.open(f"http://{config['admin_listen']}{path}", timeout=5) as page:
+    with direct.open(f"http://{config['admin_listen']}{path}", timeout=30) as page:
         said: bytes = page.read()
         return said
 

@@ -24,7 +24,7 @@ import aiohttp
 from testing.ports import free_ports
 from testing.processes import ChildProcess
 
-START_SECONDS_MAX = 20.0
+START_SECONDS_MAX = 60.0
 ENVOY = Path(sys.executable).with_name("envoy")
 _TYPES = "type.googleapis.com/envoy.extensions.filters"
 

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -732,9 +733,10 @@ def test_what_is_told_again_takes_no_time() -> None:
     spent = [(f"tenant:{each.id}", period, 1) for each in many for period in Period]
     scheduler = spending(*many)
     first = took_s(lambda: scheduler.handle(it_is(0, *spent), at(0)))
-    news = it_is(0, *spent)
+    others = [it_is(0, *spent) for _ in range(3)]
+    news = others[-1]
 
-    again = took_s(lambda: scheduler.handle(news, at(1)))
+    again = min(took_s(partial(scheduler.handle, other, at(1))) for other in others)
     same = min(took_s(lambda: scheduler.handle(news, at(2))) for _ in range(3))
     assert scheduler.counters(at(3)).budgets == ()
     assert 4 * same < first

@@ -1,6 +1,7 @@
 """Does the script that Kubernetes runs before it ends an engine wait for what runs there, and no longer?"""
 
 import asyncio
+import re
 import subprocess
 import sys
 import time
@@ -86,7 +87,7 @@ async def test_a_stream_that_takes_too_long_is_given_up(drain: Drain) -> None:
             status, said = await drain(url, DRAIN_SECONDS_MAX="0.3")
 
     assert status == 1
-    assert said == "drain: still busy after 0 s; what runs is cut\n"
+    assert re.fullmatch(r"drain: still busy after \d+ s; what runs is cut\n", said)
 
 
 @pytest.mark.process

@@ -23,7 +23,7 @@ async def a_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
 
 
 async def next_event(answer: aiohttp.ClientResponse) -> tuple[str, dict[str, object]]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not (line := await answer.content.readline()).startswith(b"event: "):
             assert line, "the stream has ended"
         data = await answer.content.readline()
@@ -95,7 +95,7 @@ async def test_events_begin_with_the_past_and_go_on_each_second(tmp_path: Path) 
 
             async with gateway.post(chat()) as served:
                 await served.read()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while True:
                     name, state = await next_event(answer)
                     classes = state["classes"]
@@ -126,15 +126,13 @@ async def test_so_many_may_watch_and_no_more(tmp_path: Path) -> None:
 
 async def test_a_gateway_that_leaves_ends_the_stream_and_does_not_wait_for_it(tmp_path: Path) -> None:
     async with FakeEngine() as engine, aiohttp.ClientSession() as http:
-        async with gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
+        async with gateway_in_loop(a_config(engine.url, drain_grace="60s"), tmp_path) as gateway:
             answer = await http.get(f"{gateway.admin_url}/console/events")
             await next_event(answer)
-            leaving = asyncio.get_running_loop().time()
             gateway.gateway.leave()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await answer.content.read()
-            await gateway.running
-        assert asyncio.get_running_loop().time() - leaving < 1.5
+                assert await gateway.running == 0
 
 
 class SlowWire:

@@ -54,7 +54,7 @@ def asking(batcher: Batcher, given: object, **fields: object) -> "asyncio.Task[d
 
 
 async def until(reached: Callable[[], bool]) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not reached():
             await asyncio.sleep(0)
 

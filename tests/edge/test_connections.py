@@ -27,7 +27,7 @@ async def wire_to(gateway: GatewayInLoop) -> AsyncIterator[Wire]:
     host, port = gateway.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             yield reader, writer
     finally:
         writer.close()
@@ -70,9 +70,9 @@ async def test_a_caller_who_leaves_with_a_second_request_under_way_frees_the_eng
             writer.write(a_request("second"))
             await writer.drain()
             await received.hung.wait()
-        async with asyncio.timeout(1):
+        async with asyncio.timeout(30):
             await received.client_left.wait()
-        await gateway.until_idle(seconds_max=1)
+        await gateway.until_idle()
 
 
 async def test_a_second_request_in_the_same_breath_is_not_taken_and_changes_nothing_of_the_first(
@@ -114,7 +114,7 @@ async def test_a_plain_client_that_sends_too_much_comes_to_see_the_refusal(tmp_p
     """Such a client reads nothing before it has sent everything: here more than the buffers on its way hold."""
 
     def send() -> tuple[int, str]:
-        connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(gateway.url.removeprefix("http://"), timeout=30)
         pieces = [b" " * 65536] * (24 * 16)
         connection.request("POST", CHAT, body=iter(pieces) if in_chunks else b"".join(pieces))
         answer = connection.getresponse()
@@ -227,7 +227,7 @@ async def an_unread_answer(limits: EdgeLimits) -> AsyncIterator[tuple[Listener, 
     reader, writer = await asyncio.open_connection(*listener.address)
     writer.write(b"GET /large HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\nab")
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while listener.connections.tasks or not any(each.blocked for each in listener.connections._open):
                 await asyncio.sleep(0.01)
             yield listener, (reader, writer)

@@ -35,7 +35,7 @@ async def test_what_the_ladder_takes_is_told_with_its_level(tmp_path: Path) -> N
         )
         # While the speed is a guess, requests that wait do not count as overload.
         config["pools"]["small"]["speed"] = {"step": "10ms"}
-        async with gateway_in_loop(config, tmp_path) as gateway, asyncio.timeout(20):
+        async with gateway_in_loop(config, tmp_path) as gateway, asyncio.timeout(50):
             first = asyncio.create_task(call(gateway))
             hanging = await engine.next_request()
             early = [asyncio.create_task(call(gateway)) for _ in range(WAITING)]

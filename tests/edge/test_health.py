@@ -34,7 +34,7 @@ async def a_gateway(folder: Path) -> AsyncIterator[GatewayInLoop]:
 async def test_probe_is_answered_while_the_loop_is_blocked(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         # This call does not await, so it blocks the loop until it returns.
-        connection = http.client.HTTPConnection(gateway.admin_url.removeprefix("http://"), timeout=10)
+        connection = http.client.HTTPConnection(gateway.admin_url.removeprefix("http://"), timeout=30)
         connection.request("GET", "/health")
         answer = connection.getresponse()
         body = answer.read()
@@ -49,7 +49,7 @@ async def test_probe_reports_a_blocked_loop(tmp_path: Path) -> None:
         turns._stalled_ns_max = 0
         while turns._asked is None:
             pass
-        with socket.create_connection(gateway.gateway._listeners[-1].address, timeout=10) as caller:
+        with socket.create_connection(gateway.gateway._listeners[-1].address, timeout=30) as caller:
             caller.sendall(PROBE)
             answer = b""
             while data := caller.recv(4096):
@@ -106,12 +106,12 @@ def test_number_of_connections_waiting_for_the_loop_is_bounded() -> None:
     thread = HealthThread(bind("127.0.0.1", 0), lambda: (200, "alive"), lambda: None)
     address = thread._listening.getsockname()
     thread.start()
-    callers = [socket.create_connection(address, timeout=10) for _ in range(HANDED_OVER_MAX + 1)]
+    callers = [socket.create_connection(address, timeout=30) for _ in range(HANDED_OVER_MAX + 1)]
     try:
         for caller in callers:
             caller.sendall(b"GET / HTTP/1.1\r\n")
         # The one connection beyond the limit is closed; all others wait.
-        with socket.create_connection(address, timeout=10) as probe:
+        with socket.create_connection(address, timeout=30) as probe:
             probe.sendall(PROBE)
             assert probe.recv(100).startswith(b"HTTP/1.1 200 ")
         closed = 0
@@ -172,7 +172,7 @@ async def test_probe_is_answered_503_while_the_loop_is_blocked_and_200_before_an
 
 def probed(address: tuple[str, int]) -> int:
     """Send one probe, wait 0.1 s and return the status of the response."""
-    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection = http.client.HTTPConnection(*address, timeout=30)
     connection.request("GET", "/health")
     status = connection.getresponse().status
     connection.close()

@@ -163,7 +163,7 @@ async def a_scene(caller: Caller | None = None, journal: AttemptJournal | None =
     """An exchange that is over at the end, and has left nothing behind."""
     scene = Scene(caller or Caller({}), journal)
     await asyncio.sleep(0)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         yield scene
     assert scene.running.done()
     assert len(scene.attempts) == 0

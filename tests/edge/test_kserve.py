@@ -255,7 +255,7 @@ async def test_a_caller_who_leaves_frees_its_place(tmp_path: Path) -> None:
         waiting = asyncio.create_task(_status(infer(gateway)))
         await gateway.until(lambda status: sum(status["queued"].values()) == 1)
         asking.cancel()
-        await asyncio.wait_for(received.client_left.wait(), 2)
+        await asyncio.wait_for(received.client_left.wait(), 30)
 
         assert await waiting == 200
         await gateway.until_idle()

@@ -71,9 +71,11 @@ async def test_tritons_own_client_finds_what_it_expects(engine: RealEngine, tmp_
 async def test_requests_that_come_together_are_run_together(engine: RealEngine, tmp_path: Path) -> None:
     async with gateway_in_loop(config(engine, "embed", in_flight_max=16), tmp_path) as gateway:
         before = await figures(gateway, engine)
-        statuses = await asyncio.gather(*(infer(gateway) for _ in range(64)))
-        await asyncio.sleep(0.5)
-        after = await figures(gateway, engine)
+        # While a run lasts, the others arrive, also on a busy machine.
+        statuses = await asyncio.gather(*(infer(gateway, delay_ms=100) for _ in range(64)))
+        async with asyncio.timeout(30):
+            while (after := await figures(gateway, engine))["count"] < before["count"] + 64:
+                await asyncio.sleep(0.02)
 
     inferences, runs = (after[each] - before[each] for each in ("count", "exec_count"))
     print(f"{runs:.0f} runs for {inferences:.0f} requests")
@@ -92,13 +94,12 @@ async def test_what_waits_at_triton_is_seen_by_the_gateway(engine: RealEngine, t
             return int(found["nv_inference_pending_request_count"].total)
 
         asking = [asyncio.create_task(infer(gateway, delay_ms=DELAY_MS)) for _ in range(24)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not await waiting():
                 await asyncio.sleep(0.02)
         assert await asyncio.gather(*asking) == [200] * 24
         status = await gateway.until(
             lambda found: found["engines"][0]["telemetry"]["further"].get("requests_succeeded", 0) >= 24,
-            seconds_max=15,
         )
 
     told = status["engines"][0]
@@ -174,7 +175,9 @@ async def test_a_models_refusal_and_its_failure_are_told_apart(
         assert "[DONE]" not in streamed
 
 
-async def test_a_caller_who_leaves_frees_the_engine_within_a_second(engine: RealEngine, tmp_path: Path) -> None:
+async def test_a_caller_who_leaves_frees_the_engine_before_its_answer_is_complete(
+    engine: RealEngine, tmp_path: Path
+) -> None:
     async with gateway_in_loop(config(engine, "llm", "triton_trtllm"), tmp_path) as gateway:
 
         async def running() -> int:
@@ -184,7 +187,7 @@ async def test_a_caller_who_leaves_frees_the_engine_within_a_second(engine: Real
 
         async def until(count: int) -> float:
             started = time.monotonic()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while await running() != count:
                     await asyncio.sleep(0.02)
             return time.monotonic() - started
@@ -195,10 +198,10 @@ async def test_a_caller_who_leaves_frees_the_engine_within_a_second(engine: Real
             asking = asyncio.create_task(_ask(gateway, stream=stream))
             await until(before + 1)
             asking.cancel()
-            assert await until(before) < 1.0
+            assert await until(before) < 10.0
         await gateway.until_idle()
 
 
 async def _ask(gateway: GatewayInLoop, *, stream: bool) -> None:
-    async with gateway.post(chat(max_tokens=1000, stream=stream)) as answer:
+    async with gateway.post(chat(max_tokens=3000, stream=stream)) as answer:
         await answer.read()

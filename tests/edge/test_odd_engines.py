@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import a_config, chat, events_of, gateway_in_loop
+from testing.gateway import NO_TARGETS, a_config, chat, events_of, gateway_in_loop
 
 ERROR = b'{"error": {"message": "out of luck", "type": "x", "param": null, "code": 500}}'
 OLD_VLLM_ERROR = b'{"object": "error", "message": "out of luck", "code": 500}'
@@ -72,11 +72,11 @@ async def test_a_content_type_of_odd_bytes_does_no_harm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("setting", "tokens"), [("first_token_max", 0), ("idle_max", 2)])
 async def test_a_comment_is_no_token_however_often_it_comes(tmp_path: Path, setting: str, tokens: int) -> None:
-    classes = {"interactive": {"band": 0, setting: "300ms"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, setting: "300ms"}}
     config = {"classes": classes, "retry": {"attempts_max": 1}}
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url, **config), tmp_path) as gateway:
         engine.behaviour = Behaviour(tokens=4, hang_after=tokens, comment_s=0.02)
-        async with asyncio.timeout(3), gateway.post(chat(stream=True)) as answer:
+        async with asyncio.timeout(30), gateway.post(chat(stream=True)) as answer:
             body = await answer.read()
 
     error = json.loads(events_of(body)[-1] if tokens else body)["error"]

@@ -10,9 +10,11 @@ import pytest
 
 from testing.caller import Caller
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import CHAT, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
+from testing.gateway import CHAT, NO_TARGETS, GatewayInLoop, a_config, chat, events_of, gateway_in_loop
 
-SWEEPS = 0.8
+LIMIT = "2s"
+"""A pause of the process must not use it up between two tokens."""
+SWEEPS = 3.0
 """Long enough for the limits in these tests to be over and for sweeps to have seen it."""
 
 
@@ -29,8 +31,8 @@ def ask(gateway: GatewayInLoop, caller: Caller) -> "asyncio.Task[None]":
 
 
 def impatient_of_engines(url: str) -> dict[str, Any]:
-    classes = {"interactive": {"band": 0, "idle_max": "300ms", "first_token_max": "300ms"}}
-    return a_config(url, classes=classes, health={"stall_max": "300ms", "failures_max": 1})
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "idle_max": LIMIT, "first_token_max": LIMIT}}
+    return a_config(url, classes=classes, health={"stall_max": LIMIT, "failures_max": 1})
 
 
 @pytest.mark.parametrize("stops_at", [at_the_head, at_a_token])
@@ -51,13 +53,13 @@ async def test_a_callers_slowness_is_not_held_against_the_engine(tmp_path: Path,
 
 
 async def test_what_the_caller_is_not_reading_in_time_ends_and_nobody_else_is_blamed(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "total_max": "300ms"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "total_max": LIMIT}}
     async with FakeEngine() as engine:
         config = a_config(engine.url, classes=classes, health={"failures_max": 1})
         async with gateway_in_loop(config, tmp_path) as gateway:
             caller = Caller(chat(stream=True), stops_at=at_a_token)
             door = ask(gateway, caller)
-            async with asyncio.timeout(2):
+            async with asyncio.timeout(30):
                 await door
             status = await gateway.status()
 
@@ -92,7 +94,7 @@ async def test_the_connection_of_a_caller_that_does_not_read_is_let_go(tmp_path:
                 deaf.sendall(b"POST %b HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % (CHAT.encode(), len(body)))
                 deaf.sendall(body)
                 await (await engine.next_request()).client_left.wait()
-                async with asyncio.timeout(2):
+                async with asyncio.timeout(30):
                     while sockets_held(int(port)):
                         await asyncio.sleep(0.01)
             await gateway.until_idle()

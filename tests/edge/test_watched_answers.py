@@ -12,7 +12,7 @@ from headgate.core.events import AttemptEnding
 from headgate.model.stage import Stage
 from headgate.telemetry.stages.times import stage_times
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import CHAT, GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.gateway import CHAT, NO_TARGETS, GatewayInLoop, a_config, chat, gateway_in_loop
 from tests.edge.test_records import kept_of
 
 
@@ -27,7 +27,7 @@ LIMITS = {"first_token_max": "5s", "idle_max": "5s", "total_max": "60s"}
 
 def a_watching_config(*engines: FakeEngine) -> dict[str, Any]:
     urls = [engine.url for engine in engines]
-    return a_config(*urls, engine="llamacpp", classes={"interactive": {"band": 0} | LIMITS})
+    return a_config(*urls, engine="llamacpp", classes={"interactive": {"band": 0, **NO_TARGETS} | LIMITS})
 
 
 def sweep(gateway: GatewayInLoop, *, later_s: float) -> None:
@@ -37,7 +37,7 @@ def sweep(gateway: GatewayInLoop, *, later_s: float) -> None:
 
 
 async def until(true: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not await true():
             await asyncio.sleep(0.005)
 
@@ -68,7 +68,7 @@ async def test_request_is_retried_elsewhere_when_its_engine_falls_silent(
             for each in (engine, other):
                 each.script.append(Behaviour(tokens=4, hang_after=after))
             asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))
-            await gateway.until(lambda status: status["attempts_open"] == 1, seconds_max=10)
+            await gateway.until(lambda status: status["attempts_open"] == 1)
             await heard(gateway, after)
             for each in (engine, other):
                 each.script.clear()
@@ -127,7 +127,7 @@ async def test_caller_that_disconnects_is_charged_for_generated_tokens(engine: F
         received = await engine.next_request()
         await heard(gateway, 4)
         asking.cancel()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await received.client_left.wait()
         record = await kept.one()
 
@@ -137,7 +137,9 @@ async def test_caller_that_disconnects_is_charged_for_generated_tokens(engine: F
 
 async def test_attempt_is_not_watched_if_the_engine_does_not_stream(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
-        config = a_config(engine.url, engine="openai_compatible", classes={"interactive": {"band": 0} | LIMITS})
+        config = a_config(
+            engine.url, engine="openai_compatible", classes={"interactive": {"band": 0, **NO_TARGETS} | LIMITS}
+        )
         async with gateway_in_loop(config, tmp_path) as gateway:
             engine.behaviour = Behaviour(tokens=2, hang_before_head=True)
             asking = asyncio.create_task(gateway.http.post(gateway.url + CHAT, json=chat()))

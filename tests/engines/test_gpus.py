@@ -60,7 +60,7 @@ async def watching(watch: GpuWatch) -> AsyncIterator[None]:
 
 
 async def until_asked(exporter: Exporter, times: int) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while exporter.asked < times:
             await asyncio.sleep(QUICK_S / 2)
 

@@ -107,7 +107,7 @@ async def test_probe_reads_the_pages_that_are_there(engine_name: str, limits: En
             dialect=DIALECTS[engine_name],
             served_model="fake",
             api_key=None,
-            timeout_s=5.0,
+            timeout_s=30.0,
             page_bytes_max=PAGE_BYTES_MAX,
         )
 
@@ -124,7 +124,7 @@ async def test_probe_of_an_absent_engine_reads_nothing() -> None:
             dialect=DIALECTS["vllm"],
             served_model="fake",
             api_key=None,
-            timeout_s=5.0,
+            timeout_s=30.0,
             page_bytes_max=PAGE_BYTES_MAX,
         )
 

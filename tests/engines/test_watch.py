@@ -59,7 +59,7 @@ async def a_watch(
         told,
         interval_s=interval_s,
         unready_interval_s=QUICK_S,
-        timeout_s=settings.get("timeout_s", 1.0),
+        timeout_s=settings.get("timeout_s", 30.0),
         **limits,
     )
     try:
@@ -428,8 +428,12 @@ async def test_probe_reports_how_an_engine_fails(
 ) -> None:
     engine.api_key, engine.models = "right", ("other",)
     names = {name: EndpointId(name) for name in ("silent", "key", "model")}
-    async with listening(say_nothing) as url, a_watch(session, told, timeout_s=0.2) as watch:
-        look_at(watch, url, endpoint_id=names["silent"])
+    async with (
+        listening(say_nothing) as url,
+        a_watch(session, told) as watch,
+        a_watch(session, told, timeout_s=0.05) as impatient,
+    ):
+        look_at(impatient, url, endpoint_id=names["silent"])
         look_at(watch, engine.url, endpoint_id=names["key"], api_key="wrong")
         look_at(watch, engine.url, endpoint_id=names["model"], api_key="right")
         results = [await told.probes.get() for _ in names]

@@ -30,7 +30,7 @@ async def written(gateway: GatewayInLoop, rows: int) -> list[UsageRow]:
     def there(status: dict[str, Any]) -> bool:
         return status["ledger"]["rows_written"] >= rows and not status["requests_open"]
 
-    await gateway.until(there, seconds_max=15.0)
+    await gateway.until(there)
     url = gateway.gateway._settings.database
     assert url is not None
     link = await asyncpg.connect(url.url)

@@ -44,7 +44,7 @@ class Bench:
 
     async def all_given_back(self) -> None:
         await self.gateway.until_idle()
-        assert self.engine.connections_open <= PLACES + PROBES
+        await self.gateway.until(lambda _: self.engine.connections_open <= PLACES + PROBES)
         held, at_start = await at_rest(self.gateway, self.engine, self.proxy, self.held_at_start), self.held_at_start
         assert {name: held[name] for name in held if held[name] > at_start[name]} == {}, (held, at_start)
         assert (held["requests"], held["attempts"], held["lines"]) == (0, 0, 0)

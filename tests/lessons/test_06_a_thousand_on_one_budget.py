@@ -21,6 +21,7 @@ from headgate.model.money import NANO_USD_PER_USD, NanoUsd
 from headgate.model.outcome import Outcome
 from headgate.model.units import Instant
 from testing.gateway import GatewayInLoop, a_config, chat, gateway_in_loop
+from testing.midnight import pass_midnight
 from testing.simulated import engine_in_loop, simulated_engines
 
 AT_ONCE = 1_000
@@ -78,6 +79,7 @@ async def spending(
     config["tenants"] = {"laptop": {"budgets": {"day": {"usd": limit_usd, "kind": kind}}}}
     config["classes"] = dict(classes)
     config["limits"] = {"connections_open_max": 4 * AT_ONCE, "head_max": "60s"}
+    pass_midnight()
     async with gateway_in_loop(config, folder, observers=(ends,)) as gateway:
         yield gateway
 
@@ -95,7 +97,7 @@ async def budget_of(gateway: GatewayInLoop) -> dict[str, Any]:
 
 @pytest.mark.parametrize("at_once", [FEW, pytest.param(AT_ONCE, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.25)], ids=["by tokens", "by the hour"]
+    ("price", "limit_usd"), [(BY_TOKENS, 0.05), (BY_THE_HOUR, 0.5)], ids=["by tokens", "by the hour"]
 )
 async def test_many_at_once_overdraw_by_no_more_than_one_reservation(
     tmp_path: Path, price: Mapping[str, Any], limit_usd: float, at_once: int

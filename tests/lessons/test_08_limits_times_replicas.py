@@ -122,7 +122,7 @@ async def test_one_that_is_cut_off_adds_its_part_and_no_more(tmp_path: Path, dea
             else:
                 await cell.way.refuse()
                 cell.way.break_all()
-            await lone.until(lambda status: status["cell"]["mode"] == "island", seconds_max=10)
+            await lone.until(lambda status: status["cell"]["mode"] == "island")
             seen, lasted_s = await hammer_all(cell)
             modes = [(await gateway.status())["cell"]["mode"] for gateway in cell.gateways]
 

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import RunningGateway, a_config, chat, events_of, gateway_in_loop
+from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, events_of, gateway_in_loop
 
 CONNECT_S_MAX = 5.0
 
@@ -65,7 +65,7 @@ async def test_an_address_that_does_not_answer_is_given_up_in_time_for_another(t
 
 
 async def test_no_first_token_in_time_sends_the_request_elsewhere_and_soon_ejects_the_engine(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "first_token_max": "500ms"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
     config = a_config("x", classes=classes, health={"failures_max": 3, "eject": "1m"})
     async with FakeEngine() as hung, FakeEngine() as other:
         config["pools"]["small"]["endpoints"] = [hung.url, other.url]
@@ -84,7 +84,7 @@ async def test_no_first_token_in_time_sends_the_request_elsewhere_and_soon_eject
 
 
 async def test_silence_in_the_middle_of_a_stream_ends_it_honestly_and_counts_against_the_engine(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "idle_max": "300ms"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "idle_max": "2s"}}
     config = a_config("x", classes=classes, health={"failures_max": 1, "eject": "1m"})
     async with FakeEngine() as hung:
         config["pools"]["small"]["endpoints"] = [hung.url]
@@ -101,7 +101,7 @@ async def test_silence_in_the_middle_of_a_stream_ends_it_honestly_and_counts_aga
 
 async def test_an_engine_without_progress_is_ejected_long_before_its_streams_are_given_up(tmp_path: Path) -> None:
     """Progress is what counts: its streams could be silent for half a minute each, the engine as a whole may not."""
-    config = a_config("x", health={"stall_max": "400ms", "eject": "1m"})
+    config = a_config("x", health={"stall_max": "2s", "eject": "1m"})
     async with FakeEngine() as hung, FakeEngine() as other:
         config["pools"]["small"]["endpoints"] = [hung.url, other.url]
         async with gateway_in_loop(config, tmp_path) as gateway:
@@ -119,7 +119,7 @@ async def test_an_engine_without_progress_is_ejected_long_before_its_streams_are
 
 
 async def test_comments_that_keep_a_connection_alive_are_no_progress(tmp_path: Path) -> None:
-    classes = {"interactive": {"band": 0, "first_token_max": "400ms"}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "first_token_max": "2s"}}
     async with FakeEngine() as hung, FakeEngine() as other:
         async with gateway_in_loop(a_config(hung.url, other.url, classes=classes), tmp_path) as gateway:
             hung.behaviour = Behaviour(hang_after=0, comment_s=0.05)

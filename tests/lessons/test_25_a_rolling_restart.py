@@ -19,7 +19,7 @@ import openai
 import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import CHAT, Config, a_config, chat, gateway_in_loop, gateway_process, urls_of
+from testing.gateway import CHAT, NO_TARGETS, Config, a_config, chat, gateway_in_loop, gateway_process, urls_of
 from testing.processes import ChildProcess
 
 CALLERS = 16
@@ -225,13 +225,13 @@ async def test_no_stream_is_severed_and_no_call_fails_while_both_gateways_are_re
 # An engine that is starting
 
 
-COLD = {"interactive": {"band": 0, "queue_wait_max": "800ms"}}
+COLD = {"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "800ms"}}
 
 
 async def test_requests_are_held_while_the_engine_loads_and_served_when_it_has(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.loading = True
-        config = a_config(engine.url, classes={"interactive": {"band": 0, "queue_wait_max": "8s"}})
+        config = a_config(engine.url, classes={"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "8s"}})
         async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
             waiting = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(5)]
             await gateway.until(lambda status: status["queued"]["interactive"] == 5)
@@ -268,7 +268,7 @@ async def test_when_loading_takes_too_long_the_caller_is_told_when_to_come_back(
 
 def that_may_have_none(url: str, *, start_wait: str) -> Config:
     """One engine, of a pool that is not meant to have one always."""
-    classes = {"interactive": {"band": 0, "queue_wait_max": "200ms", "start_wait": start_wait}}
+    classes = {"interactive": {"band": 0, **NO_TARGETS, "queue_wait_max": "200ms", "start_wait": start_wait}}
     config = a_config(url, classes=classes)
     config["pools"]["small"]["scaling"] = {"endpoints_min": 0, "endpoints_max": 1, "cold_start": "40s"}
     return config

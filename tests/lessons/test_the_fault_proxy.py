@@ -143,7 +143,7 @@ async def test_a_half_closed_answer_ends_for_the_client_alone(engine: FakeEngine
     assert len(got) == 10
     assert not received.client_left.is_set()
     writer.close()
-    await asyncio.wait_for(received.client_left.wait(), 1)
+    await asyncio.wait_for(received.client_left.wait(), 30)
 
 
 async def test_a_delay_and_a_narrow_line_only_take_time(proxy: FaultProxy, http: aiohttp.ClientSession) -> None:
@@ -172,7 +172,7 @@ async def test_a_client_that_leaves_is_gone_for_the_engine_too(
     received = await engine.next_request()
     caller.leave(by_reset=by_reset)
 
-    await asyncio.wait_for(received.client_left.wait(), 1)
+    await asyncio.wait_for(received.client_left.wait(), 30)
     await proxy.until_closed()
     assert engine.connections_open == 0
 
@@ -184,7 +184,7 @@ async def test_breaking_all_resets_what_is_open(engine: FakeEngine, proxy: Fault
     proxy.break_all()
 
     assert await asking == b" and then a reset"
-    await asyncio.wait_for(received.client_left.wait(), 1)
+    await asyncio.wait_for(received.client_left.wait(), 30)
 
 
 async def test_an_engine_that_is_away_looks_like_a_reset(engine: FakeEngine, proxy: FaultProxy) -> None:

@@ -191,14 +191,15 @@ async def test_patience_ends_with_the_first_token() -> None:
 
 async def test_patience_goes_on_between_tries() -> None:
     async with ScriptedServer(answer(503, headers={"retry-after": "60"})) as server:
-        line = (await ran(a_plan(server.url, patience_s=0.5))).line
+        line = (await ran(a_plan(server.url, patience_s=3.0))).line
 
     assert (line["ending"], line["retries"], len(server.requests)) == ("abandoned", 1, 1)
 
 
 async def test_connections_are_used_again() -> None:
     async with FakeEngine() as engine:
-        ran_ = await ran(a_plan(engine.url, a_schedule(0.0, 0.3, 0.6)))
+        # A request that is due while another one runs waits for its connection instead of opening a second one.
+        ran_ = await ran(a_plan(engine.url, a_schedule(0.0, 0.0, 0.0), connections_most=1))
 
         assert engine.connections_total == 1
     assert [line["ending"] for line in ran_.lines] == ["completed"] * 3
@@ -242,7 +243,7 @@ async def test_classes_tiers_and_keys_reach_the_server() -> None:
 async def test_a_silent_try_is_asked_again_beside_itself() -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(hang_before_head=True)
-        running = asyncio.create_task(ran(a_plan(engine.url, ask_again_s=0.01, retries_most=2, patience_s=1.0)))
+        running = asyncio.create_task(ran(a_plan(engine.url, ask_again_s=0.01, retries_most=2, patience_s=3.0)))
         tries = [await engine.next_request() for _ in range(3)]
         line = (await running).line
 
@@ -252,7 +253,7 @@ async def test_a_silent_try_is_asked_again_beside_itself() -> None:
 
 async def test_who_has_its_first_token_is_not_asked_again() -> None:
     async with FakeEngine() as engine:
-        line = (await ran(a_plan(engine.url, ask_again_s=1.0))).line
+        line = (await ran(a_plan(engine.url, ask_again_s=3.0))).line
 
         assert len(engine.requests) == 1
     assert line["ending"] == "completed"

@@ -104,7 +104,7 @@ async def _nobody_there(gateway: GatewayInLoop, *engines: FakeEngine) -> None:
     """Every engine loads anew, and somebody is held meanwhile."""
     for engine in engines:
         engine.loading = True
-    await gateway.until(lambda status: all(each["state"] == "warming" for each in status["endpoints"]), seconds_max=15)
+    await gateway.until(lambda status: all(each["state"] == "warming" for each in status["endpoints"]))
     async with asyncio.TaskGroup() as callers:
         callers.create_task(_ask(gateway, tier="flex"))
         await gateway.until(lambda status: status["held_for_start"] == {"small": 1})

@@ -40,7 +40,7 @@ async def a_gateway(folder: Path) -> AsyncIterator[tuple[FakeEngine, GatewayInLo
 async def test_a_body_that_is_announced_too_large_is_refused_before_any_of_it_comes(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(b"content-length: %d" % (16 * KIB + 1)))
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer()
 
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
     assert engine.requests == []
@@ -50,7 +50,7 @@ async def test_a_body_that_is_announced_too_large_is_refused_before_any_of_it_co
 async def test_no_number_of_bytes_is_too_large_to_be_refused(tmp_path: Path, length: int) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(b"content-length: %d" % length))
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer()
 
     assert answer.status in {400, 413}
     assert engine.requests == []
@@ -78,7 +78,7 @@ async def test_a_body_as_long_as_the_limit_is_taken(tmp_path: Path) -> None:
 async def test_chunks_are_cut_at_the_limit(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(CHUNKED), chunk(b" " * 16 * KIB), chunk(b" "))
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer()
 
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
     assert engine.requests == []
@@ -87,7 +87,7 @@ async def test_chunks_are_cut_at_the_limit(tmp_path: Path) -> None:
 async def test_one_chunk_of_any_size_is_cut_at_the_limit(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(head_of(CHUNKED), b"7fffffff\r\n", b" " * 17 * KIB)
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer()
 
     assert answer.status in {400, 413}
     assert engine.requests == []
@@ -97,10 +97,10 @@ async def test_nothing_is_read_for_a_caller_without_a_key(tmp_path: Path) -> Non
     async with FakeEngine() as engine, gateway_in_loop(config_with_keys(engine.url), tmp_path) as gateway:
         async with connected(gateway.url) as caller:
             await caller.send(head_of(b"content-length: 1000000"))
-            assert (await caller.answer(seconds_max=2)).status == 401
+            assert (await caller.answer()).status == 401
         async with connected(gateway.url) as caller:
             await caller.send(head_of(CHUNKED))
-            assert (await caller.answer(seconds_max=2)).status == 401
+            assert (await caller.answer()).status == 401
 
 
 async def test_a_key_in_a_trailer_is_not_a_key(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ async def test_a_head_beyond_its_limits_is_told_so_and_the_connection_closed(
     async with a_gateway(tmp_path) as (_, gateway):
         async with connected(gateway.admin_url if admin else gateway.url) as caller:
             await caller.send(HEADS[name])
-            answer = await caller.answer(seconds_max=2)
-            closed = await caller.is_closed(seconds_max=2)
+            answer = await caller.answer()
+            closed = await caller.is_closed()
 
     assert answer.status in ({400, 431} if "method" in name else {431})
     assert closed
@@ -155,7 +155,7 @@ async def test_a_head_beyond_its_limits_is_told_so_and_the_connection_closed(
 async def test_a_head_beyond_its_limits_that_comes_byte_by_byte_is_told_so_too(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (_, gateway), connected(gateway.url) as caller:
         await caller.drip(HEADS["one header too many"])
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer()
 
     assert answer.status == 431
     assert answer.error.keys() == {"message", "type", "param", "code"}
@@ -297,7 +297,7 @@ async def test_a_length_of_thousands_of_digits_is_a_length(tmp_path: Path) -> No
 async def test_one_long_header_is_rejected(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(request_of(body_of("hi"), b"x-headgate-class: " + b"z" * 5_000))
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer()
 
     assert answer.status == 431
     assert engine.requests == []
@@ -308,7 +308,7 @@ async def test_long_names_in_a_body_are_rejected(tmp_path: Path, field: str) -> 
     body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}], field: "z" * 5_000}).encode()
     async with a_gateway(tmp_path) as (engine, gateway), connected(gateway.url) as caller:
         await caller.send(request_of(body))
-        answer = await caller.answer(seconds_max=2)
+        answer = await caller.answer()
 
     assert (answer.status, answer.error["param"]) == (400, field)
     assert engine.requests == []

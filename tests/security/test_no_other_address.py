@@ -173,7 +173,7 @@ async def test_a_probe_that_is_sent_elsewhere_is_not_followed(tmp_path: Path) ->
     async with a_trap() as trap, HostileEngine() as engine:
         engine.probes_sent_to = trap.url
         async with gateway_in_loop(a_config(engine.url), tmp_path, wait_for=0) as gateway:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while engine.probes < 2:
                     await asyncio.sleep(0.05)
             states = [each["state"] for each in (await gateway.status())["endpoints"]]

@@ -26,10 +26,10 @@ def test_an_engine_runs_as_a_process(tmp_path: Path) -> None:
     command += ["--port", str(port), "--record", str(record), "--output-median", "5", "--seed", "3"]
     url = f"http://127.0.0.1:{port}"
     with ChildProcess("engine", command, None) as process:
-        process.wait_until_ok(f"{url}/health", seconds_max=20)
+        process.wait_until_ok(f"{url}/health", seconds_max=30)
         body = json.dumps({"model": "small", "messages": [{"role": "user", "content": "hi"}]}).encode()
         request = urllib.request.Request(f"{url}/v1/chat/completions", data=body)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=30) as answer:
             said = json.load(answer)
         process.terminate()
         process.wait_until_ended()

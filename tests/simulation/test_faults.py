@@ -70,13 +70,13 @@ async def test_the_record_names_the_fault(tmp_path: Path) -> None:
 async def test_a_broken_answer_frees_its_place() -> None:
     async with an_engine(truncate_rate=1.0) as engine:
         await ending(engine, 0)
-        await engine.until("vllm:num_requests_running", 0, seconds_max=1)
+        await engine.until("vllm:num_requests_running", 0)
 
         assert await engine.metric("vllm:kv_cache_usage_perc") == 0
 
 
 async def test_nothing_listens_while_it_loads() -> None:
-    async with EngineServer(some_options(cold_start_s=0.3), SystemClock()) as server, aiohttp.ClientSession() as http:
+    async with EngineServer(some_options(cold_start_s=2.0), SystemClock()) as server, aiohttp.ClientSession() as http:
         with pytest.raises(aiohttp.ClientConnectorError, match="Connect call failed"):
             await http.get(server.url + "/health")
         await server.ready()

@@ -241,7 +241,7 @@ async def test_a_client_that_leaves_frees_its_place(stream: bool) -> None:
         else:
             asking.cancel()
 
-        await engine.until(RUNNING, 0, seconds_max=1)
+        await engine.until(RUNNING, 0)
         assert await engine.metric("vllm:kv_cache_usage_perc") == 0
 
 
@@ -251,7 +251,7 @@ async def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
         second = await engine.chat(stream=True, max_tokens=1000, ignore_eos=True).__aenter__()
         await engine.until(WAITING, 1)
         second.close()
-        await engine.until(WAITING, 0, seconds_max=1)
+        await engine.until(WAITING, 0)
 
         assert await engine.metric(RUNNING) == 1
         first.close()

@@ -103,6 +103,10 @@ def test_messages_stay_the_bytes_they_came_as() -> None:
 
 
 def test_a_long_conversation_is_measured_in_the_time_that_its_length_needs() -> None:
+    def took_at_least(turns: int) -> float:
+        """The least of three, since a run may have to collect the garbage of others."""
+        return min(took(turns) for _ in range(3))
+
     def took(turns: int) -> float:
         one = [user("1"), answer("", "c"), *[message for _ in range(turns) for message in (user("2"), result("c"))]]
         text = raw(one)
@@ -111,7 +115,7 @@ def test_a_long_conversation_is_measured_in_the_time_that_its_length_needs() -> 
         return time.process_time() - start
 
     took(100)
-    assert took(20_000) < 40 * max(took(2_000), 0.001)
+    assert took_at_least(20_000) < 40 * max(took_at_least(2_000), 0.001)
 
 
 _MESSAGES = st.lists(

@@ -30,7 +30,9 @@ KINDS = [
     # Its start counts as time of the first test that needs it.
     pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.timeout(300)]),
 ]
-LONG = {"max_tokens": 400, "ignore_eos": True}
+LONG = {"max_tokens": 1500, "ignore_eos": True}
+EARLY_S = 10.0
+"""Much more than an engine takes to stop, and less than a long answer takes."""
 IMAGE = {
     "type": "image_url",
     "image_url": {
@@ -59,7 +61,7 @@ async def subject(kind_and_real: tuple[Kind, RealEngine | None]) -> AsyncIterato
 
 async def until_none_is_in_use(subject: Subject) -> None:
     """A connection that was cut, or let end, is gone a moment later."""
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(30):
         while subject.engines.in_use:
             await asyncio.sleep(0.01)
 
@@ -161,22 +163,22 @@ async def test_a_mistake_in_the_request_is_blamed_on_the_request(
     assert answer.blames_request(body), (answer.status, body)
 
 
-async def test_closing_a_stream_stops_the_engine_within_a_second(subject: Subject) -> None:
-    subject.would_answer(Behaviour(tokens=400, pace_s=0.02))
+async def test_closing_a_stream_stops_the_engine_before_its_answer_is_complete(subject: Subject) -> None:
+    subject.would_answer(Behaviour(tokens=1500, pace_s=0.02))
     answer = await subject.engine.ask(a_call(stream=True, **LONG))
     while b"content" not in await answer.read():
         pass
-    await subject.until_running(1, seconds_max=5)
+    await subject.until_running(1, seconds_max=30)
     answer.close()
 
-    await subject.until_running(0, seconds_max=1)
+    await subject.until_running(0, seconds_max=EARLY_S)
     assert subject.engines.idle == 0
 
 
 async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
-    subject.would_answer(Behaviour(tokens=400, pace_s=0.02))
+    subject.would_answer(Behaviour(tokens=1500, pace_s=0.02))
     asking = asyncio.create_task(subject.engine.ask(a_call(**LONG)))
-    await subject.until_running(1, seconds_max=5)
+    await subject.until_running(1, seconds_max=30)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
@@ -184,7 +186,7 @@ async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
     await until_none_is_in_use(subject)
     assert subject.engines.idle == 0
     # llama.cpp looks for clients that left only when nothing was asked of it for a second.
-    await subject.until_running(0, seconds_max=5, every_s=1.5 if subject.kind == "llamacpp" else 0.05)
+    await subject.until_running(0, seconds_max=EARLY_S, every_s=1.5 if subject.kind == "llamacpp" else 0.05)
 
 
 # vLLM takes a minute to start; that its death shows likewise is seen by the acceptance tests, which kill one too.

@@ -145,9 +145,9 @@ async def test_a_request_that_waits_is_dispatched_when_there_is_room(host: Host)
 
 
 async def test_time_passes_without_events(host: Host) -> None:
+    assert isinstance(await order(host.open(a_ticket("a"), never)), Dispatch)
     impatient = replace(PATIENT, queue_wait_ns_max=Duration(30 * MILLISECOND))
     host.tell(PolicyChanged(replace(POLICY, classes=(impatient,)), "impatient"))
-    await order(host.open(a_ticket("a"), never))
     end = await order(host.open(a_ticket("b"), never))
     assert isinstance(end, End)
     assert end.outcome is Outcome.EXPIRED
