@@ -27,7 +27,7 @@ from bench.command import stop_cleanly_on_sigterm, tell
 from bench.incidents_live.settings import MODEL, PROFILE, request_s
 from bench.incidents_live.traffic import Callers, Traffic
 from bench.incidents_live.world import START_S_MAX
-from testing.gateway import CHAT, urls_of
+from testing.gateway import urls_of
 from testing.ports import free_ports
 from testing.processes import ChildProcess
 from testing.simulated import HEADGATE
@@ -85,7 +85,7 @@ async def _attainment(times: Times, *, configured: bool) -> float:
         url, admin_url = urls_of(config)
         gateway = stack.enter_context(ChildProcess("gateway", [*HEADGATE, "serve", str(file)]))
         gateway.wait_until_ok(f"{admin_url}/ready", START_S_MAX)
-        return await _drive(url + CHAT, times)
+        return await _drive(url, times)
 
 
 def _engine(stack: ExitStack, port: int, speed: float) -> str:

@@ -181,7 +181,7 @@ PARTS: Final = (
     Part("scaling", _bench("scaling", "--whole --write --processes 2")),
     Part(
         "incidents-live",
-        _bench("incidents_live"),
+        _bench("incidents_live", "--incidents"),
         _most(
             first_right_s_worst=incidents_live.RIGHT_S_MAX,
             wrong_share=incidents_live.WRONG_SHARE_MAX,
@@ -189,6 +189,12 @@ PARTS: Final = (
             false_alarms=0,
         ),
         _bench("incidents_live", "--smoke"),
+    ),
+    Part(
+        "healthy-live",
+        _bench("incidents_live", "--healthy --healthy-minutes 20"),
+        _most(false_alarms=0),
+        _bench("incidents_live", "--only healthy-steady --healthy-minutes 0.05"),
     ),
     Part(
         "defaults-live",

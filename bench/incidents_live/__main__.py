@@ -1,12 +1,14 @@
 """Measure whether a live gateway diagnoses incidents correctly from their beginning until recovery.
 
-    just incidents-live [--only NAME ...] [--quick] [--smoke] [--assert] [--show]
+    just incidents-live [--only NAME ... | --incidents | --healthy] [--quick] [--smoke] [--assert] [--show]
+                        [--healthy-minutes M]
 
 Each incident runs with real processes: a gateway, two simulated engines over HTTP and callers on loopback. The
 benchmark reads the verdict once a second from the admin listener, before, during and after the incident. The first
 correct verdict should come within 30 s. At most 5 % of all incident seconds may have a wrong verdict, or a healthy
-verdict after the first correct one. The verdict should be healthy again within 30 s of recovery. The output on stdout
-is a table and, as the last line, the figures as JSON.
+verdict after the first correct one. The verdict should be healthy again within 30 s of recovery. In healthy runs,
+one for each shape of traffic, every verdict is a false alarm. The output on stdout is a table and, as the last line,
+the figures as JSON.
 """
 
 import argparse
@@ -18,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.command import stop_cleanly_on_sigterm, tell
+from bench.incidents_live.healthy import HEALTHY
 from bench.incidents_live.incidents import INCIDENTS, LiveIncident
 from bench.incidents_live.judge import Judged, Sample, figures_of, judge, missed
 from bench.incidents_live.world import World, a_world
@@ -28,16 +31,19 @@ CLEAR_S_MAX = 45.0
 CALM_S = 5.0
 """The run ends when the verdict has been healthy for this long after recovery."""
 SMOKE = ("kill-one",)
+RUNS = {**INCIDENTS, **HEALTHY}
 
 
 def main(words: Sequence[str] | None = None) -> int:
     stop_cleanly_on_sigterm()
     arguments = _arguments(words)
-    names = arguments.only or (SMOKE if arguments.smoke else list(INCIDENTS))
+    names = arguments.only or (SMOKE if arguments.smoke else arguments.runs)
     lasts_s = SMOKE_S if arguments.smoke else QUICK_S if arguments.quick else LASTS_S
+    healthy_s = lasts_s if arguments.healthy_minutes is None else 60 * arguments.healthy_minutes
     results = list[Judged]()
     for name in names:
-        results.append(asyncio.run(run(INCIDENTS[name], lasts_s, show=arguments.show)))
+        run_s = lasts_s if RUNS[name].right else healthy_s
+        results.append(asyncio.run(run(RUNS[name], run_s, show=arguments.show)))
         tell(_row(results[-1]))
     _tell_table(results)
     figures = figures_of(results, CLEAR_S_MAX)
@@ -48,7 +54,18 @@ def main(words: Sequence[str] | None = None) -> int:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="just incidents-live", description=str(__doc__).partition("\n")[0])
     parser.add_argument(
-        "--only", nargs="+", choices=list(INCIDENTS), metavar="NAME", help="Incidents to run (default: all)."
+        "--only", nargs="+", choices=list(RUNS), metavar="NAME", help="Incidents and healthy runs (default: all)."
+    )
+    part = parser.add_mutually_exclusive_group()
+    part.add_argument(
+        "--incidents", dest="runs", action="store_const", const=list(INCIDENTS), help="Run all incidents only."
+    )
+    part.add_argument(
+        "--healthy", dest="runs", action="store_const", const=list(HEALTHY), help="Run all healthy runs only."
+    )
+    parser.set_defaults(runs=list(RUNS))
+    parser.add_argument(
+        "--healthy-minutes", type=float, metavar="M", help="Length of each healthy run (default: as incidents)."
     )
     parser.add_argument("--quick", action="store_true", help=f"Run each incident for {QUICK_S:g} s.")
     parser.add_argument("--smoke", action="store_true", help=f"Run {', '.join(SMOKE)} for {SMOKE_S:g} s.")
@@ -105,14 +122,16 @@ def _seconds(value: float | None) -> str:
 
 
 def _row(each: Judged) -> str:
+    if each.healthy_run_s is not None:
+        return f"{each.name:<28}{each.healthy_run_s:>5.0f} s healthy{each.alarms:>32}  {', '.join(each.told)}"
     return (
-        f"{each.name:<22}{each.seconds:>5}{_seconds(each.first_right_s):>9}{each.wrong_s:>7}{each.healthy_s:>9}"
+        f"{each.name:<28}{each.seconds:>5}{_seconds(each.first_right_s):>9}{each.wrong_s:>7}{each.healthy_s:>9}"
         f"{_seconds(each.cleared_s):>9}{each.alarms:>8}  {', '.join(each.told)}"
     )
 
 
 def _tell_table(results: Sequence[Judged]) -> None:
-    print(f"{'incident':<22}{'s':>5}{'right s':>9}{'wrong':>7}{'healthy':>9}{'cleared':>9}{'alarms':>8}  verdicts")
+    print(f"{'incident':<28}{'s':>5}{'right s':>9}{'wrong':>7}{'healthy':>9}{'cleared':>9}{'alarms':>8}  verdicts")
     for each in results:
         print(_row(each))
 

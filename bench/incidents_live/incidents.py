@@ -1,7 +1,9 @@
 """The incidents: how each begins and ends, and the expected verdicts."""
 
 import asyncio
+import json
 import resource
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from copy import deepcopy
@@ -10,10 +12,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from bench import upstream
 from bench.incidents_live.settings import LOAD, POOL, rate
-from bench.incidents_live.world import World
+from bench.incidents_live.world import START_S_MAX, LiveEngine, World
 from testing.fault_proxy import Fault, FaultProxy
+from testing.gateway import CHAT, chat, urls_of
+from testing.name_server import SRV, NameServer
+from testing.ports import free_port
 from testing.postgres import Postgres
+from testing.processes import ChildProcess
 from testing.stores import Server
 
 Step = Callable[[World], Awaitable[None]]
@@ -22,6 +29,11 @@ KNOWN_S: Final = 50.0
 SHORT_S: Final = 10.0
 SLOW_BYTES_PER_S: Final = 700.0
 """Transfer rate of a slowed response; one token is about 250 bytes."""
+NAMED: Final = "_http._tcp.engines.test"
+"""DNS name of the engines."""
+FLOOD_CONNECTIONS: Final = 1_200
+"""Connections of each of two processes."""
+FLOOD_CHUNKS: Final = 4
 ENGINE_KEY: Final = "the-key-of-the-engines"
 
 
@@ -197,6 +209,37 @@ async def feed_gateway(world: World) -> None:
     await _end_repeats(world, world.gateway.thaw)
 
 
+async def start_with_a_second_pool(world: World) -> None:
+    """A second pool has an engine that computes nothing, so that its requests need CPU time of the gateway only."""
+    port = free_port()
+    engine = ChildProcess("upstream", [sys.executable, "-m", "bench.upstream", str(port)])
+    world.parts.callback(engine.stop)
+    engine.wait_until_ok(f"http://127.0.0.1:{port}/health", START_S_MAX)
+    pool = {key: value for key, value in world.config["pools"][POOL].items() if key != "speed"}
+    pool |= {"endpoints": [f"http://127.0.0.1:{port}"], "served_model": upstream.MODEL, "in_flight_max": 2_000}
+    world.config["pools"][upstream.MODEL] = pool
+    world.config["models"][upstream.MODEL] = upstream.MODEL
+    await start_all(world)
+
+
+async def flood(world: World) -> None:
+    """Two processes send short streamed requests on many connections, as fast as the gateway answers."""
+    body = json.dumps(chat(f"chunks={FLOOD_CHUNKS} pace_ms=0", model=upstream.MODEL, stream=True)).encode()
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: gateway\r\nauthorization: Bearer {world.keys.of['bolt']}\r\n"
+    head += f"x-headgate-class: batch\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    file = world.folder / "request"
+    file.write_bytes(head.encode() + body)
+    port = urls_of(world.config)[0].rpartition(":")[2]
+    command = [sys.executable, "-m", "bench.incidents_live.flood", port, str(FLOOD_CONNECTIONS), str(file)]
+    world.floods = [ChildProcess("flood", command) for _ in range(2)]
+
+
+async def end_flood(world: World) -> None:
+    for process in world.floods:
+        await asyncio.to_thread(process.stop)
+    world.floods = []
+
+
 async def start_with_store(world: World) -> None:
     world.store = Server()
     world.config["cell"] = {"store": world.store.url}
@@ -281,6 +324,46 @@ def _limit_file_size(world: World, most: int) -> None:
     resource.prlimit(world.gateway.pid, resource.RLIMIT_FSIZE, (most, hard))
 
 
+def _target(engine: LiveEngine) -> str:
+    return f"engine-{engine.port}.{NAMED}"
+
+
+def _services(world: World) -> dict[tuple[str, int], list[Any]]:
+    return {(NAMED, SRV): [(0, each.port, _target(each)) for each in world.engines]}
+
+
+async def start_with_names(world: World) -> None:
+    """The gateway finds the engines by the services (SRV) of a name, which a name server on loopback knows."""
+    world.names = NameServer(_services(world), beside={_target(each): ["127.0.0.1"] for each in world.engines})
+    await world.parts.enter_async_context(world.names.serving())
+    pool = world.config["pools"][POOL]
+    del pool["endpoints"]
+    pool["fleet"] = {"kind": "dns", "name": NAMED, "nameserver": f"127.0.0.1:{world.names.port}"}
+    await start_all(world)
+
+
+async def silence_names(world: World) -> None:
+    assert world.names is not None
+    world.names.silent = True
+
+
+async def fail_names(world: World) -> None:
+    """The name server answers SERVFAIL."""
+    assert world.names is not None
+    world.names.error = 2
+
+
+async def lose_names(world: World) -> None:
+    """The name server answers NXDOMAIN. After a minute the fleet has no endpoints."""
+    assert world.names is not None
+    world.names.records = {}
+
+
+async def restore_names(world: World) -> None:
+    assert world.names is not None
+    world.names.silent, world.names.error, world.names.records = False, None, _services(world)
+
+
 async def start_with_little_memory(world: World) -> None:
     """The KV cache of each engine holds about seven requests."""
     for engine in world.engines:
@@ -350,33 +433,6 @@ async def impatient(world: World) -> None:
         world.callers[name].timeout_s = 0.5
 
 
-# Healthy runs
-
-
-async def bursts(world: World) -> None:
-    """Repeated bursts of two seconds at twice the normal load."""
-
-    async def loop() -> None:
-        while True:
-            world.callers["more"].rate = rate(LOAD)
-            await asyncio.sleep(2.0)
-            world.callers["more"].rate = 0.0
-            await asyncio.sleep(8.0)
-
-    world.tasks.append(asyncio.create_task(loop(), name="bursts"))
-
-
-async def stop_bursts(world: World) -> None:
-    world.tasks.pop().cancel()
-    await usual(world)
-
-
-async def quiet(world: World) -> None:
-    """One request every few seconds."""
-    for name in ("acme", "bolt"):
-        world.callers[name].rate = 0.2
-
-
 INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
     {
         each.name: each
@@ -412,11 +468,17 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("long-prompts", ("long_prompts", "prompt_drift"), long_prompts, usual, usual_s=KNOWN_S),
             LiveIncident("client-timeouts", ("client_timeouts",), impatient, usual, usual_s=KNOWN_S),
             LiveIncident("gateway-starved", ("scheduler_behind",), starve_gateway, feed_gateway),
+            LiveIncident("gateway-flooded", ("scheduler_behind",), flood, end_flood, start_with_a_second_pool, KNOWN_S),
             LiveIncident("redis-gone", ("store_slow",), kill_store, restart_store, start_with_store, KNOWN_S),
             LiveIncident("redis-slow", ("store_slow",), slow_store, quick_store, start_with_store, KNOWN_S),
             LiveIncident("descriptors", ("gateway_resources",), use_up_descriptors, free_descriptors),
             LiveIncident("disk-full", ("gateway_resources",), fill_disk, empty_disk, start_with_database),
             LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),
+            LiveIncident("dns-gone", ("gateway_resources",), silence_names, restore_names, start_with_names),
+            LiveIncident("dns-errors", ("gateway_resources",), fail_names, restore_names, start_with_names),
+            LiveIncident(
+                "dns-no-name", ("gateway_resources", "no_endpoints"), lose_names, restore_names, start_with_names
+            ),
             LiveIncident("llamacpp-hang", ("engine_hang",), freeze, thaw, real=True),
             LiveIncident("llamacpp-kill-one", ("engine_down",), kill_one, start_missing, real=True),
             LiveIncident("llamacpp-kill-all", ("engine_down",), kill_all, start_missing, real=True),
@@ -428,9 +490,6 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
                 usual_s=0,
                 real=True,
             ),
-            LiveIncident("healthy-steady", ()),
-            LiveIncident("healthy-bursts", (), bursts, stop_bursts, usual_s=KNOWN_S),
-            LiveIncident("healthy-quiet", (), quiet, usual),
         )
     }
 )

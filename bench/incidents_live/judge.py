@@ -34,12 +34,16 @@ class Judged:
     alarms: int
     """False alarms before the incident, or in a healthy run."""
     told: tuple[str, ...] = field(default=())
+    healthy_run_s: float | None = None
+    """Length of a run in which nothing is wrong; None for an incident."""
 
 
 def judge(name: str, right: Sequence[str], samples: Sequence[Sample], *, ended_s: float) -> Judged:
     """Score the samples of one run; recovery was complete at `ended_s`."""
     if not right:
-        return Judged(name, 0, None, 0, 0, None, _alarms(samples))
+        false = tuple(dict.fromkeys(each.incident for each in samples if each.incident not in (HEALTHY, *NO_WORD)))
+        lasted_s = samples[-1].at_s - samples[0].at_s if samples else 0.0
+        return Judged(name, 0, None, 0, 0, None, _alarms(samples), false, lasted_s)
     before = [each for each in samples if each.at_s < 0]
     during = [each for each in samples if 0 <= each.at_s < ended_s]
     later = [each for each in samples if each.at_s >= ended_s]
@@ -93,6 +97,8 @@ def figures_of(results: Sequence[Judged], clear_s_max: float) -> dict[str, Any]:
         "wrong_share": round((wrong_s + healthy_s) / max(1, seconds), 3),
         "cleared_s_worst": round(max(cleared, default=0.0), 1),
         "false_alarms": sum(each.alarms for each in results),
+        "false_alarms_by_shape": {each.name: each.alarms for each in results if each.healthy_run_s is not None},
+        "healthy_minutes": round(sum(each.healthy_run_s or 0.0 for each in results) / 60, 1),
     }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 
 from bench.incidents_live.settings import MODEL
+from testing.gateway import CHAT
 
 BYTES_PER_TOKEN = 4
 OPEN_MAX = 400
@@ -31,12 +32,39 @@ class Callers:
     retries: int = 0
     """Maximum number of immediate retries after a failure or timeout."""
     service_class: str = "interactive"
+    path: str = CHAT
+    stream: bool = True
+    deadline_ms: int = 0
+    """Deadline that the request states; 0 states none."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm of lengths; 0 makes all lengths equal."""
+    shared_tokens: int = 0
+    """Length of the start that all prompts share."""
     ttft_s: float = inf
     """Target for the first token."""
     sent: int = 0
     failed: int = 0
     in_time: int = 0
     """Number of requests whose first token arrived within `ttft_s`."""
+
+
+def body_of(callers: Callers, chance: random.Random) -> dict[str, Any]:
+    """The body of one request. After the shared start each prompt differs, so that nothing more of it is cached."""
+
+    def length(tokens: int) -> int:
+        return max(1, round(tokens * chance.lognormvariate(0.0, callers.spread)))
+
+    start = "y" * (BYTES_PER_TOKEN * callers.shared_tokens) + f"{chance.random()} "
+    content = start + "x" * max(0, BYTES_PER_TOKEN * length(callers.prompt_tokens) - len(start))
+    if callers.path != CHAT:
+        return {"model": MODEL, "input": content}
+    return {
+        "model": MODEL,
+        "messages": [{"role": "user", "content": content}],
+        "max_tokens": length(callers.output_tokens),
+        "ignore_eos": True,
+        "stream": callers.stream,
+    }
 
 
 @dataclass
@@ -77,32 +105,26 @@ class Traffic:
             due += chance.expovariate(callers.rate)
             await asyncio.sleep(max(0.0, due - loop.time()))
             if len(self._tasks) < OPEN_MAX:
-                task = asyncio.create_task(self._ask(callers, http, f"{chance.random()} "), name=callers.service_class)
+                task = asyncio.create_task(self._ask(callers, http, chance), name=callers.service_class)
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    async def _ask(self, callers: Callers, http: aiohttp.ClientSession, start: str) -> None:
-        """Send one request and its retries. Each prompt starts differently, so there are no prefix cache hits."""
-        content = start + "x" * max(0, BYTES_PER_TOKEN * callers.prompt_tokens - len(start))
-        body: dict[str, Any] = {
-            "model": MODEL,
-            "messages": [{"role": "user", "content": content}],
-            "max_tokens": callers.output_tokens,
-            "ignore_eos": True,
-            "stream": True,
-        }
+    async def _ask(self, callers: Callers, http: aiohttp.ClientSession, chance: random.Random) -> None:
+        """Send one request and its retries."""
+        body = body_of(callers, chance)
         for number in range(callers.retries + 1):
             callers.sent += 1
             headers = {
                 **({"authorization": f"Bearer {callers.key}"} if callers.key else {}),
                 "x-headgate-class": callers.service_class,
                 "x-stainless-retry-count": str(number),
+                **({"x-headgate-deadline-ms": str(callers.deadline_ms)} if callers.deadline_ms else {}),
                 **({} if self.keeps_connections else {"connection": "close"}),
             }
             with suppress(aiohttp.ClientError, OSError, TimeoutError):
                 timeout = aiohttp.ClientTimeout(total=callers.timeout_s)
                 due = asyncio.get_running_loop().time() + callers.ttft_s
-                async with http.post(self.url, json=body, headers=headers, timeout=timeout) as answer:
+                async with http.post(self.url + callers.path, json=body, headers=headers, timeout=timeout) as answer:
                     first = await answer.content.readany()
                     if first and answer.status == 200 and asyncio.get_running_loop().time() <= due:
                         callers.in_time += 1

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from bench.incidents_live.settings import (
 )
 from bench.incidents_live.traffic import Callers, Traffic
 from testing.fault_proxy import FaultProxy
-from testing.gateway import CHAT, Config, urls_of
+from testing.gateway import Config, urls_of
+from testing.name_server import NameServer
 from testing.ports import free_ports
 from testing.postgres import Postgres
 from testing.processes import ChildProcess
@@ -93,7 +94,11 @@ class World:
     store: Server | None = None
     database: Postgres | None = None
     proxy: FaultProxy | None = None
+    names: NameServer | None = None
+    floods: list[ChildProcess] = field(default_factory=list[ChildProcess])
     tasks: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
+    parts: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """Parts of an incident that are closed last."""
 
     @property
     def admin_url(self) -> str:
@@ -121,7 +126,7 @@ class World:
         os.kill(self.gateway.pid, signal.SIGHUP)
 
     def start_traffic(self) -> None:
-        self.traffic = Traffic(urls_of(self.config)[0] + CHAT, 0, list(self.callers.values()))
+        self.traffic = Traffic(urls_of(self.config)[0], 0, list(self.callers.values()))
         self.tasks.append(asyncio.create_task(self.traffic.run()))
 
     async def verdict(self) -> dict[str, Any]:
@@ -141,7 +146,7 @@ class World:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        for process in (self.gateway, *(each.process for each in self.engines)):
+        for process in (*self.floods, self.gateway, *(each.process for each in self.engines)):
             if process is not None:
                 await asyncio.to_thread(process.stop)
         if self.proxy is not None:
@@ -150,6 +155,7 @@ class World:
         for part in (self.store, self.database):
             if part is not None:
                 part.stop()
+        await self.parts.aclose()
 
 
 @asynccontextmanager

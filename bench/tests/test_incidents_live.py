@@ -1,7 +1,11 @@
 """Are the verdicts of a live incident scored as `incidents_live` documents?"""
 
+from random import Random
+
+from bench.incidents_live.healthy import HEALTHY
 from bench.incidents_live.incidents import INCIDENTS
 from bench.incidents_live.judge import Judged, Sample, figures_of, judge, missed
+from bench.incidents_live.traffic import Callers, body_of
 from headgate.model.verdict import Incident
 
 
@@ -36,7 +40,8 @@ def test_cleared_and_first_right_are_none_if_they_never_happen() -> None:
 
 def test_alarms_before_the_incident_and_in_healthy_runs_are_counted_once_each() -> None:
     assert judged("odhddddd").alarms == 1
-    assert judge("healthy", (), samples("hoohdh"), ended_s=0).alarms == 2
+    healthy = judge("healthy", (), samples("hoohdh"), ended_s=0)
+    assert (healthy.alarms, healthy.told, healthy.healthy_run_s) == (2, ("overload", "engine_down"), 5)
 
 
 def test_figures_count_the_full_time_for_events_that_never_happened() -> None:
@@ -48,7 +53,34 @@ def test_figures_count_the_full_time_for_events_that_never_happened() -> None:
     assert figures_of([], 45.0)["incidents"] == 0
 
 
+def test_false_alarms_are_counted_for_each_healthy_shape() -> None:
+    runs = [
+        judge("healthy-steady", (), samples("h" * 61), ended_s=0),
+        judge("healthy-bursts", (), samples("hoohdh"), ended_s=0),
+        judged("hhddddddhh"),
+    ]
+    figures = figures_of(runs, 45.0)
+
+    assert figures["false_alarms_by_shape"] == {"healthy-steady": 0, "healthy-bursts": 2}
+    assert figures["healthy_minutes"] == 1.1
+    assert missed(figures)
+
+
 def test_incidents_expect_verdicts_that_exist() -> None:
     known = {each.value for each in Incident}
 
-    assert all(set(each.right) <= known for each in INCIDENTS.values())
+    assert all(each.right and set(each.right) <= known for each in INCIDENTS.values())
+    assert not any(each.right for each in HEALTHY.values())
+
+
+def test_bodies_have_the_lengths_of_their_callers() -> None:
+    callers, chance = Callers("", 1.0, prompt_tokens=100, output_tokens=20), Random(0)
+    plain = body_of(callers, chance)
+    callers.spread, callers.stream, callers.shared_tokens = 0.8, False, 50
+    mixed = [body_of(callers, chance) for _ in range(50)]
+    callers.path = "/v1/embeddings"
+
+    assert (len(plain["messages"][0]["content"]), plain["max_tokens"], plain["stream"]) == (400, 20, True)
+    assert len({each["max_tokens"] for each in mixed}) > 10
+    assert all(each["messages"][0]["content"].startswith("y" * 200) and not each["stream"] for each in mixed)
+    assert set(body_of(callers, chance)) == {"model", "input"}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from headgate.engines.dialects import DIALECTS
+from headgate.engines.host_names import HostNames
 from headgate.engines.http import HttpAnswer, HttpEngine
 from headgate.model.ticket import Api
 from headgate.model.units import RequestId
@@ -47,6 +48,7 @@ class Engines:
         served_model: str = "fake",
         api_key: str | None = None,
         watches: bool = False,
+        names: HostNames | None = None,
     ) -> HttpEngine:
         """With `watches`, the engine streams responses that the call wants complete."""
         asked = (url, dialect, served_model, api_key, watches)
@@ -57,6 +59,7 @@ class Engines:
                 api_key=api_key,
                 dialect=DIALECTS[dialect],
                 watches_whole_answers=watches,
+                names=names,
             )
         return self._made[asked]
 

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate.engines.faults import fault_of
+from headgate.engines.host_names import RESOLVED_S_MAX, HostNames
 from headgate.model.fault import Fault
 from headgate.ports.engine import EngineFault
 from testing.descriptors import no_descriptors_left
@@ -91,11 +92,13 @@ async def test_known_addresses_are_used_while_the_resolver_fails(
         return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("127.0.0.1", engine.port))]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolve)
-    asked = engines(f"http://engine.test:{engine.port}")
+    now = [0.0]
+    names = HostNames(now_s=lambda: now[0])
+    asked = engines(f"http://engine.test:{engine.port}", names=names)
     engine.behaviour = Behaviour(drop_before_head=True)
     for failure, reached in ((None, 1), (socket.EAI_AGAIN, 2), (socket.EAI_NONAME, 2)):
         failing[:] = [] if failure is None else [failure]
-        asked._resolved_until = 0.0
+        now[0] += RESOLVED_S_MAX + 1
         with pytest.raises(EngineFault) as caught:
             await asked.ask(a_call())
         assert caught.value.fault is Fault.CONNECTION

@@ -12,9 +12,9 @@ from headgate.fleets.dns.name_server import by_server
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
 from headgate.model.units import MILLISECOND, MINUTE, Duration, PoolName
+from testing.name_server import AAAA, SRV, A, NameServer
 from testing.ports import free_port
 from tests.fleets.builders import Notes
-from tests.fleets.name_server import AAAA, SRV, A, NameServer
 
 NAME = "engines.test"
 TRY_S_MAX = 20.0
@@ -94,9 +94,9 @@ def test_addresses_beyond_the_bound_are_left_out_and_counted() -> None:
 
 
 @asynccontextmanager
-async def a_server(**records: list) -> AsyncIterator[NameServer]:
+async def a_server(*, error: int | None = None, **records: list) -> AsyncIterator[NameServer]:
     kinds = {"a": A, "aaaa": AAAA, "srv": SRV}
-    server = NameServer({(NAME, kinds[kind]): values for kind, values in records.items()})
+    server = NameServer({(NAME, kinds[kind]): values for kind, values in records.items()}, error=error)
     async with server.serving():
         yield server
 
@@ -314,6 +314,42 @@ async def test_an_outage_of_the_name_server_is_told_once_and_empties_nothing() -
         server.error = None
         await until(lambda: notes.recoveries)
     assert notes.recoveries == [NAME]
+
+
+async def test_failing_name_server_is_a_problem_until_it_answers_again() -> None:
+    async with a_server(a=["10.0.0.1"]) as server, a_fleet(server) as (fleet, _, changed):
+        await changed.wait()
+        assert fleet.problem(may_be_empty=True) is None
+        server.error = 2
+        await until(lambda: fleet.problem(may_be_empty=True))
+        problem = fleet.problem(may_be_empty=True)
+        server.error = None
+        await until(lambda: fleet.problem(may_be_empty=True) is None)
+
+    assert problem is not None
+    assert f"gave no answer for {NAME}" in problem
+    assert "the server answers SERVFAIL, and the 1 known endpoints stay in use" in problem
+
+
+async def test_name_server_that_fails_from_the_start_is_a_problem() -> None:
+    async with a_server(error=2) as server, a_fleet(server) as (fleet, _, _):
+        await until(lambda: fleet.problem(may_be_empty=True))
+
+        assert str(fleet.problem(may_be_empty=True)).endswith("and no endpoint is known")
+
+
+async def test_name_that_lost_its_addresses_is_a_problem_while_endpoints_stay_unless_it_may_be_empty() -> None:
+    async with a_server(a=["10.0.0.1"]) as server, a_fleet(server) as (fleet, _, changed):
+        await changed.wait()
+        server.records.clear()
+        await until(lambda: fleet.problem(may_be_empty=False))
+        problem = fleet.problem(may_be_empty=False)
+        assert fleet.problem(may_be_empty=True) is None
+        server.records[(NAME, A)] = ["10.0.0.1"]
+        await until(lambda: fleet.problem(may_be_empty=False) is None)
+
+    assert problem is not None
+    assert problem.startswith(f"the name server answers that {NAME} has no addresses, and the 1 known endpoints")
 
 
 async def test_a_name_that_stands_for_nobody_any_more_empties_the_fleet_in_the_end() -> None:

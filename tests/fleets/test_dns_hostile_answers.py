@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from headgate.fleets.dns.name_server import by_server
 from headgate.fleets.dns.resolve import Found, Unanswered
-from tests.fleets.name_server import AAAA, A, NameServer
+from testing.name_server import AAAA, A, NameServer
 
 FLAGS = struct.pack("!5H", 0x8180, 1, 1, 0, 0)
 ASKED = b"\x01a\x04test\x00" + struct.pack("!2H", A, 1)

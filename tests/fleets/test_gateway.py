@@ -8,8 +8,8 @@ import pytest
 
 from testing.fake_engine import FakeEngine
 from testing.gateway import a_config, chat, gateway_in_loop, gateway_process
+from testing.name_server import A, NameServer
 from tests.fleets.builders import is_alive, until_dead
-from tests.fleets.name_server import A, NameServer
 from tests.fleets.scaled import (
     SIMULATED,
     Streams,

@@ -7,16 +7,29 @@ import pytest
 
 from headgate.model.units import SECOND, Duration, PoolName
 from headgate.model.verdict import HostReport, Shortage
-from headgate.telemetry.host_report import HostReporter, HostSources, StoreSeen, report_for_ever
+from headgate.telemetry.host_report import HostReporter, HostSources, StoreSeen, processor_wait_s, report_for_ever
 
 
 def test_a_report_is_about_the_time_since_the_last_one() -> None:
     cpu_s, decide_s, now_s = iter((1.0, 1.5, 1.6)), iter((0.1, 0.2, 0.2)), iter((10.0, 11.0, 12.0))
-    sources = HostSources(process=lambda: "g", cpu_s=lambda: next(cpu_s), decide_s=lambda: next(decide_s))
+    wait_s = iter((0.0, 0.3, 0.3))
+    sources = HostSources(
+        process=lambda: "g",
+        cpu_s=lambda: next(cpu_s),
+        wait_s=lambda: next(wait_s),
+        decide_s=lambda: next(decide_s),
+    )
     reporter = HostReporter(sources, now_s=lambda: next(now_s))
 
-    assert reporter.report(Duration(7)) == HostReport("g", Duration(7), 50, 10)
+    assert reporter.report(Duration(7)) == HostReport("g", Duration(7), 50, 10, wait_percent=30)
     assert reporter.report(Duration(0)) == HostReport("g", Duration(0), 10, 0)
+
+
+def test_time_that_a_thread_waits_for_a_processor_only_grows() -> None:
+    before = processor_wait_s()
+    time.sleep(0)
+
+    assert 0.0 <= before <= processor_wait_s()
 
 
 def test_what_others_know_is_in_it() -> None:

@@ -1,4 +1,4 @@
-"""Shortages of file descriptors and disk space."""
+"""Shortages of file descriptors, disk space and name resolution."""
 
 import os
 import resource
@@ -61,3 +61,10 @@ def test_a_disk_problem_without_a_remedy_points_to_the_disk() -> None:
     [short] = shortages("the spool cannot be written")
 
     assert short.remedy == "Check the disk under ledger.spool."
+
+
+def test_failing_name_resolution_is_a_shortage_of_the_gateway() -> None:
+    [short] = shortages(None, ["the resolver does not answer for engine.test"])
+
+    assert short.what == "the resolver does not answer for engine.test"
+    assert "the engines are not to blame" in short.remedy

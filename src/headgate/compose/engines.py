@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
@@ -18,6 +19,7 @@ from headgate.core.summary import Summary
 from headgate.engines.connect_times import ConnectTimes
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.gpus import GpuWatch, exporter_url
+from headgate.engines.host_names import HostNames
 from headgate.engines.http import HttpEngine, turn_budget
 from headgate.engines.watch import EngineWatch
 from headgate.fleets.static import changes
@@ -54,8 +56,10 @@ class Engines:
         tell_host: Callable[[Event], None],
         summary: Callable[[], Summary],
         *,
+        names: HostNames,
         open_watch: Callable[..., EngineWatch] = EngineWatch,
     ) -> None:
+        self._names = names
         self._tell = tell_host
         self._summary = summary
         self.asked: dict[EndpointId, HttpEngine] = {}
@@ -70,6 +74,13 @@ class Engines:
     @property
     def connections(self) -> int:
         return sum(engine.connections for engine in self.asked.values())
+
+    def name_problems(self) -> list[str]:
+        """Problems of the resolver with host names of endpoints."""
+        if not (failing := self._names.failing()):
+            return []
+        hosts = {urlsplit(each.url).hostname for each in self._addresses.values()}
+        return [problem for host, problem in failing.items() if host in hosts]
 
     def signals(self) -> EngineSignals:
         """What they tell of their load, and what they do not."""
@@ -121,6 +132,7 @@ class Engines:
             watches_whole_answers=address.watches_whole_answers,
             on_connected=partial(self.connect_times.took, address.pool),
             budget=self._budget,
+            names=self._names,
         )
 
     def close(self) -> None:

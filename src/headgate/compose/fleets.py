@@ -76,6 +76,13 @@ class Fleets:
         fleets = [fleet for fleet in self._fleets.values() if isinstance(fleet, ProcessFleet)]
         return {endpoint_id: phase for fleet in fleets for endpoint_id, phase in fleet.phases().items()}
 
+    def name_problems(self) -> list[str]:
+        """Problems of name servers with the names of fleets. A pool that scales to zero may have no addresses."""
+        rules = {name: self._pools[name].scaling for name in self._fleets}
+        fleets = [(fleet, rules[name]) for name, fleet in self._fleets.items() if isinstance(fleet, DnsFleet)]
+        problems = [fleet.problem(may_be_empty=of is not None and not of.endpoints_min) for fleet, of in fleets]
+        return [problem for problem in problems if problem is not None]
+
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
         """What is new is started by `start`; what is gone is drained, however long that takes."""
         before, self._pools = self._pools, {pool.name: pool for pool in pools}

@@ -35,6 +35,7 @@ from headgate.edge.replies import Replies
 from headgate.edge.request_head import Refused
 from headgate.edge.server import Listener, bind
 from headgate.engines.batching.batcher import Batchers
+from headgate.engines.host_names import HostNames
 from headgate.engines.page import open_session
 from headgate.engines.watch import EngineWatch
 from headgate.hosts.cell.host import CellHost
@@ -77,13 +78,14 @@ class Gateway:
         self._sight = Sight(settings)
         self._meters = self._sight.meters
         self._accounts = Accounts(settings, self._clock.now, self._tell_budgets, self._on_directory)
-        self._session = open_session()
+        names = HostNames()
+        self._session = open_session(names)
         self._accounts.open_notices(self._session)
         self._scaling = Scaling(settings.scaling_rules)
         self._cell: CellHost | None = None
         self._ejections = EjectionWatch()
         self._host = self._open_host((*self._sight.of_requests, *observers), worker)
-        self._engines = Engines(self._session, self._host.tell, self._host.summary, open_watch=open_watch)
+        self._engines = Engines(self._session, self._host.tell, self._host.summary, names=names, open_watch=open_watch)
         self._ejections.watch = self._engines.watch
         if self._cell is not None:
             self._engines.watch.rest()

@@ -69,6 +69,8 @@ class Sources:
     """Whether it is decided in this process."""
     transport: Callable[[], Sequence[tuple[PoolName, Duration]]]
     """How long it takes to connect to the endpoints of each pool that there is news of."""
+    name_problems: Callable[[], Sequence[str]]
+    """Failures of name resolution that concern endpoints."""
     gateway: Callable[[], GatewayNow]
     engines: Callable[[], Sequence[Capabilities]]
     session: "aiohttp.ClientSession"
@@ -244,5 +246,5 @@ def _host(sources: Sources) -> HostSources:
         transport=sources.transport,
         store=store,
         database_up=database_up,
-        shortages=lambda: shortages(disk_problem()),
+        shortages=lambda: shortages(disk_problem(), sources.name_problems()),
     )

@@ -49,6 +49,7 @@ class GatewayStatus:
             decide_s=lambda: parts.host.decide_time.total_ns / SECOND,
             decides=lambda: parts.decides,
             transport=engines.connect_times.medians,
+            name_problems=lambda: (*engines.name_problems(), *parts.fleets.name_problems()),
             gateway=self._gateway_now,
             session=parts.session,
             engines=engines.watch.capabilities,

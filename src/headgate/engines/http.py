@@ -7,12 +7,11 @@ retries have one owner, the scheduler.
 
 import asyncio
 import re
-import socket
 import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from aiohappyeyeballs import start_connection  # pyright: ignore[reportUnknownVariableType]  (its addresses are bare tuples)
@@ -21,6 +20,7 @@ from headgate.engines.at_hand import AtHandAnswer
 from headgate.engines.connection import EngineConnection, HttpAnswer
 from headgate.engines.dialect import Dialect
 from headgate.engines.faults import fault_of, why
+from headgate.engines.host_names import HostNames
 from headgate.engines.joined import joined
 from headgate.model.fault import Fault
 from headgate.model.ticket import Api
@@ -33,7 +33,6 @@ from headgate.wire.turn_budget import TurnBudget
 CONNECT_S_MAX: Final = 5.0
 EYES_S: Final = 0.25
 """How long one address may stay silent before the next is tried beside it."""
-RESOLVED_S_MAX: Final = 10.0
 IDLE_S_MAX: Final = 3.0
 """How long an idle connection is kept. vLLM's uvicorn closes it after 5 s without a word; a request that is just then
 on its way is lost, and would look like a failure of the engine. llama.cpp does the same after 5 s."""
@@ -86,10 +85,12 @@ class HttpEngine:
         watches_whole_answers: bool = True,
         on_connected: Callable[[Duration], None] | None = None,
         budget: TurnBudget | None = None,
+        names: HostNames | None = None,
     ) -> None:
         """`on_connected` is called with the time that each new connection took to open.
 
-        The `budget` bounds the parsing of all engines that share it. Without one the engine has its own.
+        The `budget` bounds the parsing of all engines that share it. Without one the engine has its own, and likewise
+        the addresses of host `names`.
         """
         parts = urlsplit(url)
         assert parts.hostname is not None, "an address without a host was let through"
@@ -108,8 +109,7 @@ class HttpEngine:
         self._speaker = dialect.speaker(self) if dialect.speaker is not None else None
         self._loop = asyncio.get_running_loop()
         self._budget = budget or turn_budget()
-        self._addresses: list[Any] = []
-        self._resolved_until = 0.0
+        self._names = names or HostNames()
         self._open: set[EngineConnection] = set()
         self._idle: list[EngineConnection] = []
         self._pruning: asyncio.TimerHandle | None = None
@@ -235,7 +235,9 @@ class HttpEngine:
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 # Several addresses are tried side by side, so that one which stays silent does not cost the others.
-                raw = await start_connection(await self._resolve(), happy_eyeballs_delay=EYES_S, loop=self._loop)
+                raw = await start_connection(
+                    await self._names.addresses(self._host, self._port), happy_eyeballs_delay=EYES_S, loop=self._loop
+                )
                 _, made = await self._loop.create_connection(connection, sock=raw, ssl=self._tls, server_hostname=name)
         except TimeoutError as error:
             reason = why(error) if error.errno else f"no connection within {CONNECT_S_MAX:g} s"
@@ -248,19 +250,6 @@ class HttpEngine:
         if made.is_open:
             self._open.add(made)
         return made
-
-    async def _resolve(self) -> list[Any]:
-        """Addresses of the host, resolved again after some seconds. If the resolver fails, the old ones stay in use."""
-        if self._loop.time() > self._resolved_until:
-            try:
-                found = await self._loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
-            except OSError as error:
-                if not self._addresses or fault_of(error, Fault.CONNECTION) is not Fault.GATEWAY:
-                    raise
-                return self._addresses
-            self._addresses = [(family, kind, protocol, "", address) for family, kind, protocol, _, address in found]
-            self._resolved_until = self._loop.time() + RESOLVED_S_MAX
-        return self._addresses
 
     def _take_idle(self) -> EngineConnection | None:
         fresh_since = self._loop.time() - IDLE_S_MAX

@@ -10,6 +10,7 @@ from typing import Final
 import aiohttp
 
 from headgate.engines.faults import fault_of
+from headgate.engines.host_names import HostNames, SharedResolver
 from headgate.engines.http import CONNECT_S_MAX, IDLE_S_MAX, url_at
 from headgate.model.endpoint import EndpointTrouble
 from headgate.model.fault import Fault
@@ -34,10 +35,13 @@ class Unheard(Exception):
         """State of the endpoint implied by the failure; None if this process is the cause."""
 
 
-def open_session() -> aiohttp.ClientSession:
+def open_session(names: HostNames | None = None) -> aiohttp.ClientSession:
     """The session that all readers of pages share. Inside a running loop; its owner closes it."""
+    resolver = SharedResolver(names or HostNames())
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0, limit_per_host=0, keepalive_timeout=IDLE_S_MAX),
+        connector=aiohttp.TCPConnector(
+            limit=0, limit_per_host=0, keepalive_timeout=IDLE_S_MAX, resolver=resolver, use_dns_cache=False
+        ),
         timeout=aiohttp.ClientTimeout(total=None, connect=CONNECT_S_MAX, sock_connect=CONNECT_S_MAX, sock_read=None),
         headers={"accept-encoding": "identity", "user-agent": "headgate"},
         auto_decompress=False,

@@ -115,3 +115,5 @@ class HostReport:
     store_up: bool = True
     database_up: bool | None = None
     shortages: tuple[Shortage, ...] = ()
+    wait_percent: int = 0
+    """Share of the time since the last report in which its event loop was ready to run and had no processor."""

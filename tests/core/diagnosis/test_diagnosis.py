@@ -1,7 +1,15 @@
 """Is what was found told when it is sure, kept while it lasts, and taken back when it is over?"""
 
-from headgate.core.diagnosis.diagnosis import CAUSES, CHANGED_AFTER, FOLLOWED_AFTER, TOLD_AFTER, WELL_AFTER, Diagnosis
-from headgate.core.diagnosis.seconds_seen import FIRST_SECONDS, LATE_SECONDS
+from headgate.core.diagnosis.diagnosis import (
+    CAUSES,
+    CHANGED_AFTER,
+    FOLLOWED_AFTER,
+    GROWN_AFTER,
+    TOLD_AFTER,
+    WELL_AFTER,
+    Diagnosis,
+)
+from headgate.core.diagnosis.seconds_seen import FIRST_SECONDS, KEPT_SECONDS, LATE_SECONDS
 from headgate.core.scheduler import Scheduler
 from headgate.core.summary import Summary
 from headgate.model.endpoint import Endpoint
@@ -185,6 +193,45 @@ def test_an_outage_is_told_though_answers_grew_before_it() -> None:
     assert life.go_on(30, serve=5, tokens=220)[0].incident is Incident.COST_DRIFT
 
     assert life.go_on(10, serve=5, refuse=20, tokens=220)[0].incident is Incident.OVERLOAD
+
+
+def after_an_overload_with_long_answers() -> Life:
+    life = Life()
+    life.learn()
+    assert life.go_on(30, serve=10, refuse=20, tokens=400)[0].incident is Incident.OVERLOAD
+    return life
+
+
+def test_long_answers_of_an_incident_are_not_reported_as_cost_drift_after_it() -> None:
+    life = after_an_overload_with_long_answers()
+    seen = [life.go_on(1, serve=10)[0].incident for _ in range(60)]
+
+    assert set(seen) == {Incident.OVERLOAD, Incident.HEALTHY}
+    assert seen.count(Incident.OVERLOAD) < LATE_SECONDS + WELL_AFTER
+
+
+def test_answers_that_stay_long_after_an_incident_are_reported_as_cost_drift() -> None:
+    life = after_an_overload_with_long_answers()
+    seen = [life.go_on(1, serve=10, tokens=400)[0].incident for _ in range(LATE_SECONDS + KEPT_SECONDS + TOLD_AFTER)]
+
+    assert list(dict.fromkeys(seen)) == [Incident.OVERLOAD, Incident.HEALTHY, Incident.COST_DRIFT]
+
+
+def test_incident_stays_while_callers_are_harmed_and_its_long_answers_are_in_the_window() -> None:
+    life = after_an_overload_with_long_answers()
+    seen = [life.go_on(1, serve=9, refuse=1, tokens=400)[0].incident for _ in range(LATE_SECONDS + GROWN_AFTER)]
+
+    assert list(dict.fromkeys(seen)) == [Incident.OVERLOAD, Incident.COST_DRIFT]
+    assert seen.count(Incident.OVERLOAD) >= GROWN_AFTER
+
+
+def test_long_answers_are_no_cost_drift_as_soon_as_another_incident_is_reported() -> None:
+    life = Life()
+    life.learn()
+    assert life.go_on(TOLD_AFTER, serve=10, refuse=20, tokens=400)[0].incident is Incident.OVERLOAD
+    seen = [life.go_on(1, serve=9, refuse=1, tokens=400)[0].incident for _ in range(20)]
+
+    assert set(seen) == {Incident.OVERLOAD}
 
 
 def test_prompts_that_grew_at_once_are_told_so_for_as_long_as_it_lasts() -> None:

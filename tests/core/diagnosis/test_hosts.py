@@ -1,5 +1,7 @@
 """Is it seen that a process falls behind, or that what it depends on does?"""
 
+from dataclasses import replace
+
 from headgate.core.diagnosis.hosts_seen import PROCESSES_MAX, HostsSeen
 from headgate.core.diagnosis.usual import Usual
 from headgate.model.units import Duration
@@ -59,6 +61,22 @@ def test_a_process_that_others_keep_from_running_is_told_when_that_is_long() -> 
     assert told(*[long] * 5) is Incident.SCHEDULER_BEHIND
 
 
+def test_process_that_waits_for_a_processor_is_as_busy_as_one_that_uses_it() -> None:
+    starved = replace(report(lag=0.3, cpu=30), wait_percent=45)
+
+    assert told(*[starved] * 5) is Incident.SCHEDULER_BEHIND
+    assert told(*[replace(starved, wait_percent=30)] * 5) is None
+
+
+def test_saturated_process_falls_behind_at_a_shorter_lag() -> None:
+    full = report(lag=0.12, cpu=96)
+
+    assert told(full, full, full) is None
+    assert told(full, full, full, full) is Incident.SCHEDULER_BEHIND
+    assert told(*[report(lag=0.12, cpu=80)] * 5) is None
+    assert told(*[report(lag=0.05, cpu=96)] * 5) is None
+
+
 def test_a_store_that_is_slow_or_away_is_told() -> None:
     slow, away = report(store=0.1), report(store=None, store_up=False)
 
@@ -68,7 +86,7 @@ def test_a_store_that_is_slow_or_away_is_told() -> None:
 
 
 def test_round_trips_of_a_process_that_reads_late_do_not_make_the_store_slow() -> None:
-    late = report(store=0.11, lag=0.1)
+    late = report(store=0.11, lag=0.1, cpu=50)
     late_before = report(store=0.11, lag=0.001)
 
     assert told(*[late] * 5) is None

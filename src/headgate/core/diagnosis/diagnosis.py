@@ -62,11 +62,15 @@ CHANGED_AFTER: Final = 4
 """The same, where something else has been told."""
 FOLLOWED_AFTER: Final = 15
 """The same, where it may be what follows from that: a queue that has yet to drain, callers who try again."""
+GROWN_AFTER: Final = KEPT_SECONDS + LATE_SECONDS
+"""The same for grown answers: those of the reported incident are in the window of answers for a while."""
 _FOLLOWS: Final = (Incident.OVERLOAD, Incident.RETRY_STORM, Incident.COLD_START)
 WELL_AFTER: Final = 10
 """So many looks in a row without a finding take it back."""
 COST_TOLD_NS: Final = Duration(600 * SECOND)
 """For so long it is told that answers have grown; then they are as long as they are."""
+ANSWERS_NS: Final = Duration(KEPT_SECONDS * SECOND)
+"""Cost drift is not reported within this time after another incident of the pool."""
 _GONE: Final = (EndpointTrouble.REFUSED, EndpointTrouble.UNREACHABLE, EndpointTrouble.LOADING)
 AFFECTED_MAX: Final = 3
 _PROMPTS_KEPT: Final = 40
@@ -113,6 +117,8 @@ class _Standing:
 def _looks_needed(told: Found | None, seen: Found) -> int:
     if told is None or told.incident is Incident.COST_DRIFT:
         return TOLD_AFTER
+    if seen.incident is Incident.COST_DRIFT:
+        return GROWN_AFTER
     return FOLLOWED_AFTER if seen.incident in _FOLLOWS else CHANGED_AFTER
 
 
@@ -125,6 +131,8 @@ class _PoolState:
     """The number of queued requests at each of the last looks."""
     affected: tuple[Affected, ...] = ()
     bad: int = 0
+    incident_at: Instant | None = None
+    """The last look at which an incident other than cost drift was reported and still found; None if there was none."""
 
 
 class Diagnosis:
@@ -171,10 +179,15 @@ class Diagnosis:
         picture = self._picture(pool, state, summary, now)
         state.bad = picture.late.bad
         one = found(picture)
+        if _is_leftover(one, state, picture):
+            one = None
         if one is not None and self._gateway.found is not None:
             # What the gateway itself does to all of them is not looked for at each.
             one = self._gateway.found if harmed(picture) else None
         standing.note(one, now)
+        told = standing.found
+        if told is not None and told.incident is not Incident.COST_DRIFT and (one is not None or harmed(picture)):
+            state.incident_at = now
         state.affected = _affected(picture, standing.found)
         if standing.well and not harmed(picture):
             self._learn(pool, picture)
@@ -231,6 +244,18 @@ class Diagnosis:
             unsent_why=pool.unsent_why,
             operable=self._operable,
         )
+
+
+def _is_leftover(one: Found | None, state: _PoolState, picture: Picture) -> bool:
+    """Whether grown answers are found, and the window may contain those of another incident.
+
+    If callers are harmed meanwhile, the finding counts, and must last for longer to replace the reported incident.
+    """
+    if one is None or one.incident is not Incident.COST_DRIFT or picture.told is Incident.COST_DRIFT:
+        return False
+    if state.incident_at is None or picture.now - state.incident_at > ANSWERS_NS:
+        return False
+    return picture.told is None or not harmed(picture)
 
 
 def _new_state(now: Instant) -> _PoolState:

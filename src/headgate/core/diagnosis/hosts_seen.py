@@ -22,8 +22,11 @@ LAGS_BAD: Final = 4
 LAG_NS: Final = Duration(250 * MILLISECOND)
 BUSY_PERCENT: Final = 70
 LAG_LONG_NS: Final = Duration(SECOND)
-"""A loop is late for its own work where the process is busy. Where it is not, it is kept waiting by others: that must
-be longer to be told."""
+"""A loop is late for its own work where the process is busy: it runs, or waits for a processor. Where it is not, it is
+kept waiting by others: that must be longer to be told."""
+SATURATED_PERCENT: Final = 90
+SATURATED_LAG_NS: Final = Duration(100 * MILLISECOND)
+"""A process with so much to do is behind at this lag: a request takes several turns of the loop, each as late."""
 STORE_NS: Final = Duration(20 * MILLISECOND)
 STORE_TIMES: Final = 5
 STORE_UNKNOWN_NS: Final = Duration(200 * MILLISECOND)
@@ -108,10 +111,11 @@ class HostsSeen:
         return Found(
             Incident.SCHEDULER_BEHIND,
             f"Process {name} falls behind: its event loop is {seconds(last.loop_lag_ns)} late, usually {before}, and "
-            f"uses {last.cpu_percent}% of a processor.",
+            f"uses {last.cpu_percent}% of a processor and waits for one {last.wait_percent}% of the time.",
             (
                 f"event loop up to {seconds(last.loop_lag_ns)} late, usually {before}",
                 f"{last.cpu_percent}% of a processor in use, {last.decide_percent}% of the time spent deciding",
+                f"{last.wait_percent}% of the time spent waiting for a processor",
             ),
             "Give it a processor of its own, or add gateways to the cell; look at what else runs on its machine "
             "(`headgate doctor`).",
@@ -148,7 +152,10 @@ def _store_waits(reports: Sequence[HostReport]) -> Iterator[Duration]:
 
 
 def _is_late(report: HostReport) -> bool:
-    return report.loop_lag_ns >= (LAG_NS if report.cpu_percent >= BUSY_PERCENT else LAG_LONG_NS)
+    wanted_percent = report.cpu_percent + report.wait_percent
+    if wanted_percent >= SATURATED_PERCENT:
+        return report.loop_lag_ns >= SATURATED_LAG_NS
+    return report.loop_lag_ns >= (LAG_NS if wanted_percent >= BUSY_PERCENT else LAG_LONG_NS)
 
 
 def _short(name: str, host: HostSeen) -> Found | None:

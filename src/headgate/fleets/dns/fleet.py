@@ -25,8 +25,8 @@ from headgate.fleets.dns.resolve import Found, Resolve, Unanswered
 from headgate.model.units import SECOND, EndpointId, PoolName
 from headgate.ports.fleet import FleetEndpoint, FleetObserver
 
-FAILURES_TOLD: Final = 3
-"""So many answers may fail in a row before the operator is told."""
+FAILURES_TOLD: Final = 2
+"""Lookups that fail in a row, or find no address, before they count as a problem. Each tries more than once."""
 ENDPOINTS_MAX: Final = 1_000
 """Beyond these, addresses are left out: a wrong record must not fill the fleet."""
 
@@ -47,6 +47,11 @@ class Membership:
     @property
     def found(self) -> tuple[Found, ...]:
         return tuple(self._misses)
+
+    @property
+    def is_doubted(self) -> bool:
+        """Whether there are addresses, and the last answer had none at all."""
+        return self._empty_since is not None and bool(self._misses)
 
     def failed(self) -> None:
         """Nothing follows for anybody. Only that nobody is there must be heard without a break to be believed."""
@@ -108,7 +113,10 @@ class DnsFleet:
             misses_max=options.misses_max, empty_s_max=options.empty_ns_max / SECOND, endpoints_max=endpoints_max
         )
         self._asking: asyncio.Task[None] | None = None
-        self._failures = 0
+        self._failures = self._empty_answers = 0
+        """Lookups in a row that failed, and that found no address while some are known."""
+        self._problem = ""
+        """Why the last lookup failed."""
         self._told_failing = self._told_full = False
 
     def change(self, options: DnsOptions, resolve: Resolve, resolve_starting: Resolve | None) -> None:
@@ -130,6 +138,20 @@ class DnsFleet:
     def _endpoint(self, text: str, *, started: bool) -> FleetEndpoint:
         endpoint_id, options = EndpointId(f"{self._pool}/{text}"), self._options
         return FleetEndpoint(endpoint_id, f"http://{text}", options.in_flight_max, zone=options.zone, started=started)
+
+    def problem(self, *, may_be_empty: bool) -> str | None:
+        """Why it is unknown which endpoints there are; None if it is known.
+
+        With `may_be_empty`, a name without addresses is no problem.
+        """
+        count = len(self._members.found)
+        known = f"the {count} known endpoints stay in use" if count else "no endpoint is known"
+        if self._failures >= FAILURES_TOLD:
+            return f"{self._problem}, and {known}"
+        if self._empty_answers >= FAILURES_TOLD and not may_be_empty:
+            leave = f"until the name has had none for {self._options.empty_ns_max / SECOND:g} s"
+            return f"the name server answers that {self._options.name} has no addresses, and {known} {leave}"
+        return None
 
     async def start(self, changed: Callable[[], None]) -> None:
         self._asking = asyncio.create_task(self._ask_for_ever(changed), name=f"resolve {self._options.name}")
@@ -156,7 +178,7 @@ class DnsFleet:
             found = await self._resolve()
         except Unanswered as problem:
             self._members.failed()
-            self._failures += 1
+            self._failures, self._problem = self._failures + 1, str(problem)
             if self._failures == FAILURES_TOLD:
                 self._told_failing = True
                 stays = f"the {len(self._members.found)} endpoints that are known stay"
@@ -167,6 +189,7 @@ class DnsFleet:
             self._told_failing = False
             self._observer.recovered(self._options.name)
         self._members.answered(found, asyncio.get_running_loop().time())
+        self._empty_answers = self._empty_answers + 1 if self._members.is_doubted else 0
         self._tell_full()
 
     async def _ask_for_starting(self) -> None:

@@ -1,4 +1,4 @@
-"""What would a name server say? A real one on a loopback port, over UDP and TCP, that says what it is told to."""
+"""A name server on a loopback port, over UDP and TCP, with the records and faults that a test sets."""
 
 import asyncio
 import ipaddress
