@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from headgate.config.settings import PoolSettings
 from headgate.core.commands import Command, Eject
@@ -77,10 +76,7 @@ class Engines:
 
     def name_problems(self) -> list[str]:
         """Problems of the resolver with host names of endpoints."""
-        if not (failing := self._names.failing()):
-            return []
-        hosts = {urlsplit(each.url).hostname for each in self._addresses.values()}
-        return [problem for host, problem in failing.items() if host in hosts]
+        return self._names.problems(each.url for each in self._addresses.values())
 
     def signals(self) -> EngineSignals:
         """What they tell of their load, and what they do not."""

@@ -16,7 +16,7 @@ from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Probe, Verdict
 from headgate.engines.warm_up import warm_up
 from headgate.engines.watch import TIMEOUT_S
-from headgate.fleets.dns.fleet import DnsFleet
+from headgate.fleets.dns.fleet import DnsFleet, name_problems
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
 from headgate.fleets.processes.fleet import ProcessFleet
@@ -77,11 +77,8 @@ class Fleets:
         return {endpoint_id: phase for fleet in fleets for endpoint_id, phase in fleet.phases().items()}
 
     def name_problems(self) -> list[str]:
-        """Problems of name servers with the names of fleets. A pool that scales to zero may have no addresses."""
-        rules = {name: self._pools[name].scaling for name in self._fleets}
-        fleets = [(fleet, rules[name]) for name, fleet in self._fleets.items() if isinstance(fleet, DnsFleet)]
-        problems = [fleet.problem(may_be_empty=of is not None and not of.endpoints_min) for fleet, of in fleets]
-        return [problem for problem in problems if problem is not None]
+        """Problems of name servers with the names of fleets."""
+        return name_problems((fleet, self._pools[name].scaling) for name, fleet in self._fleets.items())
 
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
         """What is new is started by `start`; what is gone is drained, however long that takes."""

@@ -264,8 +264,7 @@ class Gateway:
             # Stop the scaler before the last requests end: new requests go to other gateways, which know the demand.
             await asyncio.gather(self._drain(), self._parts.stop_scaler())
         finally:
-            await self._parts.stop_scaler()
-            await self._parts.keep_speeds()
+            await self._parts.stop_services()
             self._sight.let_go()
             await asyncio.gather(*(listener.stop() for listener in self._listeners))
             for task in beside:

@@ -72,7 +72,8 @@ class Parts:
             if service is not None:
                 yield asyncio.create_task(service.run())
 
-    async def keep_speeds(self) -> None:
+    async def stop_services(self) -> None:
+        await self.stop_scaler()
         if self.speeds is not None:
             await self.speeds.stop()
 

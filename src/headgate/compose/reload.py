@@ -102,10 +102,9 @@ class Reload:
             parts.keda.changed()
         if _listeners(before) != _listeners(settings):
             tell(logging.WARNING, "another listen address needs a restart")
-        if before.cell != settings.cell:
-            tell(logging.WARNING, "another cell needs a restart")
-        if before.state_folder != settings.state_folder:
-            tell(logging.WARNING, "another state_folder needs a restart")
+        for name in ("cell", "state_folder"):
+            if getattr(before, name) != getattr(settings, name):
+                tell(logging.WARNING, f"another {name} needs a restart")
         parts.accounts.change_to(settings)
         parts.sight.change_to(settings)
         door = parts.door

@@ -7,9 +7,10 @@ most one per host at a time, since the threads for lookups are few.
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf
 from typing import Any, Final, cast
+from urllib.parse import urlsplit
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -83,6 +84,13 @@ class HostNames:
             if not known.addresses or fault_of(error, Fault.CONNECTION) is not Fault.GATEWAY:
                 raise
         return known.addresses
+
+    def problems(self, urls: Iterable[str]) -> list[str]:
+        """Problems of the resolver with the hosts of these addresses."""
+        if not (failing := self.failing()):
+            return []
+        hosts = {urlsplit(url).hostname for url in urls}
+        return [problem for host, problem in failing.items() if host in hosts]
 
     def failing(self) -> dict[str, str]:
         """Host names for which the resolver fails, with the problem as a sentence."""

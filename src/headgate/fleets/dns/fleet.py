@@ -17,8 +17,8 @@ requests, because the second one also has addresses that are terminating.
 
 import asyncio
 import contextlib
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Final, Protocol
 
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered
@@ -88,6 +88,24 @@ class StartingAddresses:
     @property
     def found(self) -> tuple[Found, ...]:
         return tuple(each for each in self._listed if each not in self._been_ready)
+
+
+class _Scaled(Protocol):
+    @property
+    def endpoints_min(self) -> int: ...
+
+
+def name_problems(fleets: Iterable[tuple[object, _Scaled | None]]) -> list[str]:
+    """Problems with the names of those fleets that are found by DNS, each with the scaling of its pool.
+
+    A pool that scales to zero may have no addresses.
+    """
+    found = (
+        fleet.problem(may_be_empty=scaling is not None and not scaling.endpoints_min)
+        for fleet, scaling in fleets
+        if isinstance(fleet, DnsFleet)
+    )
+    return [problem for problem in found if problem is not None]
 
 
 class DnsFleet:
