@@ -64,6 +64,8 @@ anonymous_tenant: laptop
 
 # `headgate explain ID` tells what became of the last requests; with a folder for a day, also after a restart.
 # records: {{folder: /var/lib/headgate/records}}
+# With a folder for its state, the gateway keeps the learned speeds of the engines across restarts.
+# state_folder: /var/lib/headgate/state
 """
 
 
