@@ -353,12 +353,6 @@ async def fail_names(world: World) -> None:
     world.names.error = 2
 
 
-async def lose_names(world: World) -> None:
-    """The name server answers NXDOMAIN. After a minute the fleet has no endpoints."""
-    assert world.names is not None
-    world.names.records = {}
-
-
 async def restore_names(world: World) -> None:
     assert world.names is not None
     world.names.silent, world.names.error, world.names.records = False, None, _services(world)
@@ -476,9 +470,6 @@ INCIDENTS: Final[Mapping[str, LiveIncident]] = MappingProxyType(
             LiveIncident("postgres-gone", ("store_slow",), kill_database, restart_database, start_with_database),
             LiveIncident("dns-gone", ("gateway_resources",), silence_names, restore_names, start_with_names),
             LiveIncident("dns-errors", ("gateway_resources",), fail_names, restore_names, start_with_names),
-            LiveIncident(
-                "dns-no-name", ("gateway_resources", "no_endpoints"), lose_names, restore_names, start_with_names
-            ),
             LiveIncident("llamacpp-hang", ("engine_hang",), freeze, thaw, real=True),
             LiveIncident("llamacpp-kill-one", ("engine_down",), kill_one, start_missing, real=True),
             LiveIncident("llamacpp-kill-all", ("engine_down",), kill_all, start_missing, real=True),

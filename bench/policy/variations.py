@@ -110,7 +110,9 @@ class BelievesSpeeds(Scheduler):
 class Unmoved(Learned):
     __slots__ = ()
 
-    def observe(self, *, decode_ns: int, prefill_ns: int, took_ns: int, half_done: bool = False) -> bool:
+    def observe(
+        self, *, decode_ns: int, prefill_ns: int, took_ns: int, half_done: bool = False, late: bool = False
+    ) -> bool:
         return False
 
 

@@ -58,6 +58,17 @@ def test_a_summary_has_each_verdict_that_is_not_healthy_and_its_advice() -> None
     assert list(summary(Said(()))) == ["verdict: not known yet"]
 
 
+def test_summary_of_a_gateway_that_does_not_know_the_pools_does_not_call_them_healthy() -> None:
+    here = VerdictSaid(None, "healthy", "healthy", 5, "The gateway is healthy.")
+    scheduler = Scheduler("g2", "10.0.0.2:9090")
+
+    assert list(summary(Said((here,), decides=False, scheduler=scheduler))) == [
+        "verdict: this gateway is healthy; the state of the pools is unknown here, ask the scheduler at 10.0.0.2:9090"
+    ]
+    assert "no scheduler is known" in next(summary(Said((here,), decides=False)))
+    assert list(summary(Said((WELL, here), decides=False, scheduler=scheduler))) == ["verdict: healthy"]
+
+
 async def test_a_running_gateway_is_asked(headgate: Headgate, tmp_path: Path) -> None:
     async with FakeEngine() as engine, gateway_in_loop(a_config(engine.url), tmp_path) as gateway:
         said = await asyncio.to_thread(headgate, "doctor", "--live", "--gateway", gateway.admin_url)

@@ -226,7 +226,7 @@ def test_state_folder_is_read_and_said_in_words() -> None:
 def test_state_folder_must_be_a_whole_path() -> None:
     [problem] = problems_of(small_with("state_folder: state"))
 
-    assert "is not a whole path" in str(problem)
+    assert "must be an absolute path" in str(problem)
 
 
 def test_state_folder_of_a_cell_is_a_warning_and_not_in_the_hash() -> None:

@@ -36,7 +36,7 @@ class Speeds(LearnedSpeeds):
     def __init__(self, folder: Path, *learned: LearnedSpeed, pools: dict[PoolName, PoolIdentity] = POOLS) -> None:
         self.learned: tuple[LearnedSpeed, ...] = learned
         # Only `stop` ends the waiting between two writes.
-        super().__init__(folder, lambda: pools, lambda: self.learned, every_s=3_600, stop_s_max=60)
+        super().__init__(folder, lambda: dict(pools), lambda: self.learned, every_s=3_600, stop_s_max=60)
 
 
 async def test_restart_reads_the_speeds_that_were_written(tmp_path: Path) -> None:
@@ -55,6 +55,27 @@ async def test_gateway_that_stops_writes_a_last_time(tmp_path: Path) -> None:
     await running
 
     assert Speeds(tmp_path).read() == [UNSETTLED]
+
+
+async def test_speeds_of_a_pool_stay_in_the_file_until_one_of_its_endpoints_joins(tmp_path: Path) -> None:
+    await Speeds(tmp_path, SPEED, UNSETTLED).write()
+    restarted = Speeds(tmp_path)
+    restarted.read()
+    await restarted.write()
+    assert Speeds(tmp_path).read() == [SPEED, UNSETTLED]
+
+    restarted.learned = (SPEED,)
+    await restarted.write()
+    assert Speeds(tmp_path).read() == [SPEED]
+
+
+async def test_speeds_of_a_pool_that_changed_while_it_ran_are_not_written(tmp_path: Path) -> None:
+    pools = dict(POOLS)
+    speeds = Speeds(tmp_path, SPEED, pools=pools)
+    pools[SMALL] = PoolIdentity("vllm", "another", EngineSpeed(), speed_assumed=True)
+    await speeds.write()
+
+    assert Speeds(tmp_path, pools=pools).read() == []
 
 
 async def test_unchanged_speeds_are_not_written_again(tmp_path: Path) -> None:

@@ -109,16 +109,23 @@ def test_a_prompt_over_several_reports_is_held_against_neither_until_it_is_done(
     assert learned.prefill_percent == pytest.approx(100, abs=5)
 
 
-def test_late_report_begins_the_equation_again() -> None:
+def test_late_report_is_left_out_of_the_equation() -> None:
     learned = Learned()
     for number in range(100 * REPORTS):
-        late = number % REPORTS == 0
+        late = number % 2 == 0
         learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=(900 if late else 200) * MS, late=late)
-    assert (learned.decode_percent, learned.prefill_percent) == (100, 100)
 
-    # The reports since the last late one are kept.
-    assert learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=200 * MS)
-    assert learned.decode_percent > 100
+    assert learned.decode_percent == pytest.approx(200, abs=2)
+
+
+def test_late_report_after_a_prompt_that_was_half_done_begins_the_equation_again() -> None:
+    learned = Learned()
+    for _ in range(100):
+        for _ in range(REPORTS - 1):
+            learned.observe(decode_ns=100 * MS, prefill_ns=0, took_ns=200 * MS, half_done=True)
+        learned.observe(decode_ns=100 * MS, prefill_ns=800 * MS, took_ns=900 * MS, late=True)
+
+    assert (learned.decode_percent, learned.prefill_percent) == (100, 100)
 
 
 def test_prompt_that_was_half_done_in_a_late_report_is_left_out() -> None:

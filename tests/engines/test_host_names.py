@@ -102,6 +102,8 @@ async def test_resolver_failure_without_known_addresses_is_temporary(error: int)
     assert caught.value.errno == socket.EAI_AGAIN
 
     resolver.now_s += FAILING_S
+    with pytest.raises(socket.gaierror):
+        await resolver.find()
     assert "no address of it is known" in resolver.names.failing()[HOST]
 
 
@@ -112,6 +114,33 @@ async def test_name_that_does_not_exist_is_an_error_and_no_failure_of_the_resolv
     resolver.now_s += FAILING_S
 
     assert resolver.names.failing() == {}
+
+
+async def test_single_failure_is_not_reported(resolver: Resolver) -> None:
+    resolver.error = socket.EAI_AGAIN
+    await resolver.find()
+    resolver.now_s += FAILING_S
+
+    assert resolver.names.failing() == {}
+
+
+async def test_failure_of_long_ago_does_not_count_with_the_next_one(resolver: Resolver) -> None:
+    resolver.error = socket.EAI_AGAIN
+    await resolver.find()
+    resolver.now_s += 600
+    await resolver.find()
+
+    assert resolver.names.failing() == {}
+
+
+async def test_address_of_a_name_that_no_longer_exists_is_not_used_again(resolver: Resolver) -> None:
+    resolver.error = socket.EAI_NONAME
+    with pytest.raises(socket.gaierror):
+        await resolver.find()
+    resolver.error = socket.EAI_AGAIN
+
+    with pytest.raises(socket.gaierror):
+        await resolver.find()
 
 
 async def test_host_that_is_no_longer_looked_up_is_not_reported(resolver: Resolver) -> None:
@@ -125,8 +154,9 @@ async def test_host_that_is_no_longer_looked_up_is_not_reported(resolver: Resolv
 async def test_number_of_known_hosts_is_bounded(resolver: Resolver) -> None:
     resolver.error = socket.EAI_AGAIN
     for name in ("two.test", "three.test"):
-        with pytest.raises(socket.gaierror):
-            await resolver.find(name)
+        for _ in range(2):
+            with pytest.raises(socket.gaierror):
+                await resolver.find(name)
     resolver.now_s += FAILING_S
 
     assert list(resolver.names.failing()) == ["two.test", "three.test"]

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     if url is None:
         return 1
     try:
-        status, page, verdict = asyncio.run(_asked(url))
+        status, page, verdict = asyncio.run(_asked(url, verdict=not args.json))
     except NotAGateway as error:
         hint = f"start one with `headgate serve {args.file}`, or name its admin listener with --url"
         print(f"headgate: {error}; {hint}", file=sys.stderr)
@@ -68,7 +68,7 @@ def admin_url(given: str | None, file: Path) -> str | None:
     return url_of(host, port)
 
 
-async def _asked(url: str) -> "tuple[GatewayStatus, bytes, Sequence[str]]":
+async def _asked(url: str, *, verdict: bool) -> "tuple[GatewayStatus, bytes, Sequence[str]]":
     """The status, its page, and the summary of the verdicts."""
     from headgate.cli.checkup import live
     from headgate.cli.output.status import NotAGateway, ask
@@ -76,10 +76,12 @@ async def _asked(url: str) -> "tuple[GatewayStatus, bytes, Sequence[str]]":
 
     async with open_session() as session:
         status, page = await ask(session, url, timeout_s=_TIMEOUT_S)
+        if not verdict:
+            return status, page, ()
         try:
             said, _ = await live.ask(session, url, timeout_s=_TIMEOUT_S)
-        except NotAGateway:
-            return status, page, ("verdict: the gateway did not answer",)
+        except NotAGateway as error:
+            return status, page, (f"verdict: unknown, since {error}",)
         return status, page, tuple(live.summary(said))
 
 

@@ -9,6 +9,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from http.client import HTTPException
 from pathlib import Path
 from textwrap import wrap
 
@@ -62,21 +63,20 @@ def watch(url: str, *, seconds: float | None = None, above: Callable[[], str] | 
 def ask(url: str) -> Status | None:
     try:
         return json.loads(_page(f"{url}/status"))
-    except (OSError, ValueError):
+    except (OSError, HTTPException, ValueError, RecursionError):
         return None
 
 
 def verdict_lines(url: str) -> list[str]:
-    """The summary of the gateway's verdicts, wrapped to the width of the terminal; empty if it does not answer."""
-    from msgspec import DecodeError
+    """The summary of the gateway's verdicts, wrapped to the width of the terminal."""
     from msgspec.json import decode
 
     from headgate.cli.checkup.live import PATH, Said, summary
 
     try:
         said = decode(_page(url + PATH), type=Said)
-    except (OSError, DecodeError):
-        return []
+    except (OSError, HTTPException, ValueError, RecursionError):
+        return ["verdict: unknown, since the gateway did not tell it", ""]
     columns = shutil.get_terminal_size().columns
     wrapped = [part for line in summary(said) for part in wrap(escaped(line), columns, subsequent_indent="    ")]
     return [*wrapped[:_VERDICT_LINES_MAX], ""]

@@ -16,7 +16,7 @@ from headgate.engines.page import PAGE_BYTES_MAX
 from headgate.engines.probe import Probe, Verdict
 from headgate.engines.warm_up import warm_up
 from headgate.engines.watch import TIMEOUT_S
-from headgate.fleets.dns.fleet import DnsFleet, name_problems
+from headgate.fleets.dns.fleet import DnsFleet
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered, by_system
 from headgate.fleets.processes.fleet import ProcessFleet
@@ -78,7 +78,8 @@ class Fleets:
 
     def name_problems(self) -> list[str]:
         """Problems of name servers with the names of fleets."""
-        return name_problems((fleet, self._pools[name].scaling) for name, fleet in self._fleets.items())
+        fleets = [each for each in self._fleets.values() if isinstance(each, DnsFleet)]
+        return [each.problem for each in fleets if each.problem is not None]
 
     def change_to(self, pools: Sequence[PoolSettings]) -> None:
         """What is new is started by `start`; what is gone is drained, however long that takes."""

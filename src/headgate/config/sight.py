@@ -72,8 +72,7 @@ def state_folder(file: File, report: Report) -> str | None:
     if folder is None or report.is_wrong(place):
         return None
     if not PurePath(folder).is_absolute():
-        wrong = "is not a whole path, so a start from another folder would not find what was learned; begin it with /"
-        report.problem(place, wrong)
+        report.problem(place, "must be an absolute path; begin it with /")
     elif file.cell is not None:
         report.warn(place, "is not used, since the snapshot of the cell has what was learned; leave it out")
     return folder

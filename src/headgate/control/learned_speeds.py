@@ -110,6 +110,10 @@ class LearnedSpeeds:
         self._path = folder / FILE_NAME
         self._pools, self._learned = pools, learned
         self._every_s, self._stop_s_max = every_s, stop_s_max
+        self._began = pools()
+        """The pools when the process started. Factors of a pool that has changed since are not kept."""
+        self._unused: dict[PoolName, list[LearnedSpeed]] = {}
+        """Speeds of the file, of pools of which no endpoint has joined yet."""
         self._written = b""
         """The content of the file, as far as this process has written it."""
         self._failed = False
@@ -130,10 +134,11 @@ class LearnedSpeeds:
         pools = self._pools()
         for name, pool in kept.items():
             if pool.of == pools.get(name):
-                speeds += (
+                self._unused[name] = [
                     LearnedSpeed(each, name, found.settled, found.factors, found.sums)
                     for each, found in pool.endpoints.items()
-                )
+                ]
+                speeds += self._unused[name]
             else:
                 why = "its engine, model or assumed speed has changed" if name in pools else "it is not configured"
                 tell(logging.INFO, "learned speeds of a pool are ignored", pool=name, why=why)
@@ -163,7 +168,7 @@ class LearnedSpeeds:
 
     async def write(self) -> None:
         """Writes the file if anything has changed. A failure is logged once, until a write succeeds."""
-        content = encoded(self._pools(), self._learned())
+        content = self._content()
         if content == self._written:
             return
         try:
@@ -174,6 +179,15 @@ class LearnedSpeeds:
             self._failed = True
         else:
             self._failed, self._written = False, content
+
+    def _content(self) -> bytes:
+        learned = list(self._learned())
+        for joined in {each.pool for each in learned}:
+            self._unused.pop(joined, None)
+        for unused in self._unused.values():
+            learned += unused
+        pools = self._pools()
+        return encoded({name: of for name, of in pools.items() if self._began.get(name) == of}, learned)
 
 
 def open_speeds(host: object, configured: Callable[[], Configured]) -> LearnedSpeeds | None:

@@ -2,7 +2,7 @@
 
 A resolver that does not answer blocks `getaddrinfo` for many seconds. Callers wait for a short time only, so that
 neither a request nor a probe takes the delay for a fault of the engine. The lookup continues meanwhile. There is at
-most one per host at a time, since the threads for lookups are few.
+most one at a time per host and port, since the threads for lookups are few.
 """
 
 import asyncio
@@ -37,13 +37,17 @@ async def by_system(host: str, port: int) -> Sequence[Address]:
 
 
 class _Host:
-    __slots__ = ("addresses", "asked_at", "failing_since", "lookup", "until")
+    __slots__ = ("addresses", "asked_at", "began_at", "failing_since", "failures", "lookup", "until")
 
     def __init__(self) -> None:
         self.asked_at = 0.0
         self.addresses: list[Address] = []
         self.until = -inf
         self.lookup: asyncio.Task[Sequence[Address]] | None = None
+        self.began_at = 0.0
+        """When the last lookup began."""
+        self.failures = 0
+        """Lookups in a row that failed."""
         self.failing_since: float | None = None
 
 
@@ -67,6 +71,9 @@ class HostNames:
     async def addresses(self, host: str, port: int) -> list[Address]:
         """Raises `OSError` if the name does not exist, or if the resolver fails and no address is known."""
         known, now_s = self._of(host, port), self._now_s()
+        if known.lookup is None and now_s - known.asked_at > ASKED_S_MAX:
+            # That a lookup failed long ago says nothing about the resolver now.
+            known.failing_since, known.failures = None, 0
         known.asked_at = now_s
         if now_s <= known.until or self._is_overdue(known, now_s):
             return known.addresses
@@ -98,16 +105,16 @@ class HostNames:
         for (host, _), each in self._hosts.items():
             if each.failing_since is None or now_s - each.asked_at > ASKED_S_MAX:
                 continue
-            if now_s - each.failing_since >= FAILING_S:
+            if now_s - each.failing_since >= FAILING_S and (each.failures > 1 or each.lookup is not None):
                 known = "its last known addresses stay in use" if each.addresses else "no address of it is known"
-                found[host] = f"the resolver does not answer for {host}, and {known}"
+                found[host] = f"the resolver cannot resolve {host}, and {known}"
         return found
 
     def _is_overdue(self, known: _Host, now_s: float) -> bool:
         """Whether a lookup runs for too long and addresses are known, so that there is no point in waiting."""
-        if known.lookup is None or known.failing_since is None or not known.addresses:
+        if known.lookup is None or not known.addresses:
             return False
-        return now_s - known.failing_since >= self._answer_s_max
+        return now_s - known.began_at >= self._answer_s_max
 
     def _of(self, host: str, port: int) -> _Host:
         known = self._hosts.get((host, port))
@@ -118,17 +125,20 @@ class HostNames:
         return known
 
     async def _resolve(self, known: _Host, host: str, port: int) -> Sequence[Address]:
+        known.began_at = self._now_s()
         if known.failing_since is None:
-            known.failing_since = self._now_s()
+            known.failing_since = known.began_at
         try:
             found = await self._look_up(host, port)
         except OSError as error:
+            known.failures += 1
             if fault_of(error, Fault.CONNECTION) is not Fault.GATEWAY:
-                known.failing_since = None
+                # The name does not exist any more.
+                known.failing_since, known.failures, known.addresses = None, 0, []
             raise
         finally:
             known.lookup = None
-        known.failing_since = None
+        known.failing_since, known.failures = None, 0
         known.addresses = [(family, kind, protocol, "", address) for family, kind, protocol, _, address in found]
         known.until = self._now_s() + RESOLVED_S_MAX
         return known.addresses

@@ -94,6 +94,8 @@ class Shortage:
     """Such as `fewer than 8 of 1,024 file descriptors are free`."""
     remedy: str
     """What to do about it, as a sentence."""
+    partial: bool = False
+    """Whether it affects only some endpoints, so that pools have findings of their own beside it."""
 
 
 @message

@@ -24,4 +24,5 @@ def shortages(disk_problem: str | None, name_problems: Iterable[str] = ()) -> It
             problem,
             "Check the name server and the network to it (`dig` from the gateway's machine); the engines are not to "
             "blame, and no restart is needed.",
+            partial=True,
         )

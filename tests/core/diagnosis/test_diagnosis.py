@@ -15,7 +15,7 @@ from headgate.core.summary import Summary
 from headgate.model.endpoint import Endpoint
 from headgate.model.outcome import Outcome
 from headgate.model.units import Duration, EndpointId, Instant, PoolName
-from headgate.model.verdict import Cause, HostReport, Incident, Verdict
+from headgate.model.verdict import Cause, HostReport, Incident, Shortage, Verdict
 from testing.builders import (
     a_policy,
     arrived,
@@ -248,6 +248,29 @@ def test_prompts_that_grew_at_once_are_told_so_for_as_long_as_it_lasts() -> None
             told.add(incident)
 
     assert told == {Incident.LONG_PROMPTS}
+
+
+def test_name_that_does_not_resolve_hides_no_incident_of_a_pool() -> None:
+    life = Life()
+    life.learn()
+    shortage = Shortage("no answer for a.test", "Check it.", partial=True)
+    for _ in range(12):
+        life.diagnosis.reported(HostReport("other", lasting(0.001), 10, 1, shortages=(shortage,)), life.now)
+        verdicts = life.go_on(1, serve=10, refuse=20)
+
+    assert incidents(verdicts) == [(None, Incident.GATEWAY_RESOURCES), ("p", Incident.OVERLOAD)]
+
+
+def test_other_incident_is_found_while_cost_drift_is_held_back() -> None:
+    life = after_an_overload_with_long_answers()
+    for _ in range(LATE_SECONDS + WELL_AFTER):
+        verdicts = life.go_on(1, serve=10, tokens=400)
+    assert verdicts[0].incident is Incident.HEALTHY
+
+    # Fewer requests than usual come, so that long answers would be the first finding.
+    seen = [life.go_on(1, serve=5, refuse=5, tokens=400)[0].incident for _ in range(LATE_SECONDS)]
+
+    assert Incident.OVERLOAD in seen
 
 
 def test_a_process_that_falls_behind_is_told_first_and_for_the_pools_it_harms() -> None:

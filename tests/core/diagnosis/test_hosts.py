@@ -46,6 +46,16 @@ def told(*reports: HostReport, usual: int = 20) -> Incident | None:
     return None if one is None else one.incident
 
 
+def test_names_that_do_not_resolve_are_reported_after_all_else() -> None:
+    unresolved = replace(report(), shortages=(Shortage("no answer for a.test", "Check it.", partial=True),))
+    one = hosts(*[unresolved] * 5).found(at(1))
+
+    assert one is not None
+    assert one.partial
+    assert one.sentence == "Process g1 cannot resolve names: no answer for a.test."
+    assert told(*[replace(unresolved, loop_lag_ns=lasting(0.4))] * 5) is Incident.SCHEDULER_BEHIND
+
+
 def test_a_loop_that_is_late_again_and_again_falls_behind() -> None:
     late = report(lag=0.4)
 

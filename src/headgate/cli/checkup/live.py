@@ -79,6 +79,9 @@ def summary(said: Said) -> Iterator[str]:
     """Every verdict that is not healthy, with its advice; one line if all are healthy."""
     if not said.verdicts:
         yield "verdict: not known yet"
+    elif said.well and not said.decides and all(each.pool is None for each in said.verdicts):
+        asked = "no scheduler is known" if said.scheduler is None else f"ask the scheduler at {said.scheduler.admin}"
+        yield f"verdict: this gateway is {HEALTHY}; the state of the pools is unknown here, {asked}"
     elif said.well:
         yield f"verdict: {HEALTHY}"
     for each in said.verdicts:

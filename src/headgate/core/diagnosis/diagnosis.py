@@ -22,7 +22,7 @@ from typing import Final
 from headgate.core.diagnosis.endpoint_seen import EndpointSeen
 from headgate.core.diagnosis.finding import Found, harmed
 from headgate.core.diagnosis.hosts_seen import HostsSeen
-from headgate.core.diagnosis.patterns import found
+from headgate.core.diagnosis.patterns import cost_drift, found
 from headgate.core.diagnosis.picture import BACKLOG_LOOKS, EndpointLook, Picture, mean
 from headgate.core.diagnosis.seconds_seen import KEPT_SECONDS, LATE_SECONDS, LATEST_SECONDS
 from headgate.core.diagnosis.watch import PoolSeen, Watch
@@ -175,15 +175,16 @@ class Diagnosis:
 
     def _look_at(self, pool: PoolSeen, state: _PoolState, summary: Summary, now: Instant) -> None:
         standing, history = state.standing, pool.history
-        history.close(well=standing.well and self._gateway.well)
+        gateway = self._gateway.found
+        history.close(well=standing.well and (self._gateway.well or (gateway is not None and gateway.partial)))
         picture = self._picture(pool, state, summary, now)
         state.bad = picture.late.bad
         one = found(picture)
         if _is_leftover(one, state, picture):
-            one = None
-        if one is not None and self._gateway.found is not None:
+            one = found(picture, but=cost_drift)
+        if one is not None and gateway is not None and not gateway.partial:
             # What the gateway itself does to all of them is not looked for at each.
-            one = self._gateway.found if harmed(picture) else None
+            one = gateway if harmed(picture) else None
         standing.note(one, now)
         told = standing.found
         if told is not None and told.incident is not Incident.COST_DRIFT and (one is not None or harmed(picture)):

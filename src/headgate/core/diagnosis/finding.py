@@ -22,6 +22,8 @@ class Found:
     action: str
     tenant: TenantId | None = None
     service_class: ClassName | None = None
+    partial: bool = False
+    """For a finding of the gateway: whether it explains nothing about most pools."""
 
 
 def harmed(picture: Picture) -> bool:

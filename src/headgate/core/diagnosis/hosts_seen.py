@@ -26,7 +26,8 @@ LAG_LONG_NS: Final = Duration(SECOND)
 kept waiting by others: that must be longer to be told."""
 SATURATED_PERCENT: Final = 90
 SATURATED_LAG_NS: Final = Duration(100 * MILLISECOND)
-"""A process with so much to do is behind at this lag: a request takes several turns of the loop, each as late."""
+"""A saturated process counts as behind from this lag on, because each request needs several turns of the loop, and each
+turn is delayed."""
 STORE_NS: Final = Duration(20 * MILLISECOND)
 STORE_TIMES: Final = 5
 STORE_UNKNOWN_NS: Final = Duration(200 * MILLISECOND)
@@ -96,8 +97,8 @@ class HostsSeen:
     def found(self, now: Instant) -> Found | None:
         self._forget(now)
         for name, host in self._hosts.items():
-            one = _short(name, host) or self._behind(name, host) or self._store_slow(name, host)
-            one = one or _database_gone(name, host)
+            one = _short(name, host, partial=False) or self._behind(name, host) or self._store_slow(name, host)
+            one = one or _database_gone(name, host) or _short(name, host, partial=True)
             if one is not None:
                 return one
         return None
@@ -158,16 +159,19 @@ def _is_late(report: HostReport) -> bool:
     return report.loop_lag_ns >= (LAG_NS if wanted_percent >= BUSY_PERCENT else LAG_LONG_NS)
 
 
-def _short(name: str, host: HostSeen) -> Found | None:
-    short = [each.shortages[0] for each in host.reports if each.shortages]
+def _short(name: str, host: HostSeen, *, partial: bool) -> Found | None:
+    reports = [[each for each in report.shortages if each.partial is partial] for report in host.reports]
+    short = [each[0] for each in reports if each]
     if len(short) < REPORTS_BAD:
         return None
     last = short[-1]
+    lacks = "cannot resolve names" if partial else "lacks a resource"
     return Found(
         Incident.GATEWAY_RESOURCES,
-        f"Process {name} lacks a resource: {last.what}.",
-        tuple(dict.fromkeys(each.what for each in host.reports[-1].shortages)) or (last.what,),
+        f"Process {name} {lacks}: {last.what}.",
+        tuple(dict.fromkeys(each.what for each in reports[-1])) or (last.what,),
         last.remedy,
+        partial=partial,
     )
 
 

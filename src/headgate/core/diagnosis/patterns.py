@@ -394,11 +394,12 @@ PATTERNS: Final[Sequence[Callable[[Picture], Found | None]]] = (
 )
 
 
-def found(picture: Picture) -> Found | None:
+def found(picture: Picture, *, but: Callable[[Picture], Found | None] | None = None) -> Found | None:
+    """The finding of the first pattern that applies. The pattern `but` is left out."""
     out = endpoints_out(picture)
     if out is not None and not is_minor(picture):
         return out
     for pattern in PATTERNS:
-        if (one := pattern(picture)) is not None:
+        if pattern is not but and (one := pattern(picture)) is not None:
             return one
     return out

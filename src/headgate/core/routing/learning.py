@@ -41,6 +41,7 @@ class Learned:
         "_decode_ns",
         "_dp",
         "_dy",
+        "_half_done",
         "_late",
         "_pp",
         "_prefill",
@@ -63,8 +64,10 @@ class Learned:
         self._decode = self._prefill = 1.0
         self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
         """Of the reports since the last equation."""
+        self._half_done = False
+        """Whether a prompt was half done at the last report of the equation that is being gathered."""
         self._late = False
-        """Whether a report of a late gateway has spoiled the equation that is being gathered."""
+        """Whether a prompt was half done at the last report of a late gateway."""
         self._dd = self._dp = self._pp = self._dy = self._py = 0.0
 
     def observe(
@@ -75,13 +78,16 @@ class Learned:
         A prompt that is `half_done` has taken time already, but is counted when it is done: until then there is no
         equation, for it would blame decoding, and the next one would find prompts to take no time at all.
 
-        A report is `late` if the gateway's event loop was: the engine may have been faster than the gateway read. The
-        equation begins again after it, and after the prompts that were half done.
+        A report is `late` if the gateway's event loop was: the engine may have been faster than the gateway read. It is
+        left out, and so are those after it until no prompt is half done. If one was half done before, the equation
+        begins again.
         """
         if late or self._late:
-            self._late = half_done
-            self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
+            if self._half_done:
+                self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
+            self._late, self._half_done = half_done, False
             return False
+        self._half_done = half_done
         self._decode_ns += decode_ns
         self._prefill_ns += prefill_ns
         self._took_ns += took_ns

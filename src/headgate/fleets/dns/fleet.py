@@ -17,8 +17,8 @@ requests, because the second one also has addresses that are terminating.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 from headgate.fleets.dns.options import DnsOptions
 from headgate.fleets.dns.resolve import Found, Resolve, Unanswered
@@ -26,7 +26,7 @@ from headgate.model.units import SECOND, EndpointId, PoolName
 from headgate.ports.fleet import FleetEndpoint, FleetObserver
 
 FAILURES_TOLD: Final = 2
-"""Lookups that fail in a row, or find no address, before they count as a problem. Each tries more than once."""
+"""Lookups that fail in a row before they count as a problem. Each tries more than once."""
 ENDPOINTS_MAX: Final = 1_000
 """Beyond these, addresses are left out: a wrong record must not fill the fleet."""
 
@@ -47,11 +47,6 @@ class Membership:
     @property
     def found(self) -> tuple[Found, ...]:
         return tuple(self._misses)
-
-    @property
-    def is_doubted(self) -> bool:
-        """Whether there are addresses, and the last answer had none at all."""
-        return self._empty_since is not None and bool(self._misses)
 
     def failed(self) -> None:
         """Nothing follows for anybody. Only that nobody is there must be heard without a break to be believed."""
@@ -90,24 +85,6 @@ class StartingAddresses:
         return tuple(each for each in self._listed if each not in self._been_ready)
 
 
-class _Scaled(Protocol):
-    @property
-    def endpoints_min(self) -> int: ...
-
-
-def name_problems(fleets: Iterable[tuple[object, _Scaled | None]]) -> list[str]:
-    """Problems with the names of those fleets that are found by DNS, each with the scaling of its pool.
-
-    A pool that scales to zero may have no addresses.
-    """
-    found = (
-        fleet.problem(may_be_empty=scaling is not None and not scaling.endpoints_min)
-        for fleet, scaling in fleets
-        if isinstance(fleet, DnsFleet)
-    )
-    return [problem for problem in found if problem is not None]
-
-
 class DnsFleet:
     def __init__(
         self,
@@ -131,8 +108,8 @@ class DnsFleet:
             misses_max=options.misses_max, empty_s_max=options.empty_ns_max / SECOND, endpoints_max=endpoints_max
         )
         self._asking: asyncio.Task[None] | None = None
-        self._failures = self._empty_answers = 0
-        """Lookups in a row that failed, and that found no address while some are known."""
+        self._failures = 0
+        """Lookups in a row that failed. An answer without addresses is no failure: perhaps no engine is ready."""
         self._problem = ""
         """Why the last lookup failed."""
         self._told_failing = self._told_full = False
@@ -157,19 +134,13 @@ class DnsFleet:
         endpoint_id, options = EndpointId(f"{self._pool}/{text}"), self._options
         return FleetEndpoint(endpoint_id, f"http://{text}", options.in_flight_max, zone=options.zone, started=started)
 
-    def problem(self, *, may_be_empty: bool) -> str | None:
-        """Why it is unknown which endpoints there are; None if it is known.
-
-        With `may_be_empty`, a name without addresses is no problem.
-        """
-        count = len(self._members.found)
-        known = f"the {count} known endpoints stay in use" if count else "no endpoint is known"
-        if self._failures >= FAILURES_TOLD:
-            return f"{self._problem}, and {known}"
-        if self._empty_answers >= FAILURES_TOLD and not may_be_empty:
-            leave = f"until the name has had none for {self._options.empty_ns_max / SECOND:g} s"
-            return f"the name server answers that {self._options.name} has no addresses, and {known} {leave}"
-        return None
+    @property
+    def problem(self) -> str | None:
+        """Why the name cannot be resolved; None if it can."""
+        if self._failures < FAILURES_TOLD:
+            return None
+        known = "the known endpoints stay in use" if self._members.found else "no endpoint is known"
+        return f"{self._problem}, and {known}"
 
     async def start(self, changed: Callable[[], None]) -> None:
         self._asking = asyncio.create_task(self._ask_for_ever(changed), name=f"resolve {self._options.name}")
@@ -207,7 +178,6 @@ class DnsFleet:
             self._told_failing = False
             self._observer.recovered(self._options.name)
         self._members.answered(found, asyncio.get_running_loop().time())
-        self._empty_answers = self._empty_answers + 1 if self._members.is_doubted else 0
         self._tell_full()
 
     async def _ask_for_starting(self) -> None:

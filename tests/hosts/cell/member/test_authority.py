@@ -288,4 +288,4 @@ def test_remote_authority_is_full_when_too_much_is_unacknowledged() -> None:
         request = HeldRequest(a_ticket(f"r{number}"), at(1))
         remote.authority.open(request, at(1))
 
-    assert remote.authority.full() == "the scheduler has yet to acknowledge 8 of 8 messages"
+    assert remote.authority.full() == "the scheduler has yet to answer 8 of 8 messages"

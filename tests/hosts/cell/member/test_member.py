@@ -595,7 +595,7 @@ def test_with_a_full_window_new_requests_are_told_to_slow_down() -> None:
     assert isinstance(end, End)
     assert (end.outcome, end.reason) == (
         Outcome.QUEUE_FULL,
-        "the scheduler has yet to acknowledge 2 of 2 messages (queue_full); wait 1 s",
+        "the scheduler has yet to answer 2 of 2 messages (queue_full); wait 1 s",
     )
     scheduler.listen(at(0))
     scheduler.say(at(0))

@@ -111,6 +111,7 @@ class Conversation:
 
     def forget_progress(self, request_id: RequestId, attempt: int) -> None:
         self._progress.pop((request_id, attempt), None)
+        self._progress_late = self._progress_late and bool(self._progress)
 
     # What is to be sent
 

@@ -61,7 +61,7 @@ class RemoteAuthority:
     def full(self) -> str | None:
         waiting = max(len(self._conversation.outbound), len(self._unanswered))
         window = self._conversation.bounds.window
-        return f"the scheduler has yet to acknowledge {waiting} of {window} messages" if waiting >= window else None
+        return f"the scheduler has yet to answer {waiting} of {window} messages" if waiting >= window else None
 
     def open(self, request: HeldRequest, now: Instant) -> list[Decision]:
         if self._conversation.bound is not None:
