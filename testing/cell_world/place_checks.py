@@ -30,7 +30,9 @@ class PlaceChecks:
             self._world.violated(f"{order.request_id} was begun {late} ns later than its grant allows")
         leading, leader = self._world.leaders[running.decider]
         key = (process.name, order.request_id, order.attempt, order.endpoint_id)
-        if leading.node.leader is leader and key not in leader.booked():
+        # Of two processes with one name, the scheduler forgets the one when it hears the other.
+        known = process.name not in self._world.doubled
+        if known and leading.node.leader is leader and key not in leader.booked():
             self._world.violated(f"{key} was begun and is not in the book of {running.decider}")
 
     def check_decider(self, engine: Engine, running: Running) -> None:
@@ -66,7 +68,7 @@ class PlaceChecks:
                 continue
             booked = {each[1:3] for each in leader.booked() if each[0] == name and each[3] == endpoint_id}
             if name in self._world.doubled:
-                # The scheduler cannot know which of the two processes it hears, so its own book counts, once.
+                # The scheduler cannot know which of the two processes it hears. Its own book is counted once.
                 taken += len(booked) if self._world.named(name)[0] is process else 0
                 continue
             there = {(each.request_id, each.attempt) for each in engine.running.values() if each.life == process.life}
@@ -74,7 +76,11 @@ class PlaceChecks:
                 there = set()
             member = process.node.member
             share = places_of(member.island_share or member.share, endpoint_id, places) if process.gateway else 0
-            if standings[name] is Standing.ABSENT and not leader.has_reported(name):
+            if self._world.has_second_cell and leader.members()[name].incarnation != member.incarnation:
+                # A restarted process has the share of its file, which does not count the second cell. The scheduler
+                # keeps the share of the process before it.
+                taken += len(booked)
+            elif standings[name] is Standing.ABSENT and not leader.has_reported(name):
                 # Its attempts are unknown; its share is reserved.
                 taken += max(len(booked), share)
             elif standings[name] is Standing.ABSENT or member.island_share is not None:

@@ -91,6 +91,7 @@ class World:
         self.faults = self._drawn(names, hostile=hostile, doubles=doubles) if faults is None else faults
         self.liars = {fault.target: None for fault in self.faults if fault.kind is Kind.LIES}
         """Names of members with a false view or two processes; others do not know their attempts at the engines."""
+        self.has_second_cell = any(fault.kind is Kind.SECOND_CELL for fault in self.faults)
         self.doubled: dict[str, None] = {}
         """Names that two processes had in the cell at the same time."""
         self.processes: dict[str, Process] = {}

@@ -225,7 +225,7 @@ def test_the_scheduler_goes_by_new_rules_when_all_have_read_them() -> None:
     assert node.tick(at(0.1)) == []
     run(node, store, 0.15, 1)
     # Its own member's word has come by way of the store.
-    assert node.view(at(1)).members == {"g1": MemberView(Standing.PRESENT, "first", "second")}
+    assert node.view(at(1)).members == {"g1": MemberView(Standing.PRESENT, "first", "second", 1)}
 
     assert node.stage("third", at(1)) == []
     store.serve(node, at(1))

@@ -529,7 +529,7 @@ def test_all_are_ready_for_rules_when_all_who_answer_have_read_them() -> None:
     assert cell.leader.standings()["g3"] is Standing.ABSENT
     assert cell.leader.all_are_ready_for("second")
     assert not cell.leader.all_are_ready_for("third")
-    assert cell.leader.members()["g1"] == MemberView(Standing.PRESENT, "first", "second")
+    assert cell.leader.members()["g1"] == MemberView(Standing.PRESENT, "first", "second", 1)
 
 
 def test_nobody_is_ready_for_rules_of_a_scheduler_that_gathers() -> None:

@@ -350,7 +350,8 @@ class Leader:
 
     def members(self) -> dict[str, MemberView]:
         return {
-            name: MemberView(peer.standing, peer.policy_hash, peer.staged) for name, peer in self._roster.peers.items()
+            name: MemberView(peer.standing, peer.policy_hash, peer.staged, peer.incarnation)
+            for name, peer in self._roster.peers.items()
         }
 
     def booked(self) -> list[tuple[str, RequestId, int, EndpointId]]:

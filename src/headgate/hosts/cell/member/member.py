@@ -74,6 +74,7 @@ from headgate.model.units import SECOND, Duration, Instant, RequestId, seconds
 _ALONE = Share(0, 1)
 _GONE_NS = Duration(3_600 * SECOND)
 """One that has left has nothing to do."""
+_INCARNATION_STEP = 1 << 20
 
 MemberEvent = FirstToken | Progressed | AttemptEnded | RequestWithdrawn | FleetEvent | PolicyChanged | BudgetsTold
 
@@ -221,9 +222,9 @@ class Member:
         if self.nameless or not self._binds(head.epoch, now):
             return []
         out: list[Order] = [*self.rules.scheduler_applies(head.policy_hash)]
-        if self.incarnation < head.incarnation < MOMENT_MAX - 1:
+        if self.incarnation < head.incarnation < MOMENT_MAX - 2 * _INCARNATION_STEP:
             # The clock of this machine was put back between two lives of this process: this is the later one.
-            self.incarnation = head.incarnation + 1
+            self.incarnation = _incarnation_after(head.incarnation, self.incarnation)
             self._authority.restart(now)
         if head.incarnation != self.incarnation or head.echo is None:
             return out
@@ -351,3 +352,11 @@ class Member:
 
     def summary(self) -> Summary:
         return self._authority.summary()
+
+
+def _incarnation_after(latest: int, own: int) -> int:
+    """A later incarnation, with the low bits of the process's own.
+
+    So two processes that have the name of a third one do not choose the same.
+    """
+    return (latest // _INCARNATION_STEP + 1) * _INCARNATION_STEP + own % _INCARNATION_STEP

@@ -40,6 +40,8 @@ class MemberView:
     policy_hash: str
     staged: str
     """Rules that it has read and does not go by; empty where there are none."""
+    incarnation: int = 0
+    """Of the process that is known by this name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
