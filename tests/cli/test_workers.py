@@ -119,7 +119,7 @@ async def test_sigterm_lets_streams_end_and_the_code_is_nought(tmp_path: Path) -
             held = await engine.next_request()
             await held.hung.wait()
             workers.parent.terminate()
-            # The one without a stream goes first.
+            # The worker without an open stream leaves first.
             await workers.until(lambda: workers.told("worker has left"))
             held.resume.set()
             whole = events_of(await stream)

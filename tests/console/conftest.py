@@ -10,7 +10,7 @@ ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"),
     *("--disable-sync", "--no-first-run"),
 )
-# Guard of every wait for the page, which shows a change within a second or two.
+# Time limit for every wait on the page; a change normally appears within two seconds.
 expect.set_options(timeout=30_000)
 
 

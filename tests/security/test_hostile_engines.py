@@ -85,7 +85,7 @@ async def test_an_answer_out_of_order_is_good_or_an_error_and_never_anothers(
 ) -> None:
     async with HostileEngine() as engine, gateway_to(engine, tmp_path) as gateway:
         engine.script.append(Script(ANSWERS[name], close=closes))
-        # Asked again where the process stood still and the deadline passed before the engine was asked.
+        # Retried, because a pause of the process can let the deadline pass before the engine gets the request.
         while engine.script:
             first = await ask(gateway, "first", b"x-headgate-deadline-ms: 300")
         # If what stood behind the answer were kept, somebody who asks later would get it.

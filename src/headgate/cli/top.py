@@ -76,7 +76,7 @@ def verdict_lines(url: str) -> list[str]:
     try:
         said = decode(_page(url + PATH), type=Said)
     except (OSError, HTTPException, ValueError, RecursionError):
-        return ["verdict: unknown, since the gateway did not tell it", ""]
+        return ["verdict: unknown, because the gateway did not return one", ""]
     columns = shutil.get_terminal_size().columns
     wrapped = [part for line in summary(said) for part in wrap(escaped(line), columns, subsequent_indent="    ")]
     return [*wrapped[:_VERDICT_LINES_MAX], ""]

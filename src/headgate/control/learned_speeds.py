@@ -122,7 +122,7 @@ class LearnedSpeeds:
     # At the start
 
     def read(self) -> list[LearnedSpeed]:
-        """The speeds in the file; none if there is no file or it cannot be used, which is logged."""
+        """The speeds in the file. Without a usable file there are none; an unusable one is logged."""
         try:
             kept = decoded(self._path)
         except FileNotFoundError:
@@ -149,7 +149,7 @@ class LearnedSpeeds:
     # While the gateway runs
 
     async def run(self) -> None:
-        """Writes from time to time, and a last time after `stop` is called."""
+        """Writes at intervals, and once more after `stop` is called."""
         try:
             while not self._stopping.is_set():
                 with suppress(TimeoutError):

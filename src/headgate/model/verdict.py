@@ -95,7 +95,7 @@ class Shortage:
     remedy: str
     """What to do about it, as a sentence."""
     partial: bool = False
-    """Whether it affects only some endpoints, so that pools have findings of their own beside it."""
+    """Whether it affects only some endpoints. If so, findings about pools are reported as well."""
 
 
 @message

@@ -23,7 +23,7 @@ class Found:
     tenant: TenantId | None = None
     service_class: ClassName | None = None
     partial: bool = False
-    """For a finding of the gateway: whether it explains nothing about most pools."""
+    """For a finding about the gateway: whether findings about pools are reported as well."""
 
 
 def harmed(picture: Picture) -> bool:

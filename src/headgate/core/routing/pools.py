@@ -46,7 +46,7 @@ class PoolRecord:
         self.live = 0
         """How many endpoints take work."""
         self._limit = 0
-        """The number of requests that they accept at once."""
+        """Total number of requests that the live endpoints accept at once."""
         self.turnover = Turnover()
         self.prefixes = PrefixIndex()
         self._slots: dict[int, EndpointRecord] = {}
@@ -132,12 +132,12 @@ class PoolRecord:
         self._heaps = {zone: heap for zone, heap in self._heaps.items() if zone in zones}
 
     def least_loaded(self, zone: str = "") -> EndpointRecord | None:
-        """The endpoint with headroom and the least load, with its distance from the zone."""
+        """The endpoint with headroom whose load plus distance from the zone is smallest."""
         heap = self._nearest(zone) if self.places else None
         return heap[0][2] if heap else None
 
     def by_load(self, zone: str = "") -> Iterator[EndpointRecord]:
-        """Those with headroom, the least loaded first, with their distance from the zone.
+        """Endpoints with headroom, in ascending order of load plus distance from the zone.
 
         Whoever stops early leaves the rest untouched.
         """
