@@ -8,7 +8,7 @@ MARGIN_S = 30.0
 
 
 def pass_midnight() -> None:
-    """Returns at once, or after midnight (UTC) if less than `MARGIN_S` is left of the day."""
+    """Return at once, or after midnight (UTC) if the day ends in less than `MARGIN_S`."""
     left_s = DAY_S - time.time() % DAY_S
     if left_s < MARGIN_S:
         time.sleep(left_s + 0.1)

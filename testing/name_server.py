@@ -34,7 +34,7 @@ class NameServer:
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["NameServer"]:
         loop = asyncio.get_running_loop()
-        # Not any port: another process could have the one that is free for TCP for UDP.
+        # A port that is free for TCP may be in use for UDP.
         self.port = free_port()
         over_tcp = await asyncio.start_server(self._tcp, "127.0.0.1", self.port)
         over_udp, _ = await loop.create_datagram_endpoint(lambda: _Udp(self), local_addr=("127.0.0.1", self.port))

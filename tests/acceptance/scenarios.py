@@ -108,7 +108,7 @@ async def sixteen_callers_on_four_slots_end_truthfully(engine: RealEngine, diale
         async with sdk(gateway, max_retries=0, timeout=200) as client:
             texts = await asyncio.gather(*(collect(client, max_tokens=12) for _ in range(16)))
             while max(in_flight, default=0) < 4:
-                # This process looked at too few moments of it.
+                # This process sampled it too rarely.
                 texts += await asyncio.gather(*(collect(client, max_tokens=12) for _ in range(16)))
         watching.cancel()
         await gateway.until_idle()

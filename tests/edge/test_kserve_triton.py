@@ -71,7 +71,7 @@ async def test_tritons_own_client_finds_what_it_expects(engine: RealEngine, tmp_
 async def test_requests_that_come_together_are_run_together(engine: RealEngine, tmp_path: Path) -> None:
     async with gateway_in_loop(config(engine, "embed", in_flight_max=16), tmp_path) as gateway:
         before = await figures(gateway, engine)
-        # While a run lasts, the others arrive, also on a busy machine.
+        # A run lasts long enough for the others to arrive, also on a busy machine.
         statuses = await asyncio.gather(*(infer(gateway, delay_ms=100) for _ in range(64)))
         async with asyncio.timeout(30):
             while (after := await figures(gateway, engine))["count"] < before["count"] + 64:

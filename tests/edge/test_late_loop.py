@@ -1,4 +1,4 @@
-"""Does a gateway whose event loop is late leave its own lateness out of the speed that it learns of engines?"""
+"""A gateway whose event loop is late does not attribute its own delay to the speed of its engines."""
 
 import asyncio
 from typing import cast

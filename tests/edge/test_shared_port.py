@@ -98,7 +98,7 @@ async def test_who_has_just_connected_is_still_answered_and_then_let_go() -> Non
 
 
 async def until_closed(reader: asyncio.StreamReader) -> None:
-    """Until the other side has closed, once the rest of its answer has come."""
+    """Read the rest of the response and wait until the other side has closed."""
     await reader.readuntil(b"\r\n\r\n")
     assert await reader.read(1) == b""
 

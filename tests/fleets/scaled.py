@@ -94,7 +94,7 @@ async def a_scaled_gateway(config: Config, folder: Path, *, seconds_max: float =
 
 
 def gated(gate: Path, command: Sequence[str]) -> tuple[str, ...]:
-    """The command, which starts once the file `gate` exists: so long an engine is starting."""
+    """The command; it waits for the file `gate` first, and the engine counts as starting until then."""
     return ("/bin/sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.05; done; exec "$@"', str(gate), *command)
 
 

@@ -19,7 +19,7 @@ from tests.ledger.databases import migrated, new_database, scratch_database
 
 @pytest.fixture(autouse=True)
 def one_day() -> None:
-    """No test sees a day end, with its budgets and partitions."""
+    """Keep tests away from midnight, when budgets and partitions change."""
     pass_midnight()
 
 

@@ -104,7 +104,7 @@ def test_messages_stay_the_bytes_they_came_as() -> None:
 
 def test_a_long_conversation_is_measured_in_the_time_that_its_length_needs() -> None:
     def took_at_least(turns: int) -> float:
-        """The least of three, since a run may have to collect the garbage of others."""
+        """The minimum of three runs, because one may include the garbage collection of other tests."""
         return min(took(turns) for _ in range(3))
 
     def took(turns: int) -> float:
