@@ -21,7 +21,7 @@ from testing.ports import free_ports
 from testing.processes import ChildProcess
 from tests.house.small_tree import PROJECT
 
-pytestmark = [pytest.mark.sight, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.sight, pytest.mark.timeout(480)]
 
 SCALE = 1 / 60
 RUNBOOKS = "https://docs.example/runbooks"
@@ -67,7 +67,7 @@ async def test_engines_that_hang_wake_somebody_with_the_page_that_helps_and_the_
     command = [sys.executable, "-m", "headgate.cli.main", "engine", "--model", "sim", "--speed-up", "10", "--port"]
     with ChildProcess("engine", [*command, str(first)]) as one, ChildProcess("engine", [*command, str(second)]) as two:
         for process, port in ((one, first), (two, second)):
-            process.wait_until_ok(f"http://127.0.0.1:{port}/health", seconds_max=20)
+            process.wait_until_ok(f"http://127.0.0.1:{port}/health", seconds_max=60)
         urls = [f"http://127.0.0.1:{port}" for port in (first, second)]
         config = a_config(*urls, served_model="sim", in_flight_max=16, classes=CLASSES)
         async with gateway_beside(config, tmp_path) as (gateway, _), webhook() as (told, hook):
@@ -85,12 +85,12 @@ async def test_engines_that_hang_wake_somebody_with_the_page_that_helps_and_the_
                     assert pages == [], "somebody was woken in health"
 
                     one.freeze()
-                    verdict = await told.until("HeadgateIncident", "firing", seconds_max=60, incident="engine_hang")
+                    verdict = await told.until("HeadgateIncident", "firing", seconds_max=120, incident="engine_hang")
                     assert verdict["annotations"]["runbook_url"] == f"{RUNBOOKS}/engine_hang.md"
 
                     two.freeze()
                     alert = await told.until(
-                        "HeadgateObjectiveBurnsFast", "firing", seconds_max=60, **{"class": "interactive"}
+                        "HeadgateObjectiveBurnsFast", "firing", seconds_max=120, **{"class": "interactive"}
                     )
                     runbook = alert["annotations"]["runbook_url"]
                     assert runbook == f"{RUNBOOKS}/objective_burns.md"
@@ -103,5 +103,5 @@ async def test_engines_that_hang_wake_somebody_with_the_page_that_helps_and_the_
                     one.thaw()
                     two.thaw()
                     await told.until(
-                        "HeadgateObjectiveBurnsFast", "resolved", seconds_max=90, **{"class": "interactive"}
+                        "HeadgateObjectiveBurnsFast", "resolved", seconds_max=120, **{"class": "interactive"}
                     )

@@ -1,4 +1,4 @@
-"""Does the console say what is wrong within half a minute of the moment it goes wrong?"""
+"""Does the console show the right verdict for each incident of the demo?"""
 
 import asyncio
 import re
@@ -16,12 +16,13 @@ from headgate.cli.demo import INCIDENTS as NAMES
 from headgate.cli.demo_incidents import HEALTHY_S, INCIDENTS
 from tests.console.conftest import Watcher
 
-pytestmark = [pytest.mark.sight, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.sight, pytest.mark.timeout(400)]
 
 VERDICT_S_MAX = 30.0
 IN_CI = "engine-hang"
-"""The incident that CI watches in a browser. `just diagnosis --quick` judges all of them in the simulator."""
-_START_S_MAX = 60.0
+"""CI shows this one in a browser without a time limit of its own; `just diagnosis --quick` judges all of them in the
+simulator, and `just nightly` all of them here."""
+HANG_GUARD_S = 90.0
 
 
 @asynccontextmanager
@@ -36,7 +37,7 @@ async def a_demo(incident: str) -> AsyncIterator[tuple[str, float]]:
     assert process.stdout is not None
     lines: list[str] = []
     try:
-        async with asyncio.timeout(_START_S_MAX):
+        async with asyncio.timeout(HANG_GUARD_S):
             while not (found := re.search(r"http://\S+/console/", lines[-1] if lines else "")):
                 line = await process.stdout.readline()
                 assert line, "".join(lines)
@@ -81,31 +82,49 @@ def test_every_incident_of_the_demo_is_known() -> None:
     assert tuple(INCIDENTS) == NAMES
 
 
-@pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize(
-    "incident", [each if each == IN_CI else pytest.param(each, marks=pytest.mark.nightly) for each in INCIDENTS]
-)
-async def test_the_verdict_is_right_within_half_a_minute(browser: Browser, incident: str, tmp_path: Path) -> None:
-    cause = INCIDENTS[incident].told
-    async with a_demo(incident) as (url, begins_at):
-        page = await browser.new_page(viewport={"width": 1360, "height": 900})
-        watcher = Watcher(page)
-        await page.goto(url)
-        await until_told(page, "healthy", seconds_max=20)
-        await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
-        assert await verdict(page) == "healthy", "something is wrong before anything went wrong"
+@asynccontextmanager
+async def a_healthy_page(browser: Browser, url: str) -> AsyncIterator[tuple[Page, Watcher]]:
+    page = await browser.new_page(viewport={"width": 1360, "height": 900})
+    watcher = Watcher(page)
+    await page.goto(url)
+    await until_told(page, "healthy", seconds_max=HANG_GUARD_S)
+    yield page, watcher
+    await page.close()
 
-        await until_told(page, cause, seconds_max=VERDICT_S_MAX)
-        print(f"{incident}: {cause} after {time.monotonic() - begins_at:.0f} s")
+
+async def check_the_verdict(page: Page, watcher: Watcher, folder: Path, incident: str) -> None:
+    for part in (".sentence", ".action", ".block li"):
+        assert await page.locator(f"#verdict {part}").first.text_content()
+    await pictures(page, folder, incident)
+    assert watcher.complaints == []
+    await page.locator("#verdict .runbook a").click()
+    await expect(page.locator("body")).to_contain_text(re.compile(r"^# ", re.MULTILINE))
+
+
+async def until_pattern(page: Page, incident: str, *, seconds_max: float) -> None:
+    pattern = INCIDENTS[incident].pattern.replace("_", " ")
+    await expect(page.locator("#verdict .since")).to_contain_text(pattern, timeout=max(1.0, seconds_max) * 1000)
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_the_verdict_advice_and_runbook_of_an_incident_are_shown(browser: Browser, tmp_path: Path) -> None:
+    async with a_demo(IN_CI) as (url, _), a_healthy_page(browser, url) as (page, watcher):
+        await until_told(page, INCIDENTS[IN_CI].told, seconds_max=HANG_GUARD_S)
+        await until_pattern(page, IN_CI, seconds_max=HANG_GUARD_S)
+        await check_the_verdict(page, watcher, tmp_path, IN_CI)
+
+
+@pytest.mark.nightly
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("incident", INCIDENTS)
+async def test_the_verdict_is_right_within_half_a_minute(browser: Browser, incident: str, tmp_path: Path) -> None:
+    async with a_demo(incident) as (url, begins_at), a_healthy_page(browser, url) as (page, watcher):
+        await asyncio.sleep(max(0.0, begins_at - time.monotonic()))
+        assert await verdict(page) == "healthy", "an alarm before the incident"
+
+        await until_told(page, INCIDENTS[incident].told, seconds_max=VERDICT_S_MAX)
+        print(f"{incident}: cause after {time.monotonic() - begins_at:.0f} s")
         # A cause may be known before the pattern is; both have the same half a minute.
-        left_s = begins_at + VERDICT_S_MAX - time.monotonic()
-        pattern = INCIDENTS[incident].pattern.replace("_", " ")
-        await expect(page.locator("#verdict .since")).to_contain_text(pattern, timeout=max(1.0, left_s) * 1000)
-        print(f"{incident}: {pattern} after {time.monotonic() - begins_at:.0f} s")
-        for part in (".sentence", ".action", ".block li"):
-            assert await page.locator(f"#verdict {part}").first.text_content()
-        await pictures(page, tmp_path, incident)
-        assert watcher.complaints == []
-        await page.locator("#verdict .runbook a").click()
-        await expect(page.locator("body")).to_contain_text(re.compile(r"^# ", re.MULTILINE))
-        await page.close()
+        await until_pattern(page, incident, seconds_max=begins_at + VERDICT_S_MAX - time.monotonic())
+        print(f"{incident}: pattern after {time.monotonic() - begins_at:.0f} s")
+        await check_the_verdict(page, watcher, tmp_path, incident)

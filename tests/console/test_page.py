@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Route, expect
+from playwright.async_api import Browser, Locator, Page, Route, expect
 
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, gateway_beside
@@ -18,6 +18,8 @@ from tests.console.conftest import Watcher
 pytestmark = [pytest.mark.sight, pytest.mark.timeout(180), pytest.mark.asyncio(loop_scope="module")]
 
 MARKUP = "<img src=x onerror=alert(1)>"
+TABS_MAX = 60
+"""Links and buttons before the last of the slow requests that these tests make."""
 PLACES = ("#verdict-title", ".about", "#classes thead th", ".pill", "#endpoints td[data-tone]", ".foot a")
 
 
@@ -56,6 +58,16 @@ async def ask(gateway: RunningGateway, times: int = 1, **fields: Any) -> None:
             await answer.read()
 
 
+async def a_slow_request(gateway: RunningGateway, page: Page) -> Locator:
+    """The row of a new request, once the page shows it. Rows of earlier tests may be there too."""
+    async with gateway.post(chat(stream=True)) as answer:
+        name = answer.headers["x-request-id"]
+        await answer.read()
+    row = page.locator("#recent details", has=page.locator("code", has_text=name))
+    await expect(row).to_be_visible()
+    return row
+
+
 async def test_it_loads_without_a_complaint_and_asks_nobody_else(
     browser: Browser, gateway: RunningGateway, tmp_path: Path
 ) -> None:
@@ -85,14 +97,10 @@ async def test_a_slow_request_shows_its_stages_and_how_to_ask_for_more(
     browser: Browser, gateway: RunningGateway, tmp_path: Path
 ) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, _):
-        # Its budget for the prefill is a millisecond.
-        async with gateway.post(chat(stream=True)) as answer:
-            name = answer.headers["x-request-id"]
-            await answer.read()
-        request = page.locator("#recent details", has=page.locator("code", has_text=name))
+        request = await a_slow_request(gateway, page)
         await request.locator("summary").click()
         await expect(request.locator(".stagetable tbody tr", has_text="prefill")).to_contain_text("of 1.0 ms")
-        await expect(request.locator("code")).to_have_text(f"headgate explain {name}")
+        await expect(request.locator("code")).to_have_text(re.compile(r"^headgate explain \S+$"))
         await request.locator("button").click()
         await expect(request.locator("button")).to_have_text(re.compile("Copied|Mark it"))
 
@@ -100,9 +108,8 @@ async def test_a_slow_request_shows_its_stages_and_how_to_ask_for_more(
 async def test_whatever_is_told_is_shown_as_text(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, watcher):
         await ask(gateway, model=MARKUP)
-        await ask(gateway, stream=True)
-        await expect(page.locator("#tenants tbody th")).to_be_visible(timeout=5_000)
-        await expect(page.locator("#recent details").first).to_be_visible(timeout=5_000)
+        await a_slow_request(gateway, page)
+        await expect(page.locator("#tenants tbody th")).to_be_visible()
         state = hostile(await told(gateway))
         affected = {"class": MARKUP, "tenant": MARKUP, "how": MARKUP}
         texts = dict.fromkeys(("pool", "cause", "incident", "sentence", "action", "runbook"), MARKUP)
@@ -204,9 +211,9 @@ def hostile(value: Any) -> Any:
 
 async def test_it_can_be_read_on_a_phone(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
     async with a_page(browser, gateway, tmp_path, viewport={"width": 390, "height": 844}) as (page, _):
-        await ask(gateway, stream=True)
-        await expect(page.locator("#recent details").first).to_be_visible(timeout=5_000)
-        await page.locator("#recent summary").first.click()
+        request = await a_slow_request(gateway, page)
+        await request.locator("summary").click()
+        await expect(request.locator(".request")).to_be_visible()
         assert await page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
@@ -229,18 +236,18 @@ async def test_it_is_dark_where_that_is_wished(browser: Browser, gateway: Runnin
 
 async def test_the_keyboard_reaches_everything(browser: Browser, gateway: RunningGateway, tmp_path: Path) -> None:
     async with a_page(browser, gateway, tmp_path) as (page, _):
-        await ask(gateway, stream=True)
-        await expect(page.locator("#recent details").first).to_be_visible(timeout=5_000)
+        request = await a_slow_request(gateway, page)
         await page.keyboard.press("Tab")
         await expect(page.locator(".skip")).to_be_focused()
         await page.keyboard.press("Enter")
         await expect(page.locator("#verdict")).to_be_focused()
-        for _ in range(12):
+        for _ in range(TABS_MAX):
             await page.keyboard.press("Tab")
-            if await page.locator("#recent summary").first.evaluate("each => each === document.activeElement"):
+            if await request.locator("summary").evaluate("each => each === document.activeElement"):
                 break
+        await expect(request.locator("summary")).to_be_focused()
         await page.keyboard.press("Enter")
-        await expect(page.locator("#recent .request").first).to_be_visible()
+        await expect(request.locator(".request")).to_be_visible()
 
 
 async def test_its_parts_have_names_for_those_who_hear_it(
