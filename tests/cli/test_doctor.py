@@ -291,6 +291,30 @@ async def test_a_gateway_that_runs_there_is_compared_with_the_file(headgate: Hea
     assert refused.next == "mend the file, then send SIGHUP"
 
 
+async def test_a_running_gateway_says_which_engine_runs_fewer_requests_than_it_is_given(
+    headgate: Headgate, file: Path
+) -> None:
+    endpoint = {"id": "small/it", "state": "ready", "leaving": False, "in_flight": 35, "in_flight_max": 64}
+    others = ({"id": "small/unknown", "sequences_max": None}, {"id": "small/fits", "sequences_max": 64})
+    status = {
+        "version": "0",
+        "config_hash": "abc",
+        "uptime_s": 60.0,
+        "draining": False,
+        "requests_open": 35,
+        "attempts_open": 35,
+        "queued": {},
+        "endpoints": [endpoint | {"sequences_max": 32}, *(endpoint | each for each in others)],
+    }
+    async with FakeEngine() as engine, a_server("/status", status) as admin:
+        a_file(file, engine.url, admin_listen=admin.removeprefix("http://"))
+        findings = await found(headgate)
+
+    message = "requests waited in its engine while 32 ran, so it gets little more than 32 at once"
+    assert note("small/it", message, then="set in_flight_max to 32, or raise the engine's own limit") in findings
+    assert not [each for each in findings if each.about in ("small/unknown", "small/fits")]
+
+
 async def test_an_address_that_another_program_has_is_a_problem(headgate: Headgate, file: Path) -> None:
     async with FakeEngine() as engine:
         address = engine.url.removeprefix("http://")
@@ -343,13 +367,15 @@ def test_who_does_not_say_the_time_is_not_compared(headers: dict[str, str]) -> N
 
 
 @asynccontextmanager
-async def an_engine_whose_clock_is_wrong(by_s: float) -> AsyncIterator[str]:
-    async def models(_: web.Request) -> web.Response:
-        headers = {"date": formatdate(time.time() + by_s, usegmt=True)}
-        return web.json_response({"data": [{"id": "fake"}]}, headers=headers)
+async def a_server(path: str, body: object, *, clock_off_s: float = 0.0) -> AsyncIterator[str]:
+    """The address of a server with this one page."""
+
+    async def page(_: web.Request) -> web.Response:
+        headers = {"date": formatdate(time.time() + clock_off_s, usegmt=True)}
+        return web.json_response(body, headers=headers)
 
     app = web.Application()
-    app.router.add_get("/v1/models", models)
+    app.router.add_get(path, page)
     runner = web.AppRunner(app)
     await runner.setup()
     listener = socket.create_server(("127.0.0.1", 0))
@@ -361,7 +387,7 @@ async def an_engine_whose_clock_is_wrong(by_s: float) -> AsyncIterator[str]:
 
 
 async def test_an_engine_whose_clock_is_wrong_is_named(headgate: Headgate, file: Path) -> None:
-    async with an_engine_whose_clock_is_wrong(-600) as url:
+    async with a_server("/v1/models", {"data": [{"id": "fake"}]}, clock_off_s=-600) as url:
         a_file(file, url, engine="openai_compatible")
         findings = await found(headgate, "small/it")
 

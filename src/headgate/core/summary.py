@@ -34,6 +34,13 @@ class EndpointSummary:
     trouble_detail: str = ""
     """The observed error."""
     probe_fails: bool = False
+    sequences_max: int | None = None
+    """The most requests that its engine runs at once, if the engine has shown that (`core/routing/sequence_limit.py`)."""
+
+    @property
+    def places(self) -> int:
+        """The number of requests that it can work on at once."""
+        return self.in_flight_max if self.sequences_max is None else min(self.in_flight_max, self.sequences_max)
 
 
 @dataclass(frozen=True, slots=True)

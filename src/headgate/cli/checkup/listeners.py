@@ -7,7 +7,7 @@ import aiohttp
 
 from headgate.cli.checkup.clock import Heard, heard_at
 from headgate.cli.checkup.finding import Finding, note, ok, problem
-from headgate.cli.output.status import GatewayStatus, NotAGateway, ask, url_of
+from headgate.cli.output.status import EndpointState, GatewayStatus, NotAGateway, ask, url_of
 from headgate.config.quantities import address_text
 from headgate.config.settings import Address, Settings
 from headgate.edge.server import bind
@@ -84,7 +84,18 @@ def _gateway(status: GatewayStatus, settings: Settings) -> list[Finding]:
         message = f"has configuration {status.config_hash}, the file is {settings.hash}"
         then = "send it SIGHUP to take up the file; if it was started with other environment variables, that is why"
         findings.append(note(about, message, then=then))
-    return findings
+    return [*findings, *map(_sequence_limit, filter(_is_limited, status.endpoints))]
+
+
+def _is_limited(endpoint: EndpointState) -> bool:
+    return endpoint.sequences_max is not None and endpoint.sequences_max < endpoint.in_flight_max
+
+
+def _sequence_limit(endpoint: EndpointState) -> Finding:
+    learned = endpoint.sequences_max
+    message = f"requests waited in its engine while {learned} ran, so it gets little more than {learned} at once"
+    then = f"set in_flight_max to {learned}, or raise the engine's own limit"
+    return note(endpoint.id, message, then=then)
 
 
 async def _door(address: Address, session: aiohttp.ClientSession, found: Listeners) -> Finding:

@@ -44,6 +44,7 @@ class EndpointState(Struct, frozen=True):
     in_flight: int
     in_flight_max: int
     suspected: bool = False
+    sequences_max: int | None = None
 
 
 class OrderState(Struct, frozen=True):

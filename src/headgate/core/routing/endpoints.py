@@ -12,6 +12,7 @@ from headgate.core.cost import first_token_ns
 from headgate.core.engine_time import EngineTime
 from headgate.core.routing.devices import Held
 from headgate.core.routing.learning import Learned
+from headgate.core.routing.sequence_limit import SequenceLimit
 from headgate.core.routing.service_log import ServiceLog
 from headgate.core.summary import EndpointSummary
 from headgate.model.endpoint import Endpoint, EndpointState, EndpointTrouble
@@ -101,6 +102,7 @@ class EndpointRecord(Held):
         "probe_trouble",
         "ready_at",
         "returns_at",
+        "sequences",
         "service",
         "shared",
         "silent",
@@ -121,7 +123,7 @@ class EndpointRecord(Held):
         self.shared: Held = self
         """What it is judged by: itself, or its device with all that others hold there."""
         self.in_flight_max = self.limit = endpoint.in_flight_max
-        self.learned = Learned()
+        self.learned, self.sequences = Learned(), SequenceLimit()
         self.tpot_ns: Duration | None = None
         """The time per token up to which it takes requests."""
         self.take_terms(terms)
@@ -201,6 +203,7 @@ class EndpointRecord(Held):
             trouble=None if trouble is None else trouble.kind,
             trouble_detail="" if trouble is None else trouble.detail,
             probe_fails=self.probe_trouble is not None,
+            sequences_max=self.sequences.learned,
         )
 
     @property
@@ -241,8 +244,9 @@ class EndpointRecord(Held):
 
     def bound(self) -> None:
         """Reckons how many it takes at once, after any of what bounds them has changed."""
-        part = min(self.limit_percent, self.grown_percent) * self.in_flight_max // 100
-        self.limit = min(self.in_flight_max, max(1, part))
+        most = self.sequences.bound(self.in_flight_max)
+        part = min(self.limit_percent, self.grown_percent) * most // 100
+        self.limit = min(most, max(1, part))
 
     def fits(self, reservation: Reservation) -> bool:
         """Whether the request may be sent to an endpoint that accepts work; always true if it would be alone there.

@@ -28,6 +28,9 @@ _SETTLED_WITHIN: Final = 2.0
 _FORGET: Final = 0.98
 REPORTS: Final = 8
 """So many make an equation."""
+REPORTS_MAX: Final = 24
+"""So many do in any case: at a busy engine a prompt is always half done, and over so many reports what is missing at
+the end is made up for by what was missing at the end of the equation before."""
 _TRUST: Final = 2.0
 """How much the present estimate weighs against what is observed, in observations."""
 
@@ -41,7 +44,6 @@ class Learned:
         "_decode_ns",
         "_dp",
         "_dy",
-        "_half_done",
         "_late",
         "_pp",
         "_prefill",
@@ -62,12 +64,7 @@ class Learned:
         """Whether the percents have been learned."""
         self.decode_percent = self.prefill_percent = 100
         self._decode = self._prefill = 1.0
-        self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
-        """Of the reports since the last equation."""
-        self._half_done = False
-        """Whether a prompt was half done at the last report of the equation that is being gathered."""
-        self._late = False
-        """Whether a prompt was half done at the last report of a late gateway."""
+        self._begin()
         self._dd = self._dp = self._pp = self._dy = self._py = 0.0
 
     def observe(
@@ -75,24 +72,23 @@ class Learned:
     ) -> bool:
         """So much decoding and prefill was expected in what took so long; true if a percent has changed or settled.
 
-        A prompt that is `half_done` has taken time already, but is counted when it is done: until then there is no
-        equation, for it would blame decoding, and the next one would find prompts to take no time at all.
-
-        A report is `late` if the gateway's event loop was: the engine may have been faster than the gateway read. It is
-        left out, and so are those after it until no prompt is half done. If one was half done before, the equation
-        begins again.
+        There is no equation at a report that ends in the middle of something, until `REPORTS_MAX`. A prompt that is
+        `half_done` has taken time already but is counted when it is done: decoding would be blamed, and the next
+        equation would find that prompts take no time at all. A report is `late` if the gateway's event loop was, and
+        tokens that it has yet to read are missing. An equation in which more than half of the reports are late says how
+        fast the gateway is, not the engine; nothing is learned from it.
         """
-        if late or self._late:
-            if self._half_done:
-                self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
-            self._late, self._half_done = half_done, False
-            return False
-        self._half_done = half_done
         self._decode_ns += decode_ns
         self._prefill_ns += prefill_ns
         self._took_ns += took_ns
         self._reports += 1
-        if self._reports < REPORTS or not self._decode_ns or half_done:
+        self._late += late
+        if self._reports < REPORTS or not self._decode_ns:
+            return False
+        if (half_done or late) and self._reports < REPORTS_MAX:
+            return False
+        if 2 * self._late > self._reports:
+            self._begin()
             return False
         expected_ns = self._decode_ns + self._prefill_ns
         decode, prefill = self._decode_ns / expected_ns, self._prefill_ns / expected_ns
@@ -100,7 +96,7 @@ class Learned:
         # An engine that stood still once must not outweigh all the rest.
         most = _OUTLIER_TIMES * explained if self.assumed else PERCENT_MAX / 100
         took = min(most, self._took_ns / expected_ns)
-        self._decode_ns = self._prefill_ns = self._took_ns = self._reports = 0
+        self._begin()
         self._dd = _FORGET * self._dd + decode * decode
         self._dp = _FORGET * self._dp + decode * prefill
         self._pp = _FORGET * self._pp + prefill * prefill
@@ -112,6 +108,12 @@ class Learned:
         near = explained / _SETTLED_WITHIN < took < explained * _SETTLED_WITHIN
         self.settled = not self._is_too_fast and (self.settled or (near and self._equations >= SETTLED_FROM))
         return before != (self.decode_percent, self.prefill_percent, self.settled)
+
+    def _begin(self) -> None:
+        """Begins to gather reports for the next equation."""
+        self._decode_ns = self._prefill_ns = self._took_ns = 0
+        self._reports = self._late = 0
+        """The number of reports, and how many of them were late."""
 
     @property
     def _is_too_fast(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Final
 
 from headgate.core.events import EndpointMeasured
 from headgate.core.routing.endpoints import EndpointRecord
+from headgate.core.routing.sequence_limit import SequenceLimit
 
 _SEQUENCES_TOLERATED: Final = 2
 _KV_PERCENT_TOLERATED: Final = 5
@@ -21,6 +22,8 @@ LIMIT_PERCENT_UNHEARD: Final = 80
 
 def hear(endpoint: EndpointRecord, said: EndpointMeasured) -> bool:
     """Takes what an engine says; true if it had been silent or speaks for the first time."""
+    if endpoint.sequences.observe(running=said.running, waiting=said.waiting, kv_percent=said.kv_percent):
+        endpoint.bound()
     known = endpoint.in_flight + _SEQUENCES_TOLERATED
     endpoint.foreign = max(0, said.running + said.waiting - known)
     endpoint.kv_foreign = 0
@@ -48,6 +51,7 @@ def forget(endpoint: EndpointRecord) -> None:
         endpoint.terms = endpoint.terms._replace(kv_tokens=None)
     endpoint.talks = endpoint.silent = endpoint.passed_over = False
     endpoint.limit_percent = 100
+    endpoint.sequences = SequenceLimit()
     endpoint.bound()
 
 
