@@ -390,7 +390,7 @@ def _gateway(
     file = folder / f"gateway-{port}.yaml"
     file.write_text(yaml.safe_dump(config))
     with ChildProcess("gateway", [*GATEWAY, "serve", str(file)], {"PYTHONPATH": str(ROOT / "src")}) as process:
-        process.wait_until_ok(f"http://127.0.0.1:{admin_port}/ready", 60)
+        process.wait_until_ok(f"http://127.0.0.1:{admin_port}/ready", 120)
         yield port, process.pid
 
 

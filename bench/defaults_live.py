@@ -40,6 +40,7 @@ NORMAL, OVERLOAD = 0.6, 1.5
 INTERACTIVE_SHARE: Final = 0.8
 """Share of the load that is interactive: in the overload more than the engines can carry. The rest is batch work."""
 RATIO_MIN: Final = 0.95
+INIT_TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,12 @@ def _engine(stack: ExitStack, port: int, speed: float) -> str:
 def configuration(folder: Path, urls: Sequence[str], *, configured: bool) -> dict[str, Any]:
     """Let `headgate init` ask the first engine, then add the other addresses and, if `configured`, the numbers."""
     file = folder / "init.yaml"
-    subprocess.run([*HEADGATE, "init", "--from", urls[0], str(file)], check=True, capture_output=True)
+    for tries_left in reversed(range(INIT_TRIES)):
+        # It gives an engine five seconds to answer, which a busy machine may take.
+        asked = subprocess.run([*HEADGATE, "init", "--from", urls[0], str(file)], check=False, capture_output=True)
+        if asked.returncode == 0 or not tries_left:
+            asked.check_returncode()
+            break
     config: dict[str, Any] = yaml.safe_load(file.read_text())
     listen, admin = free_ports(2)
     config |= {"listen": f"127.0.0.1:{listen}", "admin_listen": f"127.0.0.1:{admin}"}

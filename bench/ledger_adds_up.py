@@ -41,8 +41,8 @@ LEAVING = 0.1
 """The share of callers who do not wait for the whole answer."""
 PER_HOUR_USD = 2.5
 UNEXPLAINED_MAX = 0.01
-READY_S_MAX = 60.0
-LEAVE_S_MAX = 60.0
+READY_S_MAX = 120.0
+LEAVE_S_MAX = 120.0
 _WASTE = "select coalesce(sum({part}_us::numeric * hour_nano_usd / 3600e6), 0) as nano_usd from headgate.endpoint_time"
 _BILLS = (
     "select cause, payer, count(*) as attempts,"

@@ -59,7 +59,7 @@ SETTLE_S_MAX = 150.0
 DIFFERENCE_PPM_MAX = 1_000.0
 ANSWERS_MIN = 300
 """A tenth of what two busy cores answer in the short run."""
-READY_S_MAX = 60.0
+READY_S_MAX = 120.0
 
 
 @dataclass(slots=True)
@@ -241,9 +241,9 @@ async def judge(stage: Stage, seen: Seen, http: aiohttp.ClientSession) -> Figure
         "select request, attempt, correction, tokens_in, tokens_out, usage_source from headgate.usage"
     )
     sums = await link.fetchrow(
-        "select (select sum(tokens_in + tokens_out) from headgate.usage_days)"
-        " - (select sum(tokens_in + tokens_out) from headgate.usage) as tokens,"
-        " (select sum(attempts) from headgate.usage_days)"
+        "select (select coalesce(sum(tokens_in + tokens_out), 0) from headgate.usage_days)"
+        " - (select coalesce(sum(tokens_in + tokens_out), 0) from headgate.usage) as tokens,"
+        " (select coalesce(sum(attempts), 0) from headgate.usage_days)"
         " - (select count(*) from headgate.usage where attempt > 0) as attempts"
     )
     await link.close()

@@ -26,7 +26,7 @@ from bench.ledger_fill import fill_day
 from headgate.control.directory_sync import migrate_database
 from headgate.ledger.database import Database
 from headgate.ledger.reports.queries import instant
-from headgate.ledger.reports.reports import QUERY_S_MAX, PostgresReports, Terms
+from headgate.ledger.reports.reports import PostgresReports, Terms
 from headgate.model.money import NanoUsd, Price
 from headgate.model.units import SECOND, Instant
 from headgate.ports.reports import Rows
@@ -74,7 +74,7 @@ def reports_of(url: str) -> PostgresReports:
     weights = {pool: {f"org{number}": 100 for number in range(10)} for pool in pools}
     prices = dict.fromkeys(pools, (Price(hour=NanoUsd(2_500_000_000)),))
     terms = Terms(prices, weights, {"org1": (NanoUsd(10**12), True)}, retention_days=60)
-    return PostgresReports(Database(url, query_s_max=QUERY_S_MAX), lambda: terms)
+    return PostgresReports(Database(url, connect_s_max=60.0, query_s_max=60.0), lambda: terms)
 
 
 def questions(reports: PostgresReports, request: str) -> dict[str, Callable[[], Awaitable[Any]]]:

@@ -36,8 +36,8 @@ class Load:
 def pairs_of(
     on: Target, off: Target, name: str, load: Load, *, pairs: int, seconds: float, cores: Cores
 ) -> list[tuple[float, float]]:
-    """CPU µs per request, with and without. The figures of a single pair are not judged, so any answer will do."""
-    load = replace(load, requests_min=1) if pairs == 1 else load
+    """CPU µs per request, with and without. The figures of a single pair are not judged, so no answer need come."""
+    load = replace(load, requests_min=0) if pairs == 1 else load
     found: list[tuple[float, float]] = []
     for number in range(pairs):
         order = (on, off) if number % 2 else (off, on)
@@ -66,4 +66,6 @@ def cpu_us(target: Target, name: str, load: Load, seconds: float, cores: Cores) 
     done = loaded(target, plan, cores, load=name)
     if done.requests < load.requests_min:
         raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
-    return done.cpu_ns / 1e3 / (done.chunks / load.chunks if load.by_chunks else done.requests)
+    # Neither is nought, also where the machine stood still for the whole window.
+    asked = done.chunks / load.chunks if load.by_chunks else done.requests
+    return max(1, done.cpu_ns) / 1e3 / (asked or 1)

@@ -267,7 +267,7 @@ def run(plan: Plan, folder: Path) -> Figures:
 
 
 def _wait_until_ready(gateway: ChildProcess, config: Config, plan: Plan) -> None:
-    give_up_at = time.monotonic() + plan.cold_start_s + 30
+    give_up_at = time.monotonic() + plan.cold_start_s + 120
     while (seen := look(config, 0.0)) is None or not seen.ready:
         if time.monotonic() > give_up_at:
             raise ProcessFailedError(f"no engine became ready; the gateway's log ends in:\n{gateway.log()[-2000:]}")
@@ -283,7 +283,7 @@ def _send(plan: Plan, config: Config, folder: Path) -> tuple[list[Answered], lis
         # The process needs a moment before it begins; its own record says when it did.
         with Watcher(config, time.monotonic()).watching() as watcher:
             started_unix_s = time.time()
-            _, said = loadtest.communicate(timeout=plan.ends_s + DRAIN_S + 60)
+            _, said = loadtest.communicate(timeout=plan.ends_s + DRAIN_S + 120)
     finally:
         loadtest.kill()
         loadtest.wait()

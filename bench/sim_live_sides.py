@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -41,7 +41,7 @@ MODEL = "llama"
 DRAIN_S = 60
 SETTLED_NS = SECOND
 """When the simulator's first request is due: as in life, the gateway has found its engines ready before."""
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,8 @@ def live(stage: Stage, asked: Sequence[Arrival], folder: Path) -> tuple[Side, Ma
         gateway = stack.enter_context(gateway_process(config, folder, arguments=log))
         _wait_until_all_serve(gateway, config)
         record, said = _send(stage, config, folder)
+        # The last of them is logged a moment after its caller has the answer.
+        _wait_until(gateway, config, lambda status: not status["requests_open"], "come to the end of its requests")
         lag_ms = _loop_lag_ms_p99(_page(config, "/metrics").decode())
         ends = dict(_ends(gateway.log()))
     generator = said["generator"]
@@ -120,10 +122,17 @@ def live(stage: Stage, asked: Sequence[Arrival], folder: Path) -> tuple[Side, Ma
 
 
 def _wait_until_all_serve(gateway: ChildProcess, config: Config) -> None:
+    def serve(status: Config) -> bool:
+        return all(each["state"] == "ready" for each in status["endpoints"])
+
+    _wait_until(gateway, config, serve, "find its engines ready")
+
+
+def _wait_until(gateway: ChildProcess, config: Config, reached: Callable[[Config], bool], what: str) -> None:
     give_up_at = time.monotonic() + START_SECONDS_MAX
-    while any(each["state"] != "ready" for each in json.loads(_page(config, "/status"))["endpoints"]):
+    while not reached(json.loads(_page(config, "/status"))):
         if time.monotonic() > give_up_at:
-            raise WrongAnswers(f"the gateway did not find its engines ready; its log ends in:\n{gateway.log()[-2000:]}")
+            raise WrongAnswers(f"the gateway did not {what}; its log ends in:\n{gateway.log()[-2000:]}")
         time.sleep(0.05)
 
 

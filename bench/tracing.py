@@ -63,7 +63,7 @@ def measure_cpu(*, pairs: int, seconds: float) -> dict[str, float]:
         collector = f"http://127.0.0.1:{(port := free_port())}"
         with started_on(cores.instruments):
             process = ChildProcess("collector", [sys.executable, "-m", "bench.trace_collector", str(port)])
-        stack.enter_context(process).wait_until_ok(collector, 60)
+        stack.enter_context(process).wait_until_ok(collector, 120)
         url = f"http://127.0.0.1:{behind.port}"
         tracing = {"tracing": {"endpoint": collector, "sample_percent": SAMPLE_PERCENT}}
         on = stack.enter_context(gateway(cores.target, url, folder / "on", settings=tracing))

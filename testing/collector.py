@@ -66,7 +66,7 @@ class SpanSink:
             await self._runner.cleanup()
             self._runner = None
 
-    async def until(self, count: int, *, seconds_max: float = 30.0) -> list[Seen]:
+    async def until(self, count: int, *, seconds_max: float = 60.0) -> list[Seen]:
         """All spans, once there are so many traces."""
         async with asyncio.timeout(seconds_max):
             while len({span.trace_id for span in self.spans}) < count:

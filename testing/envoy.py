@@ -24,7 +24,7 @@ import aiohttp
 from testing.ports import free_ports
 from testing.processes import ChildProcess
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 120.0
 ENVOY = Path(sys.executable).with_name("envoy")
 _TYPES = "type.googleapis.com/envoy.extensions.filters"
 
@@ -101,7 +101,7 @@ def _bootstrap(listen: int, admin: int, port: int, *, route_s_max: float | None,
                 {
                     "name": "behind",
                     "type": "STATIC",
-                    "connect_timeout": "2s",
+                    "connect_timeout": "60s",
                     "load_assignment": {"cluster_name": "behind", "endpoints": [behind]},
                 }
             ],

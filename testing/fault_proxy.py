@@ -99,7 +99,7 @@ class FaultProxy:
         for link in self._links:
             link.reset()
 
-    async def until_closed(self, *, seconds_max: float = 30.0) -> None:
+    async def until_closed(self, *, seconds_max: float = 60.0) -> None:
         async with asyncio.timeout(seconds_max):
             while self.connections_open:
                 await asyncio.sleep(0.005)

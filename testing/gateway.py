@@ -85,20 +85,20 @@ class RunningGateway:
         async with self.http.get(self.admin_url + "/status") as answer:
             return await answer.json()
 
-    async def until(self, reached: Any, *, seconds_max: float = 30.0) -> Config:
+    async def until(self, reached: Any, *, seconds_max: float = 60.0) -> Config:
         """The first status for which `reached` holds."""
         async with asyncio.timeout(seconds_max):
             while not reached(status := await self.status()):
                 await asyncio.sleep(0.01)
         return status
 
-    async def until_ready(self, count: int, *, seconds_max: float = 30.0) -> None:
+    async def until_ready(self, count: int, *, seconds_max: float = 60.0) -> None:
         def ready(status: Config) -> bool:
             return sum(endpoint["state"] == "ready" for endpoint in status["endpoints"]) == count
 
         await self.until(ready, seconds_max=seconds_max)
 
-    async def until_idle(self, *, seconds_max: float = 30.0) -> None:
+    async def until_idle(self, *, seconds_max: float = 60.0) -> None:
         """Until no request is open and no place is taken."""
 
         def idle(status: Config) -> bool:
@@ -164,7 +164,7 @@ def gateway_process(
     file.write_text(yaml.safe_dump(config))
     command = [sys.executable, "-m", "headgate.cli.main", "serve", str(file), *arguments]
     with ChildProcess("headgate", command, environment) as process:
-        process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=90)
+        process.wait_until_ok(f"http://{config['admin_listen']}/ready", seconds_max=120)
         yield process
 
 
@@ -174,7 +174,7 @@ async def gateway_beside(
     folder: Path,
     *,
     wait_for: int | None = None,
-    seconds_max: float = 60.0,
+    seconds_max: float = 120.0,
     arguments: Sequence[str] = (),
 ) -> AsyncIterator[tuple[RunningGateway, ChildProcess]]:
     """A gateway as a process of its own, with a client to it."""

@@ -77,7 +77,7 @@ def alertmanager(folder: Path, webhook_url: str) -> Iterator[str]:
     with ChildProcess(
         "alertmanager", [*command, f"--web.listen-address={place}", "--cluster.listen-address="]
     ) as process:
-        process.wait_until_ok(f"http://{place}/-/ready", seconds_max=40)
+        process.wait_until_ok(f"http://{place}/-/ready", seconds_max=120)
         yield place
 
 
@@ -96,5 +96,5 @@ def prometheus(folder: Path, rules: Mapping[str, object], target: str, alertmana
     file.write_text(yaml.safe_dump(config))
     command = [program("prometheus"), f"--config.file={file}", f"--storage.tsdb.path={folder / 'prometheus'}"]
     with ChildProcess("prometheus", [*command, f"--web.listen-address={place}", "--log.level=warn"]) as process:
-        process.wait_until_ok(f"http://{place}/-/ready", seconds_max=40)
+        process.wait_until_ok(f"http://{place}/-/ready", seconds_max=120)
         yield f"http://{place}"

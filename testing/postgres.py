@@ -27,7 +27,7 @@ from testing.ports import free_port
 from testing.processes import ChildProcess, MissingPart, ProcessFailedError
 
 USER = "postgres"
-START_SECONDS_MAX = 30.0
+START_SECONDS_MAX = 60.0
 _POLL_SECONDS = 0.02
 _STARTS_MAX = 3
 _FOLDERS = ("/usr/lib/postgresql", "/usr/local/lib/postgresql")
@@ -229,8 +229,8 @@ def _takes_logins(port: int) -> bool:
     """Whether it answers a login with a question or a welcome, and not with "the database system is starting up"."""
     login = b"".join((struct.pack("!I", 196_608), b"user\0postgres\0database\0postgres\0\0"))
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1.0) as connection:
-            connection.settimeout(1.0)
+        with socket.create_connection(("127.0.0.1", port), timeout=5.0) as connection:
+            connection.settimeout(5.0)
             connection.sendall(struct.pack("!I", len(login) + 4) + login)
             answer = connection.recv(256)
     except OSError:

@@ -24,7 +24,7 @@ POLL_SECONDS = 0.05
 REQUEST_SECONDS_MAX = 5.0
 STOP_SECONDS_MAX = 10.0
 """Time that a program has after SIGTERM before it is killed."""
-END_SECONDS_MAX = 40.0
+END_SECONDS_MAX = 60.0
 """Guard of waits for the end of a program; none of them takes so long unless the program hangs."""
 
 # Ends the group whose leader is $1 once nobody can write to its standard input any more.

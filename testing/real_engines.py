@@ -22,8 +22,8 @@ from testing.processes import ChildProcess
 MODEL = "smollm2"
 ROOT = Path(__file__).parents[1]
 
-LLAMACPP_START_SECONDS_MAX = 60
-VLLM_START_SECONDS_MAX = 300
+LLAMACPP_START_SECONDS_MAX = 180
+VLLM_START_SECONDS_MAX = 600
 
 # A model for speed: random weights, but the tokenizer and chat template of the real one.
 TINY = {

@@ -13,7 +13,7 @@ from testing.ports import free_ports
 from testing.processes import ChildProcess
 from testing.real_engines import ROOT, RealEngine, environment_of
 
-START_SECONDS_MAX = 60
+START_SECONDS_MAX = 180
 
 
 @contextmanager

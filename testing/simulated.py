@@ -34,7 +34,7 @@ def simulated_engines(count: int, *arguments: str, model: str = "sim") -> Iterat
     with ChildProcess("engines", command) as process:
         urls = [f"http://127.0.0.1:{first + number}" for number in range(count)]
         for url in urls:
-            process.wait_until_ok(f"{url}/health", seconds_max=40)
+            process.wait_until_ok(f"{url}/health", seconds_max=120)
         yield urls
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
+import aiohttp
+
 from bench.attack.hostile_engine import HostileEngine
 from headgate.wire.keys import digest, format_digest
 from testing.gateway import NO_TARGETS, Config, RunningGateway, a_config, gateway_beside
@@ -66,7 +68,7 @@ class HealthProbe:
         self._thread.join()
 
     def p99_ms(self) -> float:
-        waits = sorted(self.waits_s)
+        waits = sorted(self.waits_s) or [0.0]
         return 1_000 * waits[min(len(waits) - 1, len(waits) * 99 // 100)]
 
     def _run(self) -> None:
@@ -117,7 +119,7 @@ class Stage:
         while True:
             try:
                 reply = await self.chat(VICTIM)
-            except OSError as error:
+            except (OSError, aiohttp.ClientError) as error:
                 self.victim_failures.append(type(error).__name__)
             else:
                 self.victim_waits_s.append(reply.took_s)

@@ -34,7 +34,7 @@ from testing.processes import ChildProcess, MissingPart
 SECRET = secrets.token_urlsafe(24)
 KEYS: Mapping[str, str] = {"interactive": secrets.token_urlsafe(24), "batch": secrets.token_urlsafe(24)}
 """Of one tenant for each class."""
-START_S_MAX = 30.0
+START_S_MAX = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Running:
 
     def status(self) -> dict[str, Any]:
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with direct.open(f"http://127.0.0.1:{self.admin_port}/status", timeout=5) as page:
+        with direct.open(f"http://127.0.0.1:{self.admin_port}/status", timeout=30) as page:
             found: dict[str, Any] = json.load(page)
             return found
 

@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from testing.real_engines import LLAMACPP_START_SECONDS_MAX, llamacpp_command
 from testing.simulated import HEADGATE
 from testing.stores import Server
 
-START_S_MAX = 40.0
+START_S_MAX = 120.0
 
 
 class LiveEngine:
@@ -138,7 +139,7 @@ class World:
         try:
             with direct.open(f"{self.admin_url}/verdict", timeout=3) as answer:
                 verdicts = json.load(answer)["verdicts"]
-        except (OSError, ValueError):
+        except (OSError, HTTPException, ValueError):
             return {"incident": "no answer", "sentence": "the gateway did not return a verdict"}
         return verdicts[0] if verdicts else {"incident": "no verdict", "sentence": ""}
 

@@ -43,8 +43,8 @@ LIMITS = {"requests_per_minute": 40_000, "tokens_per_minute": 4_000_000, "concur
 """Far above the load, also divided by the number of gateways: whoever is refused for one of them was misjudged."""
 DRAIN_GRACE = "60s"
 LOOK_EVERY_S = 0.2
-START_S_MAX = 60.0
-SETTLE_S_MAX = 120.0
+START_S_MAX = 120.0
+SETTLE_S_MAX = 180.0
 
 Status = dict[str, Any]
 
@@ -217,7 +217,7 @@ class Cell:
         """None where it says nothing."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with direct.open(f"{self.parts[number].admin_url}/status", timeout=3) as page:
+            with direct.open(f"{self.parts[number].admin_url}/status", timeout=10) as page:
                 return Seen(time.monotonic(), number, json.load(page))
         except (OSError, HTTPException, ValueError):
             return None
@@ -317,7 +317,7 @@ class Cell:
         assert self._load is not None
         tell("no more calls; waiting for the last streams")
         self._load.terminate()
-        self._load.wait_until_ended(90)
+        self._load.wait_until_ended(180)
         return self.records()
 
     def records(self) -> list[Record]:

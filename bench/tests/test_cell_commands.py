@@ -10,7 +10,7 @@ import pytest
 from bench.cores import family_of
 from bench.tests.test_commands import INTERRUPTIBLE, ROOT, command_of, is_running, still_running
 
-pytestmark = [pytest.mark.cell, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(400)]
 
 
 def family_when_started(pid: int, last: str) -> list[int]:
@@ -38,7 +38,7 @@ def test_what_is_interrupted_leaves_nothing_running(number: int, command: tuple[
     ) as process:
         started = family_when_started(process.pid, last)
         process.send_signal(number)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=120)
 
     assert process.returncode == (130 if number == signal.SIGINT else 143)
     assert said == b""

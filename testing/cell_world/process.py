@@ -400,6 +400,13 @@ class Process:
 
         self._guarded(tell)()
 
+    def refused(self, epoch: int) -> None:
+        def tell() -> None:
+            self.node.snapshot_refused(epoch, self.clock())
+            self.awake()
+
+        self._guarded(tell)()
+
     def was_read(self, written: bytes | None) -> None:
         def tell() -> None:
             snapshot = None

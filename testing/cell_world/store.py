@@ -61,14 +61,14 @@ class Store:
         self.lease = released(self.lease, epoch, self._now())
         self._remember()
 
-    def write(self, written: bytes, at: Snapshots) -> bool:
-        """Puts a snapshot where no newer one is; whether it is there."""
+    def write(self, written: bytes, at: Snapshots) -> Snapshots:
+        """Puts a snapshot where no newer one is; which one is there then."""
         held = self._at.get(self.snapshot or b"")
         if held is not None and (held.epoch, held.number) > (at.epoch, at.number):
-            return False
+            return held
         self.snapshot, self._at[written] = written, at
         self._remember()
-        return True
+        return at
 
     def _remember(self) -> None:
         self._history.append((self._clock(), self.lease, self.snapshot, dict(self.names.entries)))

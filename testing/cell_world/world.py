@@ -200,8 +200,9 @@ class World:
 
     def write(self, sender: Process, written: bytes, at: Snapshots) -> None:
         def arrived() -> None:
-            if self.store.write(written, at):
-                sender.way.carry(lambda: sender.written(at), outward=False)
+            held = self.store.write(written, at)
+            told = (lambda: sender.written(at)) if held == at else (lambda: sender.refused(held.epoch))
+            sender.way.carry(told, outward=False)
 
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 

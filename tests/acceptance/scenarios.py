@@ -1,7 +1,9 @@
 """What must every real engine show through the gateway? The same scenarios run on each of them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from openai import APIError, AsyncOpenAI
@@ -12,6 +14,8 @@ from testing.real_engines import RealEngine
 PROMPT = [{"role": "user", "content": "Count from one to fifty in words."}]
 # Both engines know this field that the official client does not: the answer has as many tokens as may be.
 TO_THE_LAST = {"ignore_eos": True}
+# The likeliest token each time, so that what is said does not depend on chance.
+SURE = {"temperature": 0}
 Probe = Callable[[RealEngine], int]
 """How many requests an engine says it is running."""
 
@@ -36,14 +40,16 @@ async def the_sdk_streams_a_chat(engine: RealEngine, dialect: str, folder: Path)
                 stream=True,
                 max_tokens=16,
                 stream_options={"include_usage": True},
-                extra_body=TO_THE_LAST,
+                extra_body=TO_THE_LAST | SURE,
             )
             chunks = [chunk async for chunk in stream]
             text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
             whole = await client.chat.completions.create(
                 model="chat", messages=PROMPT, max_tokens=16, extra_body=TO_THE_LAST
             )
-            legacy = await client.completions.create(model="chat", prompt="One, two,", max_tokens=4)
+            legacy = await client.completions.create(
+                model="chat", prompt="One, two,", max_tokens=4, extra_body=TO_THE_LAST | SURE
+            )
             models = [model.id async for model in client.models.list()]
         await gateway.until_idle()
 
@@ -60,10 +66,12 @@ async def the_sdk_streams_a_response(engine: RealEngine, dialect: str, folder: P
     async with gateway_beside(config_for(engine, dialect=dialect), folder) as (gateway, _):
         async with sdk(gateway) as client:
             stream = await client.responses.create(
-                model="chat", input="Count to fifty in words.", max_output_tokens=12, stream=True
+                model="chat", input="Count to fifty in words.", max_output_tokens=12, stream=True, extra_body=SURE
             )
             events = [event async for event in stream]
-            whole = await client.responses.create(model="chat", input="Count to fifty.", max_output_tokens=12)
+            whole = await client.responses.create(
+                model="chat", input="Count to fifty.", max_output_tokens=12, extra_body=SURE
+            )
         await gateway.until_idle()
         counted = (await gateway.status())["counted"]["classes"]["interactive"]
 
@@ -78,7 +86,7 @@ async def the_sdk_streams_a_response(engine: RealEngine, dialect: str, folder: P
 
 async def a_class_caps_what_is_asked_and_says_so(engine: RealEngine, dialect: str, folder: Path) -> None:
     config = config_for(engine, dialect=dialect)
-    config["classes"] = {"interactive": {"band": 0, "caps": {"output_tokens": 6, "n": 1}}}
+    config["classes"] = {"interactive": {**NO_TARGETS, "band": 0, "caps": {"output_tokens": 6, "n": 1}}}
     async with gateway_beside(config, folder) as (gateway, _):
         async with sdk(gateway) as client:
             raw = await client.chat.completions.with_raw_response.create(
@@ -160,7 +168,7 @@ async def until_so_many_run(count: int, engine: RealEngine, running: Probe) -> f
     loop = asyncio.get_running_loop()
     left = loop.time()
     while await asyncio.to_thread(running, engine) != count:
-        assert loop.time() - left < 30, f"the engine never came to run {count}"
+        assert loop.time() - left < 60, f"the engine never came to run {count}"
         await asyncio.sleep(0.05)
     return loop.time() - left
 
@@ -171,14 +179,15 @@ async def an_engine_killed_mid_run_costs_only_what_it_was_sending(
     config = config_for(first, second, dialect=dialect, in_flight_max=2)
     config["classes"] = {"interactive": {**NO_TARGETS, "band": 0, "queue_wait_max": "150s"}}
     async with gateway_beside(config, folder) as (gateway, _):
-        started = asyncio.Semaphore(0)
         async with sdk(gateway, max_retries=0, timeout=200) as client:
-            # So long that none ends before the engine is killed.
-            calls = [asyncio.create_task(outcome(client, started, max_tokens=96)) for _ in range(8)]
-            for _ in range(4):
-                await started.acquire()
-            first.process.kill()
-            ends = await asyncio.gather(*calls)
+            killed, ends = False, list[str | None]()
+            while not killed:
+                async with frozen_in_streams(
+                    client, gateway, 8, begun=4, max_tokens=96, engines=(first, second)
+                ) as streams:
+                    if killed := streams.under_way:
+                        first.process.kill()
+                ends = await asyncio.gather(*streams.calls)
         await gateway.until_idle()
         async with gateway.http.get(gateway.admin_url + "/metrics") as page:
             metrics = await page.text()
@@ -194,22 +203,17 @@ async def sigterm_severs_nothing(engine: RealEngine, dialect: str, folder: Path)
     config = config_for(engine, dialect=dialect, in_flight_max=2, drain_grace="150s")
     config["classes"] = {"interactive": {**NO_TARGETS, "band": 0, "queue_wait_max": "150s"}}
     async with gateway_beside(config, folder) as (gateway, process):
-        started = asyncio.Semaphore(0)
         async with sdk(gateway, max_retries=0, timeout=200) as client:
-            calls = [asyncio.create_task(outcome(client, started, max_tokens=64)) for _ in range(4)]
-            for _ in range(2):
-                await started.acquire()
-            # No stream ends while the test looks at the gateway.
-            engine.process.freeze()
-            try:
-                await gateway.until(lambda status: status["queued"]["interactive"] == 2)
-                process.terminate()
-                await gateway.until(lambda status: status["draining"])
-                async with gateway.post(chat(model="chat")) as turned:
-                    assert turned.status == 503
-            finally:
-                engine.process.thaw()
-            ends = await asyncio.gather(*calls)
+            terminated, ends = False, list[str | None]()
+            while not terminated:
+                async with frozen_in_streams(client, gateway, 4, begun=2, max_tokens=64, engines=(engine,)) as streams:
+                    if terminated := streams.under_way:
+                        await gateway.until(lambda status: status["queued"]["interactive"] == 2)
+                        process.terminate()
+                        await gateway.until(lambda status: status["draining"])
+                        async with gateway.post(chat(model="chat")) as turned:
+                            assert turned.status == 503
+                ends = await asyncio.gather(*streams.calls)
         status = await asyncio.to_thread(process.wait_until_ended)
 
     assert ends == ["length"] * 4
@@ -239,6 +243,43 @@ async def embeddings_pass_through(engine: RealEngine, dialect: str, folder: Path
     assert len(found.data) == 2
     assert len(found.data[0].embedding) > 100
     assert found.usage.prompt_tokens > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    calls: list[asyncio.Task[str | None]]
+    under_way: bool
+    """Whether none had ended, and no more had begun than were waited for, when the engines stood still."""
+
+
+@asynccontextmanager
+async def frozen_in_streams(
+    client: AsyncOpenAI,
+    gateway: RunningGateway,
+    count: int,
+    *,
+    begun: int,
+    max_tokens: int,
+    engines: Sequence[RealEngine],
+) -> AsyncIterator[Streams]:
+    """So many streams, with the engines frozen once `begun` of them have begun.
+
+    A pause of this process may let streams end before it freezes the engines; the caller then tries again.
+    """
+    started = asyncio.Semaphore(0)
+    calls = [asyncio.create_task(outcome(client, started, max_tokens=max_tokens)) for _ in range(count)]
+    for _ in range(begun):
+        await started.acquire()
+    for engine in engines:
+        engine.process.freeze()
+    try:
+        # The gateway has read what the engines sent before, and a moment later this process has too.
+        await gateway.status()
+        await asyncio.sleep(0.3)
+        yield Streams(calls, started.locked() and not any(call.done() for call in calls))
+    finally:
+        for engine in engines:
+            engine.process.thaw()
 
 
 async def collect(client: AsyncOpenAI, *, max_tokens: int) -> tuple[str, str | None]:

@@ -9,7 +9,7 @@ import pytest
 from testing.gateway import a_config, gateway_in_loop
 from testing.real_engines import MODEL, llamacpp
 
-pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(900)]
 
 TEXTS = [f"the number {number}" for number in range(14)]
 

@@ -28,7 +28,7 @@ TALKATIVE = ("--log-level", "debug", "--log-format", "json")
 
 
 def config_for(engine: FakeEngine, url: str, spool: Path) -> Config:
-    config = a_config(engine.url, key_secret=SECRET, database={"url": url, "poll": "300ms"})
+    config = a_config(engine.url, key_secret=SECRET, database={"url": url, "poll": "5s"})
     config["pools"]["small"]["prices"] = {"per_hour": 2}
     config["tenants"]["laptop"]["budgets"] = {"day": "0.000001"}
     hashed = format_digest(digest(SECRET.encode(), OPERATOR))
@@ -61,7 +61,7 @@ async def pages(gateway: RunningGateway) -> str:
 
 async def until_spooled(spool: Path, word: str) -> str:
     """Text of the spool, once the word is in it: a row is written a moment after its request."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while word not in (text := _text_of(spool)):
             await asyncio.sleep(0.02)
     return text

@@ -13,7 +13,7 @@ from headgate.cli.main import main
 from headgate.telemetry.records.folder import segments
 from headgate.telemetry.records.segment import blocks, rows_of
 from testing.fake_engine import Behaviour, FakeEngine
-from testing.gateway import RunningGateway, a_config, chat, gateway_beside, gateway_in_loop
+from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, gateway_beside, gateway_in_loop
 
 CANARY = "canary-prompt"
 
@@ -143,14 +143,14 @@ async def test_what_the_door_refused_is_told_by_its_record(tmp_path: Path) -> No
 
 async def until_known(gateway: RunningGateway, request_id: str) -> dict[str, Any]:
     """A record is there a moment after the caller has its answer."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while "stages" not in (data := await explained(gateway, request_id)):
             await asyncio.sleep(0.01)
     return data
 
 
 async def until_written(gateway: RunningGateway) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while True:
             async with gateway.http.get(f"{gateway.admin_url}/metrics") as page:
                 if "\nheadgate_records_written_total 1" in await page.text():
@@ -164,7 +164,7 @@ async def test_where_the_time_went_is_told_after_it_was_killed_as_before(
 ) -> None:
     settings = {
         "records": {"folder": str(tmp_path / "records")},
-        "classes": {"interactive": {"stage_budget": {"prefill": "10ms", "queue": "5s"}}},
+        "classes": {"interactive": {**NO_TARGETS, "stage_budget": {"prefill": "10ms", "queue": "60s"}}},
     }
     async with FakeEngine() as engine:
         config = a_config(engine.url, **settings)

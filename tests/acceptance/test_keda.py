@@ -43,7 +43,7 @@ async def test_a_gateway_that_leaves_lets_keda_go_at_once_and_its_streams_end_la
     port = free_port()
     async with FakeEngine() as engine:
         engine.script.append(Behaviour(tokens=5, hang_after=2))
-        config = a_config(engine.url, scaler_listen=f"127.0.0.1:{port}", drain_grace="50s")
+        config = a_config(engine.url, scaler_listen=f"127.0.0.1:{port}", drain_grace="150s")
         config["pools"]["small"]["scaling"] = {"endpoints_max": 4}
         async with gateway_beside(config, tmp_path) as (gateway, process):
             async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -54,7 +54,7 @@ async def test_a_gateway_that_leaves_lets_keda_go_at_once_and_its_streams_end_la
                     held = await engine.next_request()
                     await held.hung.wait()
                     process.terminate()
-                    end = await asyncio.wait_for(asked.read(), 30)
+                    end = await asyncio.wait_for(asked.read(), 60)
                     held.resume.set()
                     whole = await answer.read()
 

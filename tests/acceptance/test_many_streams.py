@@ -22,7 +22,7 @@ def test_two_hundred_streams_at_once_end_whole(tmp_path: Path) -> None:
         config = a_config(*urls, served_model="sim", in_flight_max=streams // ENGINES, model="sim")
         with gateway_process(config, tmp_path):
             words = ("--model", "sim", "--trace", str(trace), "--exact-output", "--retries", "0")
-            total = result_of(start_loadtest(urls_of(config)[0], *words), seconds_max=50)["total"]
+            total = result_of(start_loadtest(urls_of(config)[0], *words), seconds_max=200)["total"]
 
     assert total["completed"] == streams, total
     assert total["output_tokens"] == streams * tokens, total

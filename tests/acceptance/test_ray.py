@@ -1,6 +1,7 @@
 """Does a gateway start its engines in a real Ray cluster when its configuration says so, and leave none behind?"""
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ from testing.gateway import a_config, chat, gateway_beside
 from tests.fleets.ray_node import ENGINE, ray_node
 from tests.house.small_tree import PROJECT
 
-MODEL = "left-behind"
-GONE_SECONDS_MAX = 30
+MODEL = f"left-behind-{os.getpid()}"
+"""Other test runs on this machine have another name."""
+SECONDS_MAX = 120
 
 
 def said_by_processes(*words: str) -> list[str]:
@@ -25,7 +27,7 @@ def said_by_processes(*words: str) -> list[str]:
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leaves_nothing_there(tmp_path: Path) -> None:
     with ray_node() as node:
         config = a_config(served_model=MODEL)
@@ -37,16 +39,20 @@ async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leave
             "environment": {"PYTHONPATH": str(PROJECT / "src")},
             "endpoints": 2,
         }
-        async with gateway_beside(config, tmp_path, wait_for=2, seconds_max=90) as (gateway, process):
+        async with gateway_beside(config, tmp_path, wait_for=2, seconds_max=SECONDS_MAX) as (gateway, process):
             async with gateway.post(chat(max_tokens=4)) as answer:
                 status = answer.status
-            engines, drivers = said_by_processes("--model", MODEL), said_by_processes("ray/driver", node.address)
+            # A process that is just being started shows the words of the one that starts it.
+            async with asyncio.timeout(SECONDS_MAX):
+                while len(said_by_processes("--model", MODEL)) != 2:
+                    await asyncio.sleep(0.05)
+                while len(said_by_processes("ray/driver", node.address)) != 1:
+                    await asyncio.sleep(0.05)
             process.kill()
-            async with asyncio.timeout(GONE_SECONDS_MAX):
+            async with asyncio.timeout(SECONDS_MAX):
                 while said_by_processes("--model", MODEL) or said_by_processes("ray/driver", node.address):
                     await asyncio.sleep(0.05)
         cluster_stays = node.process.exit_status is None
 
     assert status == 200
-    assert (len(engines), len(drivers)) == (2, 1)
     assert cluster_stays

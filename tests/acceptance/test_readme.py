@@ -15,8 +15,10 @@ from testing.real_engines import llamacpp
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
+MISSED = "not all of its pages came within 2 s"
+"""The doctor's words about an engine that paused; then the commands get a second try."""
 
-pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(900)]
 
 
 def block(language: str, containing: str) -> str:
@@ -51,7 +53,10 @@ def test_the_quickstart_streams_an_answer_from_llamacpp(fresh: tuple[Path, dict[
     script = f"set -e\n{commands}\nkill $!; wait $! || true\n"
     with llamacpp(port=8081):
         run = outcome_of(["bash", "-c", script], folder, environment)
-        assert run.returncode == 0, run.stderr
+        if run.returncode != 0 and MISSED in run.stdout + run.stderr:
+            (folder / "headgate.yaml").unlink(missing_ok=True)
+            run = outcome_of(["bash", "-c", script], folder, environment)
+        assert run.returncode == 0, run.stdout + run.stderr
         assert '"content":' in run.stdout
         assert run.stdout.rstrip().endswith("data: [DONE]")
 
@@ -65,7 +70,7 @@ def test_the_python_example_prints_an_answer(fresh: tuple[Path, dict[str, str]])
     folder, _ = fresh
     command = [folder / "env" / "bin" / "headgate", "serve", folder / "headgate.yaml"]
     with llamacpp(port=8081), ChildProcess("headgate", command) as server:
-        server.wait_until_ok("http://127.0.0.1:9090/ready", seconds_max=60)
+        server.wait_until_ok("http://127.0.0.1:9090/ready", seconds_max=120)
         run = outcome_of([sys.executable, "-c", block("python", "OpenAI")])
     assert run.returncode == 0, run.stderr
     assert run.stdout.strip()
@@ -75,5 +80,5 @@ def outcome_of(
     command: list[str], folder: Path | None = None, environment: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=240, check=False
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=360, check=False
     )

@@ -118,7 +118,7 @@ class Soak:
 
 
 @pytest.mark.process
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_ten_seconds_of_churn_leave_nothing_open(tmp_path: Path) -> None:
     await churned(tmp_path, SHORT_SECONDS)
 

@@ -129,7 +129,7 @@ def is_alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-async def until_gone(pids: list[int], seconds_max: float = 30.0) -> None:
+async def until_gone(pids: list[int], seconds_max: float = 60.0) -> None:
     async with asyncio.timeout(seconds_max):
         while any(is_alive(pid) for pid in pids):
             await asyncio.sleep(0.02)

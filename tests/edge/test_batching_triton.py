@@ -9,25 +9,26 @@ import pytest
 from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
 from testing.real_triton import triton
 
-pytestmark = [pytest.mark.triton, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
 
 TEXTS = [f"text {number}" for number in range(24)]
 
 
-async def infer(gateway: GatewayInLoop, url: str, *texts: str) -> tuple[int, Any]:
+async def infer(gateway: GatewayInLoop, url: str, *texts: str, delay_ms: int = 0) -> tuple[int, Any]:
     tensor = {"name": "text", "shape": [len(texts), 1], "datatype": "BYTES", "data": list(texts)}
-    async with gateway.http.post(url, json={"inputs": [tensor]}) as answer:
+    async with gateway.http.post(url, json={"inputs": [tensor], "parameters": {"delay_ms": delay_ms}}) as answer:
         return answer.status, await answer.json()
 
 
 async def test_rows_asked_together_are_those_asked_alone(tmp_path: Path) -> None:
     with triton("embed") as engine:
         config = a_config(engine.url, engine="triton", served_model="embed", in_flight_max=32)
-        config["pools"]["small"]["batching"] = {"max_batch": 8, "max_delay": "100ms"}
+        config["pools"]["small"]["batching"] = {"max_batch": 8, "max_delay": "5s"}
         async with gateway_in_loop(config, tmp_path) as gateway:
             direct, through = engine.url + "/v2/models/embed/infer", gateway.url + "/v2/models/m/infer"
             alone = [await infer(gateway, direct, text) for text in TEXTS]
-            together = await asyncio.gather(*(infer(gateway, through, text) for text in TEXTS))
+            # The first call goes alone, and lasts long enough for others to come meanwhile.
+            together = await asyncio.gather(*(infer(gateway, through, text, delay_ms=400) for text in TEXTS))
             _, listed = await infer(gateway, through, *TEXTS)
             async with gateway.http.get(gateway.admin_url + "/metrics") as page:
                 metrics = await page.text()

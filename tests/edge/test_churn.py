@@ -168,7 +168,7 @@ def counted_by(gateway: GatewayInLoop) -> Counter[str]:
 
 async def all_gone(before: set["asyncio.Task[Any]"]) -> None:
     """Waits for what has been told to end: no task is there that was not there at the start."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while left := [task for task in asyncio.all_tasks() - before if "FakeEngine" not in repr(task)]:
             await asyncio.wait(left, timeout=0.1)
 

@@ -18,6 +18,7 @@ from headgate.model.units import SECOND
 from headgate.telemetry.loop_turns import STALLED_NS_MAX
 from testing.fake_engine import FakeEngine
 from testing.gateway import GatewayInLoop, a_config, gateway_in_loop
+from testing.stalls import again_if_stalled
 from tests.security.raw import connected, head_of
 
 PROBES_MAX = 300
@@ -138,6 +139,7 @@ async def test_stopping_the_gateway_stops_the_health_thread(tmp_path: Path) -> N
 
 
 @pytest.mark.timing
+@again_if_stalled
 async def test_probe_is_answered_503_while_the_loop_is_blocked_and_200_before_and_after(tmp_path: Path) -> None:
     async with a_gateway(tmp_path) as gateway:
         address = gateway.gateway._listeners[-1].address

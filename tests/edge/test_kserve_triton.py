@@ -2,8 +2,8 @@
 
 import asyncio
 import json
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,22 @@ import pytest
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.http import metrics_url
 from headgate.engines.metrics_page import read_metrics
+from headgate.engines.watch import EngineWatch
 from testing.gateway import Config, GatewayInLoop, a_config, chat, gateway_in_loop, text_of
 from testing.real_engines import ROOT, RealEngine, environment_of
 from testing.real_triton import triton
 
-pytestmark = pytest.mark.triton
+pytestmark = [pytest.mark.triton, pytest.mark.timeout(600)]
 
 CLIENT = ROOT / "testing/kserve_client.py"
 DELAY_MS = 400
+EARLY_S = 10.0
+"""Much more than the model takes to stop, and less than a long answer takes."""
+TRIES = 4
+"""A pause of the machine may use up `EARLY_S`, or let an answer end before its caller leaves."""
+
+patient_gateway = partial(gateway_in_loop, open_watch=partial(EngineWatch, timeout_s=60.0))
+"""A gateway for which an engine that pauses is no failed probe."""
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +80,8 @@ async def test_requests_that_come_together_are_run_together(engine: RealEngine, 
     async with gateway_in_loop(config(engine, "embed", in_flight_max=16), tmp_path) as gateway:
         before = await figures(gateway, engine)
         # A run lasts long enough for the others to arrive, also on a busy machine.
-        statuses = await asyncio.gather(*(infer(gateway, delay_ms=100) for _ in range(64)))
-        async with asyncio.timeout(30):
+        statuses = await asyncio.gather(*(infer(gateway, delay_ms=DELAY_MS) for _ in range(64)))
+        async with asyncio.timeout(60):
             while (after := await figures(gateway, engine))["count"] < before["count"] + 64:
                 await asyncio.sleep(0.02)
 
@@ -86,20 +94,24 @@ async def test_requests_that_come_together_are_run_together(engine: RealEngine, 
 
 async def test_what_waits_at_triton_is_seen_by_the_gateway(engine: RealEngine, tmp_path: Path) -> None:
     settings = config(engine, "embed", in_flight_max=32)
-    async with gateway_in_loop(settings, tmp_path) as gateway:
+    async with patient_gateway(settings, tmp_path) as gateway:
 
         async def waiting() -> int:
             async with gateway.http.get(metrics_url(engine.url, DIALECTS["triton"]) + "/metrics") as answer:
                 found = read_metrics(await answer.read(), ["nv_inference_pending_request_count"])
             return int(found["nv_inference_pending_request_count"].total)
 
-        asking = [asyncio.create_task(infer(gateway, delay_ms=DELAY_MS)) for _ in range(24)]
-        async with asyncio.timeout(30):
-            while not await waiting():
-                await asyncio.sleep(0.02)
-        assert await asyncio.gather(*asking) == [200] * 24
+        asked, seen = 0, False
+        async with asyncio.timeout(120):
+            while not seen:
+                asking = [asyncio.create_task(infer(gateway, delay_ms=DELAY_MS)) for _ in range(24)]
+                asked += 24
+                # All of them may end while this process pauses.
+                while not (seen := await waiting() > 0) and not all(each.done() for each in asking):
+                    await asyncio.sleep(0.02)
+                assert await asyncio.gather(*asking) == [200] * 24
         status = await gateway.until(
-            lambda found: found["engines"][0]["telemetry"]["further"].get("requests_succeeded", 0) >= 24,
+            lambda found: found["engines"][0]["telemetry"]["further"].get("requests_succeeded", 0) >= asked,
         )
 
     told = status["engines"][0]
@@ -185,20 +197,31 @@ async def test_a_caller_who_leaves_frees_the_engine_before_its_answer_is_complet
             async with gateway.http.get(metrics_url(engine.url, DIALECTS["triton"]) + "/metrics") as answer:
                 return int(read_metrics(await answer.read(), [name])[name].total)
 
-        async def until(count: int) -> float:
-            started = time.monotonic()
-            async with asyncio.timeout(30):
+        async def until(count: int, *, seconds_max: float) -> None:
+            async with asyncio.timeout(seconds_max):
                 while await running() != count:
                     await asyncio.sleep(0.02)
-            return time.monotonic() - started
+
+        async def attempt(*, stream: bool) -> None:
+            asking = asyncio.create_task(_ask(gateway, stream=stream))
+            try:
+                await until(before + 1, seconds_max=30)
+            finally:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
+            await until(before, seconds_max=EARLY_S)
 
         # Models count from several threads, and what others have asked of this one before may have left its mark.
         before = await running()
         for stream in (True, False):
-            asking = asyncio.create_task(_ask(gateway, stream=stream))
-            await until(before + 1)
-            asking.cancel()
-            assert await until(before) < 10.0
+            for left in reversed(range(TRIES)):
+                try:
+                    await attempt(stream=stream)
+                    break
+                except TimeoutError:
+                    if not left:
+                        raise
+                    await until(before, seconds_max=120)
         await gateway.until_idle()
 
 

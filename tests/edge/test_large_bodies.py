@@ -70,7 +70,7 @@ def resident_bytes(pid: int) -> int:
 
 
 async def until_gone(pid: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while is_running(pid):
             await asyncio.sleep(0.01)
 

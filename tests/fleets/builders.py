@@ -118,7 +118,7 @@ class Running:
     scheduler: Follower
     notes: Notes
 
-    async def until(self, reached: Callable[[], Any], *, seconds_max: float = 30.0) -> None:
+    async def until(self, reached: Callable[[], Any], *, seconds_max: float = 60.0) -> None:
         async with asyncio.timeout(seconds_max):
             while not reached():
                 await asyncio.sleep(0.02)
@@ -175,7 +175,7 @@ def is_alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-async def until_dead(pid: int, *, seconds_max: float = 30.0) -> None:
+async def until_dead(pid: int, *, seconds_max: float = 60.0) -> None:
     async with asyncio.timeout(seconds_max):
         while is_alive(pid):
             await asyncio.sleep(0.02)

@@ -23,7 +23,7 @@ from testing.ports import free_port
 from testing.processes import ChildProcess
 from tests.house.small_tree import PROJECT
 
-START_SECONDS_MAX = 120
+START_SECONDS_MAX = 240
 CPUS = 4
 ENGINE = (
     *(sys.executable, "-m", "headgate.cli.main", "engine", "--model", "{model}"),

@@ -68,7 +68,7 @@ class Streams:
             finally:
                 self.over.set()
 
-    async def until_whole(self, more: int, *, seconds_max: float = 30.0) -> None:
+    async def until_whole(self, more: int, *, seconds_max: float = 60.0) -> None:
         """Until so many more have ended whole."""
         wanted = self.seen["whole"] + more
         async with asyncio.timeout(seconds_max):
@@ -87,7 +87,7 @@ class Streams:
 
 
 @asynccontextmanager
-async def a_scaled_gateway(config: Config, folder: Path, *, seconds_max: float = 30.0) -> AsyncIterator[GatewayInLoop]:
+async def a_scaled_gateway(config: Config, folder: Path, *, seconds_max: float = 60.0) -> AsyncIterator[GatewayInLoop]:
     async with gateway_in_loop(config, folder, wait_for=0) as gateway:
         await gateway.until_ready(config["pools"]["small"]["fleet"]["endpoints"], seconds_max=seconds_max)
         yield gateway

@@ -23,7 +23,7 @@ async def test_engines_of_two_pools_never_get_the_same_port(tmp_path: Path) -> N
     config["pools"]["second"] = deepcopy(config["pools"]["small"])
     async with gateway_in_loop(config, tmp_path, wait_for=0) as gateway:
         urls = [each.url for _, each in gateway.gateway._fleets.endpoints()]
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while any(url.endswith(":0") for url in urls) or len(urls) < 4:
                 await asyncio.sleep(0.01)
                 urls = [each.url for _, each in gateway.gateway._fleets.endpoints()]
@@ -35,16 +35,16 @@ async def test_a_pool_that_comes_back_while_its_engines_drain_waits_for_their_na
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
     async with FakeEngine() as other, a_scaled_gateway(config, tmp_path) as gateway:
         [before] = pids(gateway).values()
-        asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
-        await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1, seconds_max=30)
         without = a_config(other.url) | {name: config[name] for name in ("listen", "admin_listen")}
         with frozen(before):
+            asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
+            await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1)
             await gateway.rewrite(without)
             await gateway.rewrite(config)
             assert is_alive(before), "a stream goes on"
         assert (await asked).endswith("data: [DONE]\n\n")
         await until_dead(before)
-        await gateway.until_ready(1, seconds_max=30)
+        await gateway.until_ready(1, seconds_max=60)
         [after] = pids(gateway).values()
 
         assert after != before

@@ -32,7 +32,7 @@ async def test_no_stream_is_severed_while_endpoints_come_and_go(tmp_path: Path) 
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=150))
         async with streams.going(6):
-            ran = await out_and_in_again(gateway, streams, seconds_max=30)
+            ran = await out_and_in_again(gateway, streams, seconds_max=60)
         left = set(pids(gateway).values())
 
     assert set(streams.seen) == {"whole"}, streams.seen
@@ -47,7 +47,7 @@ async def test_an_endpoint_killed_is_replaced_and_what_had_not_begun_is_retried(
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=100))
         async with streams.going(6):
-            await killed_and_replaced(gateway, streams, seconds_max=30)
+            await killed_and_replaced(gateway, streams, seconds_max=60)
         status = await gateway.status()
 
     severed = sum(count for what, count in streams.seen.items() if what.startswith("severed"))
@@ -73,11 +73,11 @@ async def test_a_pool_that_leaves_the_configuration_has_its_processes_ended_once
     config = a_scaled_config(tmp_path, (*SIMULATED, *QUIET))
     async with FakeEngine() as other, a_scaled_gateway(config, tmp_path) as gateway:
         [pid] = pids(gateway).values()
-        asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
-        await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1, seconds_max=30)
         listed = a_config(other.url)
         listed |= {name: config[name] for name in ("listen", "admin_listen")}
         with frozen(pid):
+            asked = asyncio.create_task(_text(gateway.post(streaming(tokens=300))))
+            await gateway.until(lambda status: status["endpoints"][0]["in_flight"] == 1)
             await gateway.rewrite(listed)
             assert is_alive(pid), "a stream goes on"
         assert (await asked).endswith("data: [DONE]\n\n")
@@ -95,7 +95,7 @@ async def test_other_bounds_hold_at_once_and_another_command_for_the_next_proces
         pool["fleet"] |= {"endpoints": 2, "environment": {"WHO": "{slot}"}}
         pool["in_flight_max"] = 3
         await gateway.rewrite(config)
-        await gateway.until_ready(2, seconds_max=30)
+        await gateway.until_ready(2, seconds_max=60)
         status = await gateway.status()
         after = pids(gateway)
 
@@ -144,7 +144,7 @@ async def _text(request: Any) -> str:
 
 async def _until_engines(gateway: int, count: int) -> list[int]:
     """The engines that a gateway process has started."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while len(found := _engines_of(gateway)) != count:
             await asyncio.sleep(0.05)
     return found

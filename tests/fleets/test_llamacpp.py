@@ -17,7 +17,7 @@ from tests.fleets.scaled import (
     streaming,
 )
 
-pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(900)]
 
 SLOTS = 2
 

@@ -1,6 +1,7 @@
 """May a pool have no endpoint at all, and do callers hear the truth while the first one starts?"""
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,10 @@ async def test_those_beyond_the_hold_and_those_who_do_not_wait_are_told_when_to_
         assert (status, headers["retry-after"]) == (503, "15"), body
         assert b'"no_endpoints"' in body
         assert b"has no start_wait for that" in body
-        await gateway.until(lambda status: len(status["endpoints"]) == 1, seconds_max=30)
+        await gateway.until(lambda status: len(status["endpoints"]) == 1, seconds_max=60)
 
         held = [asyncio.create_task(answered(gateway.post(chat()))) for _ in range(2)]
-        await gateway.until(lambda status: status["held_for_start"] == {"small": 2}, seconds_max=30)
+        await gateway.until(lambda status: status["held_for_start"] == {"small": 2}, seconds_max=60)
         assert (await gateway.status())["queued"] == {"interactive": 0, "hasty": 0}, "they take no place in the queue"
         status, headers, body = await answered(gateway.post(chat()))
         assert (status, b"2 of 2 requests are held" in body) == (503, True), body
@@ -75,22 +76,24 @@ async def test_those_beyond_the_hold_and_those_who_do_not_wait_are_told_when_to_
     assert all(int(headers["x-headgate-held-ms"]) > 0 for _, headers, _ in answers)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 async def test_a_gateway_process_starts_engines_when_it_is_asked_and_gives_up_the_last_when_nobody_does(
     tmp_path: Path,
 ) -> None:
     # Beside other tests a start may take some seconds. Were it said to take one, endpoints would be given back before
     # they have started, be wanted again at once, and then be kept for long.
     gate = tmp_path / "go"
-    config = a_config_of_none(tmp_path, gate=gate, hold_max=4, period="50ms", cold_start="5s", idle="4s", settle="0s")
+    config = a_config_of_none(tmp_path, gate=gate, hold_max=4, period="50ms", cold_start="5s", idle="10s", settle="0s")
     async with gateway_beside(config, tmp_path, wait_for=0) as (gateway, process):
+        began = time.monotonic()
         held = [asyncio.create_task(answered(gateway.post(chat(stream=True)))) for _ in range(4)]
-        await gateway.until(lambda status: status["held_for_start"] == {"small": 4}, seconds_max=30)
+        await gateway.until(lambda status: status["held_for_start"] == {"small": 4}, seconds_max=60)
         status, headers, body = await answered(gateway.post(chat()))
         assert (status, b"4 of 4 requests are held" in body, "retry-after" in headers) == (503, True, True), body
 
         gate.touch()
         answers = await asyncio.gather(*held)
+        start_s_max = time.monotonic() - began
         assert [status for status, _, _ in answers] == [200] * 4, process.log()
         assert all(int(headers["x-headgate-held-ms"]) >= COLD_START_S * 1_000 for _, headers, _ in answers)
         status, _, body = await answered(gateway.post(chat(), headers=HASTY))
@@ -100,10 +103,10 @@ async def test_a_gateway_process_starts_engines_when_it_is_asked_and_gives_up_th
         gate.unlink()
         status, headers, body = await answered(gateway.post(chat(), headers=HASTY))
         assert (status, b"has no start_wait" in body) == (503, True), body
-        assert 1 <= int(headers["retry-after"]) <= 10, "as long as the last start took"
-        await gateway.until(lambda status: status["endpoints"] != [], seconds_max=30)
+        assert 1 <= int(headers["retry-after"]) <= start_s_max + 1, "as long as the last start took"
+        await gateway.until(lambda status: status["endpoints"] != [], seconds_max=60)
         asked = asyncio.create_task(answered(gateway.post(chat())))
-        await gateway.until(lambda status: status["held_for_start"] == {"small": 1}, seconds_max=30)
+        await gateway.until(lambda status: status["held_for_start"] == {"small": 1}, seconds_max=60)
         gate.touch()
         status, headers, body = await asked
         assert (status, "x-headgate-held-ms" in headers) == (200, True), "held for what another one had asked for"

@@ -42,7 +42,7 @@ async def test_the_engine_and_its_children_end_with_their_owner(tmp_path: Path, 
     assert owner.stdout is not None
     with owner.stdout:
         pid = int(await asyncio.to_thread(owner.stdout.readline))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
                 await asyncio.sleep(0.02)
         grandchild = int((tmp_path / "child").read_text())

@@ -289,7 +289,7 @@ async def test_stopping_by_draining_waits_for_what_is_in_flight(tmp_path: Path) 
         await asyncio.sleep(0.05)
         assert not stopping.done()
         running.scheduler.end_all()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await stopping
         assert running.fleet.pids() == {}
 

@@ -43,7 +43,7 @@ def is_there(pid: Path) -> bool:
 
 
 async def until_placed(child: object) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not child.url:  # type: ignore[attr-defined]
             await asyncio.sleep(0.01)
 
@@ -74,7 +74,7 @@ async def test_a_process_that_ends_has_its_status(tmp_path: Path) -> None:
     ended = """{"ended": 1, "status": 3}"""
     async with a_cluster(tmp_path, UP, "read -r _", f"echo '{PLACED}'", f"echo '{ended}'", "cat") as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 30)
+        status = await asyncio.wait_for(child.wait(), 60)
 
     assert (status, child.problem) == (3, "")
 
@@ -83,7 +83,7 @@ async def test_a_process_that_ray_lost_says_why(tmp_path: Path) -> None:
     ended = """{"ended": 1, "problem": "Ray: the node died"}"""
     async with a_cluster(tmp_path, UP, "read -r _", f"echo '{ended}'", "cat") as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 30)
+        status = await asyncio.wait_for(child.wait(), 60)
 
     assert (status, child.problem) == (GONE, "Ray: the node died")
 
@@ -93,7 +93,7 @@ async def test_to_end_a_process_is_an_order_and_its_end_is_awaited(tmp_path: Pat
     says = (UP, "read -r _", f"echo '{PLACED}'", "read -r order; echo $order > orders", f"echo '{ended}'", "cat")
     async with a_cluster(tmp_path, *says) as cluster:
         child = await cluster.run(["x"], {})
-        await asyncio.wait_for(child.end(within_s=2.5), 30)
+        await asyncio.wait_for(child.end(within_s=2.5), 60)
         await child.bury()
 
     assert (tmp_path / "orders").read_text() == '{"end":1,"within_s":2.5}\n'
@@ -113,7 +113,7 @@ async def test_when_the_driver_ends_all_it_held_has_ended_and_the_next_starts_an
     says = ("echo started >> starts", UP, "read -r _", "[ -e second ] && cat", "touch second; echo oops >&2")
     async with a_cluster(tmp_path, *says) as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 30)
+        status = await asyncio.wait_for(child.wait(), 60)
         none = cluster.pid
         another = await cluster.run(["x"], {})
         starts = (tmp_path / "starts").read_text()
@@ -148,7 +148,7 @@ async def test_a_driver_that_does_not_leave_is_ended(tmp_path: Path) -> None:
     lines = UP, "trap '' TERM; while true; do sleep 0.1; done"
     async with a_cluster(tmp_path, *lines, leave_s_max=0.2) as cluster:
         child = await cluster.run(["x"], {})
-        await asyncio.wait_for(cluster.stop(), 30)
+        await asyncio.wait_for(cluster.stop(), 60)
 
     assert cluster.pid is None
     assert await child.wait() == GONE
@@ -159,8 +159,8 @@ async def test_a_driver_that_nobody_understands_is_ended_with_all_that_it_held(t
     asyncio.get_running_loop().set_exception_handler(lambda _, context: heard.append(context["message"]))
     async with a_cluster(tmp_path, "echo $$ > pid", UP, "read -r _", "echo '{}'", "exec sleep 60") as cluster:
         child = await cluster.run(["x"], {})
-        status = await asyncio.wait_for(child.wait(), 30)
-        async with asyncio.timeout(30):
+        status = await asyncio.wait_for(child.wait(), 60)
+        async with asyncio.timeout(60):
             while is_there(tmp_path / "pid"):
                 await asyncio.sleep(0.01)
         has_driver = cluster.pid is not None
@@ -174,12 +174,12 @@ async def test_a_driver_that_starts_is_waited_for_by_all_and_by_nobody_who_has_l
     waits = "while [ ! -e go ]; do sleep 0.05; done"
     async with a_cluster(tmp_path, "echo started >> starts", waits, UP, "cat > orders") as cluster:
         impatient = asyncio.create_task(cluster.run(["x"], {}))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (tmp_path / "starts").exists():
                 await asyncio.sleep(0.01)
         impatient.cancel()
         (tmp_path / "go").touch()
-        children = await asyncio.wait_for(asyncio.gather(cluster.run(["y"], {}), cluster.run(["z"], {})), 30)
+        children = await asyncio.wait_for(asyncio.gather(cluster.run(["y"], {}), cluster.run(["z"], {})), 60)
         starts = (tmp_path / "starts").read_text()
 
     assert (impatient.cancelled(), len(children), starts) == (True, 2, "started\n")
@@ -188,10 +188,10 @@ async def test_a_driver_that_starts_is_waited_for_by_all_and_by_nobody_who_has_l
 async def test_a_cluster_that_is_still_sought_is_sought_no_more_when_all_is_over(tmp_path: Path) -> None:
     async with a_cluster(tmp_path, "echo $$ > pid", "exec sleep 60") as cluster:
         seeking = asyncio.create_task(cluster.run(["x"], {}))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
                 await asyncio.sleep(0.01)
-        await asyncio.wait_for(cluster.stop(), 30)
+        await asyncio.wait_for(cluster.stop(), 60)
         with pytest.raises(asyncio.CancelledError):
             await seeking
 

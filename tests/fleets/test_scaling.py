@@ -53,7 +53,7 @@ async def orders_of(scaling: Scaling, scheduler: Scheduler, *, orders: int) -> l
 
     running = asyncio.create_task(scaling.run(scheduler.summary, now, scale))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(told) < orders:
                 await asyncio.sleep(0.01)
     finally:
@@ -148,7 +148,7 @@ async def test_age_of_a_start_reaches_the_autoscaler_until_the_process_stops_dec
     assert told.starting == {StartPhase.NOT_SCHEDULED: 1}
 
     running = asyncio.create_task(scaling.run(scheduler.summary, lambda: NOW, no_fleet, lambda: False))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while scaling.starts():
             await asyncio.sleep(0.01)
     running.cancel()
@@ -164,7 +164,7 @@ async def ticked(scaling: Scaling, scheduler: Scheduler, now: Instant) -> None:
         return now
 
     running = asyncio.create_task(scaling.run(scheduler.summary, moment, no_fleet))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await decided.wait()
     await asyncio.sleep(0)
     running.cancel()
@@ -206,7 +206,7 @@ async def test_what_is_asked_of_a_pool_that_is_not_scaled_is_told_by_a_part_of_i
         tell(each, scheduler, EndpointJoined(Endpoint("small/0", "small", 4)), EndpointReadied("small/0"))
         tell(each, scheduler, *(asked(f"r{number}") for number in range(WHOLE_MAX + 20 * SAMPLED)))
         running = asyncio.create_task(each.run(scheduler.summary, lambda: Instant(NOW + SECOND), no_fleet))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not each.told():
                 await asyncio.sleep(0.01)
         running.cancel()
@@ -288,7 +288,7 @@ async def test_a_live_fleet_grows_with_what_is_asked_of_it(tmp_path: Path) -> No
     async with a_scaled_gateway(config, tmp_path) as gateway:
         streams = Streams(gateway, streaming(tokens=200))
         async with streams.going(8):
-            await gateway.until_ready(3, seconds_max=30)
+            await gateway.until_ready(3, seconds_max=60)
             await streams.until_whole(8)
 
     assert set(streams.seen) == {"whole"}, streams.seen

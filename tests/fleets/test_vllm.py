@@ -10,7 +10,7 @@ from testing.real_engines import MODEL, VLLM_START_SECONDS_MAX, environment_of, 
 from tests.fleets.builders import is_alive, until_dead
 from tests.fleets.scaled import Streams, a_scaled_config, a_scaled_gateway, pids, streaming
 
-pytestmark = [pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 
 def group_of(leader: int) -> list[int]:

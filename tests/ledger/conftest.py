@@ -12,6 +12,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from headgate.ledger.database import Database
 from testing.midnight import pass_midnight
 from testing.postgres import Postgres, postgres
 from tests.ledger.databases import migrated, new_database, scratch_database
@@ -21,6 +22,13 @@ from tests.ledger.databases import migrated, new_database, scratch_database
 def one_day() -> None:
     """Keep tests away from midnight, when budgets and partitions change."""
     pass_midnight()
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A database that is slow because the machine stands still does not count as away, unless a test says when."""
+    for limit in ("connect_s_max", "query_s_max"):
+        monkeypatch.setitem(Database.__init__.__kwdefaults__, limit, 60.0)
 
 
 @pytest.fixture(scope="session")

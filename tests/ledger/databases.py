@@ -77,7 +77,7 @@ async def followed(
         await asyncio.wait([running])
 
 
-async def until(true: Callable[[], object], *, seconds_max: float = 30.0) -> None:
+async def until(true: Callable[[], object], *, seconds_max: float = 60.0) -> None:
     async with asyncio.timeout(seconds_max):
         while not true():
             await asyncio.sleep(0.01)

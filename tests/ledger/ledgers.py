@@ -93,7 +93,7 @@ async def written(url: str, folder: Path, rows: Sequence[UsageRow], times: Seque
     try:
         spool.add(rows)
         spool.add_time(times)
-        assert await writer.flush(20.0), writer.problem
+        assert await writer.flush(60.0), writer.problem
     finally:
         running.cancel()
         await asyncio.wait([running])

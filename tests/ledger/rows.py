@@ -77,7 +77,7 @@ async def a_spool(folder: Path, name: str = "p1", **options: Any) -> AsyncIterat
 
 @asynccontextmanager
 async def writing(url: str, spool: Spool, **options: Any) -> AsyncIterator[Writer]:
-    database = Database(url, connect_s_max=1.0, query_s_max=options.pop("query_s_max", 5.0))
+    database = Database(url)
     writer = Writer(database, spool, **({"retention_days": 36_500, "flush_s": 0.02} | options))
     running = asyncio.create_task(writer.run())
     try:

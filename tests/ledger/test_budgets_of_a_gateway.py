@@ -61,7 +61,7 @@ async def test_what_was_spent_before_a_restart_is_spent_after_it(url: str, link:
     async with spending(tmp_path, **settings) as gateway:
         statuses = [await asked(gateway) for _ in range(4)]
         rows = await budgets(gateway)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await spent_in(link) < 0.0299:
                 await asyncio.sleep(0.05)
     async with spending(tmp_path, **settings) as gateway:
@@ -114,7 +114,7 @@ async def test_a_budget_of_the_database_that_is_spent_is_never_open_not_even_for
             await spent_before(link, "late/search/ci", 0.03)
             await with_key(directory, "late/search/ci", "hg-late")
             statuses: set[int] = set()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while 429 not in statuses:
                     statuses.add(await status_for(gateway, "hg-late"))
     await database.stop()
@@ -127,7 +127,7 @@ async def test_that_a_budget_is_spent_is_told_to_the_webhook(tmp_path: Path) -> 
     async with listening(receiver) as hook, spending(tmp_path, notices={"webhook": hook}) as gateway:
         for _ in range(3):
             assert await asked(gateway) == 200
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(receiver.bodies) < 3:
                 await asyncio.sleep(0.02)
 

@@ -1,5 +1,6 @@
 """Do all gateways of a cell know the same tenants, and is none of them ahead of the one that decides?"""
 
+import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from testing.stores import redis
 from tests.ledger.databases import SECRET, until
 from tests.ledger.test_gateway import admin, asked, hashed, made
 
-pytestmark = [pytest.mark.cell]
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(600)]
 
 
 async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_called_wrong(
@@ -25,7 +26,7 @@ async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_calle
                 engine.url,
                 cell={"store": store.url, "member": f"gateway-{number}", "members": 2},
                 key_secret=SECRET.decode(),
-                database={"url": url, "poll": "300ms"},
+                database={"url": url, "poll": "5s"},
                 admin_keys={"alice": {"key": hashed("hg-operator"), "permissions": ["read", "keys", "operate"]}},
             )
             (tmp_path / str(number)).mkdir()
@@ -33,21 +34,23 @@ async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_calle
         one, other = gateways
         for each in gateways:
             await each.until(lambda status: status["database"]["fresh"] and status["cell"]["mode"] == "following")
-        secret = await made(one, requests_per_minute=1000)
+        secret = await made(one, requests_per_minute=1_000_000)
 
-        async def served(gateway: object) -> list[int]:
+        async def until_told(gateway: GatewayInLoop, status: int) -> set[int]:
+            """All statuses up to this one."""
             seen: list[int] = []
-            while not seen or seen[-1] != 200:
-                seen.append((await asked(gateway, secret))[0])  # type: ignore[arg-type]
-                assert len(seen) < 2_000
-            return seen
+            async with asyncio.timeout(60):
+                while not seen or seen[-1] != status:
+                    seen.append((await asked(gateway, secret))[0])
+                    await asyncio.sleep(0.02)
+            return set(seen)
 
         # The other may hear of it a moment later, as of a key that nobody has; where it has, it waits for the cell.
         await until(
             lambda: other.gateway._accounts._directory is not None and other.gateway._accounts._directory._picture.keys
         )
-        assert set(await served(one)) <= {200, 503}
-        assert set(await served(other)) <= {200, 503}
+        assert await until_told(one, 200) <= {200, 503}
+        assert await until_told(other, 200) <= {200, 503}
         hashes = {gateway.gateway._accounts.policy_hash(gateway.gateway._settings) for gateway in (one, other)}
         assert len(hashes) == 1, "the same rows have the same name everywhere"
 
@@ -57,4 +60,4 @@ async def test_a_key_that_is_made_at_one_gateway_works_at_all_and_is_never_calle
                 other.gateway._accounts._directory is not None and not other.gateway._accounts._directory._picture.keys
             )
         )
-        assert (await asked(other, secret))[0] == 401
+        assert await until_told(other, 401) <= {401, 503}

@@ -39,7 +39,7 @@ def config_with(engine: str, url: str, **settings: Any) -> Config:
     return config | {
         "key_secret": SECRET.decode(),
         "tenants": {"filed": {"keys": [hashed("hg-filed")]}},
-        "database": {"url": url, "poll": "300ms"},
+        "database": {"url": url, "poll": "5s"},
         "admin_keys": {
             "alice": {"key": hashed("hg-operator"), "permissions": ["read", "keys", "operate"]},
             "bob": {"key": hashed("hg-reader"), "permissions": ["read"]},
@@ -61,7 +61,7 @@ async def asked(gateway: GatewayInLoop, key: str) -> tuple[int, dict[str, Any], 
 
 
 async def until_rejected(gateway: GatewayInLoop, key: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (status := (await asked(gateway, key))[0]) != 401:
             assert status == 200
             await asyncio.sleep(0.02)
@@ -93,14 +93,15 @@ async def test_a_key_works_from_its_creation_to_its_revocation(url: str, tmp_pat
         assert (await asked(gateway, secret))[0] == 200
         assert (await asked(gateway, "hg-filed"))[0] == 200
 
-        _, rotated = await admin(gateway, "keys/rotate", key="acme/search/ci", overlap_s=4)
+        _, rotated = await admin(gateway, "keys/rotate", key="acme/search/ci", overlap_s=600)
         assert (await asked(gateway, secret))[0] == 200
         assert (await asked(gateway, rotated["secret"]))[0] == 200
-        await until_rejected(gateway, secret)
-        assert (await asked(gateway, rotated["secret"]))[0] == 200
+        _, latest = await admin(gateway, "keys/rotate", key="acme/search/ci", overlap_s=1)
+        await until_rejected(gateway, rotated["secret"])
+        assert (await asked(gateway, latest["secret"]))[0] == 200
 
         await admin(gateway, "keys/revoke", key="acme/search/ci")
-        status, body, _ = await asked(gateway, rotated["secret"])
+        status, body, _ = await asked(gateway, latest["secret"])
         assert (status, body["error"]["code"]) == (401, "invalid_api_key")
 
 
@@ -130,7 +131,7 @@ async def test_scopes_narrow_from_level_to_level_and_limits_hold_at_each(url: st
 async def test_a_key_is_told_its_own_limits(url: str, tmp_path: Path) -> None:
     async with running(url, tmp_path) as gateway:
         await fresh(gateway)
-        secret = await made(gateway, requests_per_minute=10, classes=["interactive"])
+        secret = await made(gateway, requests_per_minute=2, classes=["interactive"])
         await asked(gateway, secret)
         async with gateway.http.get(gateway.url + "/v1/usage", headers={"authorization": f"Bearer {secret}"}) as answer:
             said = await answer.json()
@@ -139,9 +140,9 @@ async def test_a_key_is_told_its_own_limits(url: str, tmp_path: Path) -> None:
 
     assert said["tenant"] == "acme/search/ci"
     assert said["classes"] == ["interactive"]
-    assert said["limits"] == [{"tenant": "acme/search/ci", "requests_per_minute": 10}]
-    assert (said["requests"]["limit"], said["requests"]["remaining"]) == (10, 9)
-    assert 0 < said["requests"]["reset_s"] <= 6
+    assert said["limits"] == [{"tenant": "acme/search/ci", "requests_per_minute": 2}]
+    assert (said["requests"]["limit"], said["requests"]["remaining"]) == (2, 1)
+    assert 0 < said["requests"]["reset_s"] <= 30
 
 
 async def test_a_tenant_of_the_file_wins_over_one_of_the_same_id(url: str, tmp_path: Path) -> None:
@@ -259,7 +260,7 @@ async def test_orders_of_operators_hold_until_they_end(url: str, tmp_path: Path)
 
         _, order = await admin(gateway, "orders/place", verb="hold", target="interactive", lasts_s=60)
         held = asyncio.create_task(asked(gateway, "hg-filed"))
-        await gateway.until(lambda status: status["queued"].get("interactive") == 1, seconds_max=30)
+        await gateway.until(lambda status: status["queued"].get("interactive") == 1, seconds_max=60)
         await admin(gateway, "orders/end", order=order["order"])
         assert (await held)[0] == 200
         await admin(gateway, "orders/place", verb="hold", target="interactive", lasts_s=1)

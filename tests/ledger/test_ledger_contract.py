@@ -37,7 +37,7 @@ async def subject(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     async with a_spool(tmp_path) as spool, writing(url, spool) as writer:
 
         async def flushed() -> None:
-            assert await writer.flush(10.0), writer.problem
+            assert await writer.flush(60.0), writer.problem
 
         async def rows() -> list[UsageRow]:
             await flushed()

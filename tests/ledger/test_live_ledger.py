@@ -113,7 +113,7 @@ async def test_a_database_that_was_not_migrated_is_not_ready_and_says_what_to_do
     empty_url: str, tmp_path: Path
 ) -> None:
     async with FakeEngine() as engine, a_gateway(empty_url, tmp_path, engine.url) as gateway:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 async with gateway.http.get(gateway.admin_url + "/ready") as answer:
                     if answer.status == 503:

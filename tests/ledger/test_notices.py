@@ -87,7 +87,7 @@ async def test_a_webhook_that_fails_is_asked_again_and_told_once(
     url: str, link: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     receiver = Receiver(500, 302, 0)
-    async with sending(receiver, url, post_s_max=2.0) as [notices]:
+    async with sending(receiver, url, post_s_max=8.0) as [notices]:
         notices.saw(TimerFired(), [crossed()], NOW)
         await until(lambda: receiver.bodies and not len(notices))
 

@@ -18,11 +18,11 @@ class CellInLoop:
     way: FaultProxy
     """By which the last of them reaches the store."""
 
-    async def until_all(self, reached: Callable[[Config], bool], *, seconds_max: float = 30.0) -> list[Config]:
+    async def until_all(self, reached: Callable[[Config], bool], *, seconds_max: float = 60.0) -> list[Config]:
         """The first status of each gateway for which `reached` holds."""
         return [await gateway.until(reached, seconds_max=seconds_max) for gateway in self.gateways]
 
-    async def until_all_are(self, mode: str, *, seconds_max: float = 30.0) -> list[Config]:
+    async def until_all_are(self, mode: str, *, seconds_max: float = 60.0) -> list[Config]:
         return await self.until_all(lambda status: status["cell"]["mode"] == mode, seconds_max=seconds_max)
 
 

@@ -1,5 +1,5 @@
 """Which databases do the lessons of the ledger write to? One server, a database for each test."""
 
-from tests.ledger.conftest import migrated_template, shared_postgres, url
+from tests.ledger.conftest import migrated_template, patience, shared_postgres, url
 
-__all__ = ["migrated_template", "shared_postgres", "url"]
+__all__ = ["migrated_template", "patience", "shared_postgres", "url"]

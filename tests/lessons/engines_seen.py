@@ -50,6 +50,9 @@ class FakeSeen:
         self.port = engine.port
 
     def question(self, moment: str) -> dict[str, Any]:
+        # What nobody waited for any more belongs to an earlier question.
+        while not self._engine._arrived.empty():
+            self._engine._arrived.get_nowait()
         self._engine.behaviour = {
             BEFORE_THE_FIRST_BYTE: Behaviour(hang_before_head=True),
             MID_STREAM: Behaviour(tokens=3, hang_after=2),
@@ -93,7 +96,7 @@ class SimulatedSeen:
         return chat(prompt, stream=moment != NOT_STREAMED, max_tokens=500)
 
     async def taken_up(self) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while await self._at_work() == 0:
                 await asyncio.sleep(0.01)
 

@@ -28,7 +28,8 @@ async def written(gateway: GatewayInLoop, rows: int) -> list[UsageRow]:
     """All rows, once there are so many and nothing waits."""
 
     def there(status: dict[str, Any]) -> bool:
-        return status["ledger"]["rows_written"] >= rows and not status["requests_open"]
+        ledger = status["ledger"]
+        return ledger["rows_written"] >= rows and not ledger["rows_waiting"] and not status["requests_open"]
 
     await gateway.until(there)
     url = gateway.gateway._settings.database

@@ -68,7 +68,7 @@ async def test_known_keys_work_all_the_time_and_new_ones_are_told_to_come_again(
             # Until the copy is known to be old, a key that is not in it is still known not to exist.
             await gateway.until(lambda status: not status["database"]["fresh"])
             async with asking(gateway, "hg-one-that-nobody-here-knows") as unknown:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(60):
                     while unknown.total() < ANSWERS:
                         await asyncio.sleep(0.01)
             status, body, headers = await asked(gateway, "hg-another")

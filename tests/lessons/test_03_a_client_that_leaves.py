@@ -22,16 +22,18 @@ from tests.lessons.engines_seen import (
     MID_STREAM,
     NOT_STREAMED,
     EngineSeen,
+    FakeSeen,
     SimulatedSeen,
     fake_seen,
     simulated_seen,
 )
 
 FREE_S_MAX = 1.0
-FREED_S_MAX = 30.0
+FREED_S_MAX = 60.0
 """On a machine that others use as well."""
 ENVOY_ROUTE_S = 2.0
-"""Long enough that a busy machine has sent the answer's first chunk by then: giving up earlier is a plain 504."""
+ROUNDS = 3
+"""Of which the shortest counts: what others do on the machine adds to some, what holds a place is in each."""
 MOMENTS = (BEFORE_THE_FIRST_BYTE, MID_STREAM, NOT_STREAMED)
 PATHS = ("directly", "through a plain proxy", pytest.param("through Envoy", marks=pytest.mark.process))
 
@@ -69,9 +71,12 @@ async def freed_after_s(gateway: GatewayInLoop, engine: EngineSeen, what: str) -
     async with asyncio.timeout(FREED_S_MAX):
         await engine.let_go()
     took_s = time.monotonic() - left_at
-    status = await gateway.status()
-    assert [each["in_flight"] for each in status["endpoints"]] == [0], what
-    assert (status["requests_open"], status["attempts_open"]) == (0, 0), what
+    try:
+        # The engine may hear of it a moment before the gateway has noted it.
+        await gateway.until_idle()
+        await gateway.until(lambda status: status["attempts_open"] == 0)
+    except TimeoutError:
+        pytest.fail(f"{what}: {await gateway.status()}")
     return took_s
 
 
@@ -80,12 +85,15 @@ async def freed_after_s(gateway: GatewayInLoop, engine: EngineSeen, what: str) -
 async def test_the_place_is_free_within_a_second(tmp_path: Path, moment: str) -> None:
     async with fake_seen() as engine, gateway_to(engine, "directly", tmp_path) as gateway:
         for by_reset in (False, True):
-            caller = await RawCaller.to(gateway.url)
-            caller.ask(engine.question(moment))
-            await engine.taken_up()
-            caller.leave(by_reset=by_reset)
+            took_s: list[float] = []
+            for _ in range(ROUNDS):
+                caller = await RawCaller.to(gateway.url)
+                caller.ask(engine.question(moment))
+                await engine.taken_up()
+                caller.leave(by_reset=by_reset)
+                took_s.append(await freed_after_s(gateway, engine, f"left, by reset: {by_reset}"))
 
-            assert await freed_after_s(gateway, engine, f"left, by reset: {by_reset}") <= FREE_S_MAX
+            assert min(took_s) <= FREE_S_MAX, f"by reset: {by_reset}, {took_s}"
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -147,13 +155,26 @@ async def test_envoy_giving_up_before_the_gateway_frees_the_place(tmp_path: Path
     async with fake_seen() as engine, gateway_to(engine, "directly", tmp_path) as gateway:
         port = int(gateway.url.rpartition(":")[2])
         async with envoy_before(port, route_s_max=ENVOY_ROUTE_S) as envoy:
-            caller = await RawCaller.to(envoy.url)
-            caller.ask(engine.question(moment))
-            await engine.taken_up()
-            if moment == MID_STREAM:
-                assert b"[DONE]" not in await caller.read_to_the_end()
-            else:
-                assert (await caller.read_until(b"\r\n")).split()[1] == b"504"
+            async with asyncio.timeout(FREED_S_MAX):
+                while not await given_up_by_envoy(envoy.url, engine, moment):
+                    await gateway.until_idle()
 
             await freed_after_s(gateway, engine, f"Envoy gave up {moment}")
-            caller.leave()
+
+
+async def given_up_by_envoy(url: str, engine: FakeSeen, moment: str) -> bool:
+    """Whether it gave up in this moment: where the machine stands still, its time may be over before."""
+    caller = await RawCaller.to(url)
+    caller.ask(engine.question(moment))
+    taken_up = asyncio.create_task(engine.taken_up())
+    try:
+        status = (await caller.read_until(b"\r\n")).split()[1]
+        if status == b"200":
+            assert moment == MID_STREAM
+            assert b"[DONE]" not in await caller.read_to_the_end()
+        else:
+            assert status == b"504"
+        return taken_up.done() and (moment != MID_STREAM or status == b"200")
+    finally:
+        taken_up.cancel()
+        caller.leave()

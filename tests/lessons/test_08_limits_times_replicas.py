@@ -14,6 +14,7 @@ import pytest
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.fault_proxy import Fault
 from testing.gateway import GatewayInLoop, chat
+from testing.stalls import again_if_stalled
 from tests.lessons.cells import CellInLoop, a_cell
 from tests.lessons.scraped import series_of
 
@@ -54,6 +55,7 @@ async def hammer_all(cell: CellInLoop) -> tuple[list[Counter[int]], float]:
     return seen, time.monotonic() - started
 
 
+@again_if_stalled
 async def test_eight_gateways_let_in_the_limit_once(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
@@ -70,6 +72,7 @@ async def test_eight_gateways_let_in_the_limit_once(tmp_path: Path) -> None:
     assert len(engine.requests) == sum(let_in)
 
 
+@again_if_stalled
 async def test_what_may_run_at_once_is_one_number_for_eight_gateways(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=20, pace_s=0.05)
@@ -88,6 +91,7 @@ async def answered(gateway: GatewayInLoop) -> int:
         return answer.status
 
 
+@again_if_stalled
 async def test_without_the_store_each_lets_in_its_part_and_says_so(tmp_path: Path) -> None:
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
@@ -111,6 +115,7 @@ async def test_without_the_store_each_lets_in_its_part_and_says_so(tmp_path: Pat
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["cut off", "hears nothing"])
+@again_if_stalled
 async def test_one_that_is_cut_off_adds_its_part_and_no_more(tmp_path: Path, deaf: bool) -> None:
     """The bound of docs/the-cell.md for one island: the limit of those who follow, and its own part of it."""
     async with FakeEngine() as engine:

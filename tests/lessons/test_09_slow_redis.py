@@ -13,6 +13,7 @@ import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import GatewayInLoop, chat
+from testing.stalls import again_if_stalled
 from tests.lessons.cells import CellInLoop, a_cell
 
 pytestmark = [pytest.mark.cell, pytest.mark.timing]
@@ -57,6 +58,7 @@ async def call_all(cell: CellInLoop, lasts_s: float) -> Taken:
     return taken
 
 
+@again_if_stalled
 async def test_a_paused_store_holds_up_calls_for_a_second_and_then_none(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(GATEWAYS, tmp_path, engine.url, in_flight_max=64) as cell:
         usual = await call_all(cell, USUAL_S)
@@ -81,6 +83,7 @@ async def test_a_paused_store_holds_up_calls_for_a_second_and_then_none(tmp_path
     assert {each["cell"]["store"] for each in during} == {"away"}
 
 
+@again_if_stalled
 async def test_a_stream_that_runs_does_not_feel_it(tmp_path: Path) -> None:
     async with FakeEngine() as engine, a_cell(2, tmp_path, engine.url, in_flight_max=64) as cell:
         engine.behaviour = Behaviour(tokens=80, pace_s=0.05)

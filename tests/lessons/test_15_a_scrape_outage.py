@@ -14,6 +14,7 @@ import pytest
 
 from headgate.engines.watch import EngineWatch
 from testing.gateway import Config, RunningGateway, a_config, chat, gateway_in_loop
+from testing.stalls import again_if_stalled
 from tests.lessons.scraped import STALE_AFTER_S, ScrapedEngine, quick_gateway, series_of
 
 ENGINES = 3
@@ -105,6 +106,7 @@ async def test_dispatch_goes_on_and_spreads_the_load_as_before(tmp_path: Path, o
 
 
 @pytest.mark.timing
+@again_if_stalled
 async def test_dispatch_keeps_its_pace_while_every_metrics_page_hangs(tmp_path: Path) -> None:
     (tmp_path / "well").mkdir()
     async with a_fleet(tmp_path / "well") as (_, gateway):

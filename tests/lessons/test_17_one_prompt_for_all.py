@@ -20,6 +20,7 @@ from headgate.simulation.server.listener import EngineServer
 from headgate.simulation.server.options import EngineOptions
 from headgate.simulation.server.record import read_record
 from testing.gateway import RunningGateway, a_config, gateway_beside
+from testing.stalls import again_if_stalled
 
 pytestmark = [pytest.mark.process, pytest.mark.timing]
 
@@ -59,6 +60,7 @@ async def count(gateway: RunningGateway, running: dict[str, int]) -> None:
         await asyncio.sleep(0.02)
 
 
+@again_if_stalled
 async def test_the_busiest_endpoint_has_at_most_half_as_much_again_as_the_mean(tmp_path: Path) -> None:
     dice, running, record = random.Random("one prompt for all"), dict[str, int](), tmp_path / "record"
     async with AsyncExitStack() as stack:
@@ -71,11 +73,13 @@ async def test_the_busiest_endpoint_has_at_most_half_as_much_again_as_the_mean(t
         config["pools"]["small"]["speed"] = SPEED
         gateway, _ = await stack.enter_async_context(gateway_beside(config, tmp_path))
         counting = asyncio.create_task(count(gateway, running))
-        started = time.monotonic()
+        due = time.monotonic()
         async with asyncio.TaskGroup() as callers:
             for number in range(REQUESTS):
-                await asyncio.sleep(max(0.0, started + number / PER_S - time.monotonic()))
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
                 callers.create_task(ask(gateway, a_chat(dice, number)))
+                # Who was late does not make up for it: a crowd would come before anybody's instructions are there.
+                due = max(due, time.monotonic()) + 1 / PER_S
         counting.cancel()
 
     found = len([line for line in read_record(record) if line["cached_tokens"]])

@@ -15,6 +15,7 @@ import pytest
 
 from testing.fake_engine import Behaviour, FakeEngine
 from testing.gateway import NO_TARGETS, RunningGateway, a_config, chat, events_of, gateway_in_loop
+from testing.stalls import again_if_stalled
 
 CONNECT_S_MAX = 5.0
 
@@ -50,6 +51,7 @@ async def health_of(engine: FakeEngine, http: aiohttp.ClientSession) -> int:
 
 
 @pytest.mark.timing
+@again_if_stalled
 async def test_an_address_that_does_not_answer_is_given_up_in_time_for_another(tmp_path: Path) -> None:
     async with FakeEngine() as gone, FakeEngine() as other:
         async with gateway_in_loop(a_config(gone.url, other.url), tmp_path) as gateway:

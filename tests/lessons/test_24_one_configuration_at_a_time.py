@@ -171,6 +171,10 @@ async def test_under_load_every_request_sees_exactly_one_configuration(tmp_path:
                 for flip in range(20):
                     await gateway.rewrite(files[(flip + 1) % 2])
                     hashes.add((await gateway.status())["config_hash"])
+                    # Twice as many as there are callers: at least half of them began after the flip.
+                    enough = seen.total() + 24
+                    while seen.total() < enough:
+                        await asyncio.sleep(0)
                 over.set()
             problems = (await gateway.status())["reload_problems"]
 

@@ -167,22 +167,22 @@ async def test_what_is_not_http_is_unreached() -> None:
 async def test_a_client_out_of_patience_leaves_and_the_server_sees_it(behaviour: Behaviour) -> None:
     async with FakeEngine() as engine:
         engine.behaviour = behaviour
-        line = (await ran(a_plan(engine.url, patience_s=0.2))).line
-        async with asyncio.timeout(30):
+        line = (await ran(a_plan(engine.url, patience_s=3.0))).line
+        async with asyncio.timeout(60):
             await engine.requests[0].client_left.wait()
 
     assert (line["ending"], line["retries"], line["code"]) == ("abandoned", 0, None)
-    assert line["end_s"] >= 0.19
+    assert line["end_s"] >= 2.99
 
 
 @pytest.mark.timing
 async def test_patience_ends_with_the_first_token() -> None:
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=2, hang_after=1)
-        running = asyncio.create_task(ran(a_plan(engine.url, patience_s=0.5)))
+        running = asyncio.create_task(ran(a_plan(engine.url, patience_s=3.0)))
         request = await engine.next_request()
         await request.hung.wait()
-        await asyncio.sleep(0.6)  # Longer than patience lasts: what must not happen has no event.
+        await asyncio.sleep(3.2)  # Longer than patience lasts: what must not happen has no event.
         request.resume.set()
         line = (await running).line
 

@@ -96,14 +96,14 @@ async def test_response_exceeding_its_time_limit_is_not_retried_and_ejects_no_en
     tmp_path: Path, *, stream: bool
 ) -> None:
     # The limit must be long enough for the stream to start.
-    classes = {"interactive": {"band": 0, "total_max": "600ms" if stream else "200ms"}}
+    classes = {"interactive": {"band": 0, "total_max": "3s"}}
     async with FakeEngine() as engine:
         engine.behaviour = Behaviour(tokens=8, hang_after=2) if stream else Behaviour(hang_before_head=True)
         config = a_config(engine.url, engine="openai_compatible", classes=classes, health={"failures_max": 1})
         async with gateway_in_loop(config, tmp_path) as gateway:
             async with gateway.post(chat(stream=stream)) as answer:
                 text = await answer.text()
-            assert f"not complete within {0.6 if stream else 0.2} s" in text
+            assert "not complete within 3 s" in text
             assert (answer.status, len(engine.requests)) == (200 if stream else 504, 1)
             assert {each["state"] for each in (await gateway.status())["endpoints"]} == {"ready"}
 

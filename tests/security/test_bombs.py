@@ -26,7 +26,7 @@ A_BOMB = b'{"model":"m","messages":[{"role":"user","content":"' + b"a" * 20 * MI
 OPENED_S_MAX = 5.0
 """Time of the processor for one body of some megabytes, the fake engine's own reading of it included. Linear work takes
 some tens of milliseconds here and up to a second there; anything worse than linear takes minutes."""
-PATIENCE_S = 50.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ async def test_many_floods_at_once_are_bounded_together(tmp_path: Path) -> None:
             # Just below the limits of a head, and then nothing.
             await caller.send(head_of(b"x-a: " + b"a" * 60 * KIB).rstrip())
 
-        async with asyncio.timeout(30), _many(gateway.url, 200) as callers:
+        async with asyncio.timeout(60), _many(gateway.url, 200) as callers:
             await asyncio.gather(*(hold(caller) for caller in callers))
             async with connected(gateway.url) as caller:
                 await caller.send(request_of(body_of("meanwhile")))

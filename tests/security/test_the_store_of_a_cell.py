@@ -10,7 +10,7 @@ from testing.gateway import GatewayInLoop, chat
 from testing.stores import Server
 from tests.lessons.cells import a_cell
 
-pytestmark = pytest.mark.cell
+pytestmark = [pytest.mark.cell, pytest.mark.timeout(300)]
 
 PROMPT, KEY, HEADER = "canary-of-a-prompt", "hg-canary-of-a-key", "canary-of-a-header"
 
@@ -21,7 +21,7 @@ async def test_neither_prompt_nor_key_nor_header_of_a_caller_is_in_it(tmp_path: 
         for gateway in cell.gateways:
             await gateway.until_ready(1)
             # A gateway that was cut off for a moment decides by itself and writes nothing: it is asked again.
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while await answered(gateway) not in (stored := contents(cell.store)):
                     await cell.until_all_are("following")
             written += stored

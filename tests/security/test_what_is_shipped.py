@@ -20,7 +20,7 @@ RUN_BY_ITSELF = (".pth", "sitecustomize.py", "usercustomize.py", ".so", ".sh", "
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
-    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, timeout=50)
+    subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, timeout=200)
     [built] = folder.glob("*.whl")
     return zipfile.ZipFile(built)
 

@@ -30,8 +30,9 @@ CLASSES = 20
 TENANTS = [f"tenant-{number}" for number in range(200)]
 ENDPOINTS = [(pool, f"{pool}/{number}") for pool in POOLS for number in range(5)]
 SCRAPE_S_MAX = 0.2
-"""What is promised. Here it is time of the processor, which other work on the machine does not change; a slow one is
-given twice as much."""
+"""What is promised. Here it is time of the processor, and a slow one is given twice as much."""
+PLAIN_RATIO_MAX = 5
+"""On a processor that is slower still: so many times what it takes to format as many lines and nothing else."""
 
 
 def names_of(classes: int) -> list[str]:
@@ -83,28 +84,38 @@ def scrape(meters: Meters, stages: StageMeters) -> bytes:
     return page
 
 
-def scraped(classes: int) -> tuple[bytes, float]:
-    """The page, and how long it takes at best once it has been asked for."""
+def plain_s(lines: int) -> float:
+    """How long it takes to format so many lines."""
+    began = time.thread_time()
+    "\n".join([f'headgate_name{{class="{number}",pool="{number}"}} {number / 7}' for number in range(lines)]).encode()
+    return time.thread_time() - began
+
+
+def scraped(classes: int) -> tuple[bytes, float, float]:
+    """The page, how long it takes at best once it has been asked for, and how long as many plain lines take."""
     names = names_of(classes)
     meters, stages = large_meters(names), large_stages(names)
     busy(meters, names)
     page = scrape(meters, stages)
     took_s: list[float] = []
+    plainly_s: list[float] = []
     for _ in range(5):
+        plainly_s.append(plain_s(page.count(10)))
         began = time.thread_time()
         page = scrape(meters, stages)
         took_s.append(time.thread_time() - began)
-    print(f"{page.count(10):,} lines, {len(page) / 1e6:.1f} MB, {1_000 * min(took_s):.0f} ms")
-    return page, min(took_s)
+    told = f"{1_000 * min(took_s):.0f} ms, as many plain lines {1_000 * min(plainly_s):.0f} ms"
+    print(f"{page.count(10):,} lines, {len(page) / 1e6:.1f} MB, {told}")
+    return page, min(took_s), min(plainly_s)
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("classes", [CLASSES, 100])
 def test_a_scrape_of_a_large_policy_is_made_in_time(classes: int) -> None:
-    page, took_s = scraped(classes)
+    page, took_s, plainly_s = scraped(classes)
 
     assert page.count(b"\n") > 10_000
-    assert took_s < 2 * SCRAPE_S_MAX
+    assert took_s < max(2 * SCRAPE_S_MAX, PLAIN_RATIO_MAX * plainly_s)
 
 
 def test_what_stays_the_same_of_a_page_is_made_once_however_many_classes_there_are() -> None:

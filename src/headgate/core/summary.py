@@ -35,7 +35,7 @@ class EndpointSummary:
     """The observed error."""
     probe_fails: bool = False
     sequences_max: int | None = None
-    """The most requests that its engine runs at once, if the engine has shown that (`core/routing/sequence_limit.py`)."""
+    """The most requests that its engine runs at once, as learned by `core/routing/sequence_limit.py`."""
 
     @property
     def places(self) -> int:

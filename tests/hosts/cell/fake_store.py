@@ -143,8 +143,11 @@ class FakeStore:
             kept.lease = released(kept.lease, parcel.release, now)
         if parcel.claim is not None and lease is not None:
             self._receiver.lease_answered(parcel.claim, lease)
-        if written and parcel.write is not None:
-            self._receiver.snapshot_written(parcel.write[0])
+        if parcel.write is not None and snapshot is not None:
+            if written:
+                self._receiver.snapshot_written(parcel.write[0])
+            else:
+                self._receiver.snapshot_refused(snapshot[0].epoch)
         if parcel.read:
             self._receiver.snapshot_read(None if snapshot is None else snapshot[1])
 

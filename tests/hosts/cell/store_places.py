@@ -15,12 +15,14 @@ import pytest
 from headgate.hosts.cell.protocol.lease import Claim
 from headgate.hosts.cell.protocol.messages import Lease, Snapshots
 from headgate.hosts.cell.protocol.store import Parcel, Store
+from headgate.hosts.cell.redis import connect, intake
+from headgate.hosts.cell.redis import store as store_module
 from headgate.hosts.cell.redis.store import RedisStore
 from testing.processes import MissingPart
 from testing.stores import Sentinels, Server, made_certificates, redis, sentinels, valkey
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
-WAIT_SECONDS_MAX = 30.0
+WAIT_SECONDS_MAX = 90.0
 
 _numbers = count()
 
@@ -34,6 +36,7 @@ class Recorder:
     batches: list[int] = field(default_factory=list)
     leases: list[tuple[Claim, Lease]] = field(default_factory=list)
     written: list[Snapshots] = field(default_factory=list)
+    refused: list[int] = field(default_factory=list)
     read: list[bytes | None] = field(default_factory=list)
     freed: int = 0
     changes: list[tuple[bool, str | None]] = field(default_factory=list)
@@ -51,6 +54,9 @@ class Recorder:
 
     def snapshot_written(self, at: Snapshots) -> None:
         self.written.append(at)
+
+    def snapshot_refused(self, epoch: int) -> None:
+        self.refused.append(epoch)
 
     def snapshot_read(self, written: bytes | None) -> None:
         self.read.append(written)
@@ -153,6 +159,17 @@ def absent(missing: MissingPart) -> None:
     if os.environ.get("CI"):
         pytest.fail(str(missing))
     pytest.skip(str(missing))
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch, seconds: float = 60.0) -> None:
+    """A store counts as away when its connection breaks, and not for being slow."""
+    for module, names in (
+        (store_module, ("PARCEL_S_MAX", "SLOW_S", "CONNECT_S_MAX")),
+        (intake, ("ANSWER_S_MAX",)),
+        (connect, ("CONNECT_S_MAX", "SENTINEL_S_MAX", "SILENCE_S_MAX", "REPLACEABLE_S_MAX")),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, seconds)
 
 
 async def until(true: Callable[[], bool], what: str, seconds_max: float = WAIT_SECONDS_MAX) -> float:

@@ -30,6 +30,7 @@ from headgate.model.policy import Model, Policy, Pool, ServiceClass
 from headgate.model.tenant import Tenant
 from headgate.model.ticket import Api, Ticket
 from headgate.model.units import SECOND, ClassName, Duration, EndpointId, ModelName, PoolName, RequestId, TenantId
+from testing.stalls import again_if_stalled
 from tests.hosts.cell.fake_store import FakeServer, FakeStore
 
 POOL, ENDPOINT = PoolName("p"), EndpointId("p/e")
@@ -75,7 +76,7 @@ class Member:
     async def serve(self, name: str) -> tuple[Dispatch, End]:
         """One request from its arrival to its end."""
         line = self.host.open(a_ticket(name), lambda _: None)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             order = await line.next()
             assert isinstance(order, Dispatch)
             self.host.tell(FirstToken(order.request_id, order.attempt))
@@ -131,7 +132,7 @@ async def a_cell(server: FakeServer, *names: str, timing: Timing = PATIENT) -> A
         assert member.faults == []
 
 
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():
             await asyncio.sleep(0.005)
@@ -159,6 +160,7 @@ async def test_each_gateway_counts_its_own_requests_and_the_scheduler_sees_all()
 
 
 @pytest.mark.timing
+@again_if_stalled
 async def test_only_the_scheduler_looks_at_the_engines_and_an_island_for_itself() -> None:
     server = FakeServer()
     async with a_cell(server, "a", "b", timing=USUAL_TIMING) as (scheduler, other):

@@ -100,6 +100,27 @@ def test_a_scheduler_that_hears_of_a_higher_epoch_is_one_no_more() -> None:
     assert node.leader.epoch.number == 10
 
 
+def test_a_scheduler_whose_snapshot_is_refused_for_one_of_a_higher_epoch_claims_a_higher_one() -> None:
+    node, store = a_node(), Store()
+    run(node, store, 0, 1)
+    node.snapshot_refused(1, at(1))
+    assert node.leads, "the store has a later snapshot of its own epoch"
+
+    node.snapshot_refused(7, at(1))
+
+    assert not node.leads
+    run(node, store, 1.05, 2)
+    assert node.leader is not None
+    assert node.leader.epoch.number == 8
+
+
+def test_a_process_that_is_no_candidate_does_not_mind_a_refused_snapshot() -> None:
+    node = a_node(candidate=False)
+    node.snapshot_refused(7, at(1))
+
+    assert not node.leads
+
+
 def test_a_successor_begins_with_the_newest_snapshot_that_it_has_seen() -> None:
     node, store = a_node(), Store()
     run(node, store, 0, 3)

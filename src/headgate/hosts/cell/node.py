@@ -237,6 +237,12 @@ class Node:
         if (leader := self._leader(now)) is not None:
             leader.snapshot_written(at, now)
 
+    def snapshot_refused(self, epoch: int, now: Instant) -> None:
+        """The store keeps the snapshot of another epoch; one with a higher number than ours ends ours."""
+        if self._election is not None:
+            self._election.read_snapshot_of(epoch, leads=self.leader is not None)
+            self._leader(now)
+
     def snapshot_read(self, snapshot: Snapshot | None, now: Instant) -> None:
         """The store's copy may be old, or none: what was read before counts if it is newer."""
         self._read_answered = True

@@ -85,6 +85,10 @@ class StoreReceiver:
         self._decisions.hear(self._node.snapshot_written, at)
         self._look()
 
+    def snapshot_refused(self, epoch: int) -> None:
+        self._decisions.hear(self._node.snapshot_refused, epoch)
+        self._look()
+
     def snapshot_read(self, written: bytes | None) -> None:
         snapshot = None
         if written is not None and written != self._last_read:

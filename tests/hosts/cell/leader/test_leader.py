@@ -5,13 +5,14 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.commands import Dispatch
+from headgate.core.counters import Counters
 from headgate.core.events import Counted, EndpointMeasured, PolicyChanged
 from headgate.core.routing.learning import REPORTS
 from headgate.hosts.cell.leader.leader import Leader
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.leader.reports import counted
 from headgate.hosts.cell.member.member import Member
-from headgate.hosts.cell.protocol.messages import Epoch, Share, Snapshot, Snapshots
+from headgate.hosts.cell.protocol.messages import Epoch, MemberNoted, Share, Snapshot, Snapshots
 from headgate.hosts.cell.protocol.views import MemberView, Mode, Standing
 from headgate.hosts.cell.timing import Timing
 from headgate.model.outcome import Outcome
@@ -489,8 +490,69 @@ def test_every_member_is_told_its_share_and_told_anew_when_one_comes() -> None:
     cell.members["g3"] = a_member("g3", share=Share(0, 1))
     cell.orders["g3"], cell.heard["g3"] = [], True
     cell.pass_time(1, 1.5)
+    assert [member.share for member in cell.members.values()] == [Share(0, 2), Share(1, 2), Share(0, 1)]
+
+    cell.leader.snapshot_written(a_snapshot(cell, at(1.6)).at, at(1.6))
+    cell.pass_time(1.6, 2)
 
     assert [member.share for member in cell.members.values()] == [Share(0, 3), Share(1, 3), Share(2, 3)]
+
+
+def test_a_snapshot_is_taken_as_soon_as_a_share_is_dealt() -> None:
+    cell = a_cell("g1", "g2")
+    a_snapshot(cell, at(1))
+    assert cell.leader.take_snapshot(at(1.1)) is None
+    cell.members["g3"] = a_member("g3", share=Share(0, 1))
+    cell.orders["g3"], cell.heard["g3"] = [], True
+    cell.pass_time(1.1, 1.3)
+
+    assert cell.leader.next_wakeup() <= at(1.3)
+    noted = {each.member: each for each in a_snapshot(cell, at(1.3)).members}
+    assert (noted["g1"].share, noted["g1"].earlier) == (Share(0, 3), (Share(0, 2),))
+    assert (noted["g2"].share, noted["g2"].earlier) == (Share(1, 3), (Share(1, 2),))
+    assert cell.leader.take_snapshot(at(1.31)) is None
+
+
+def test_a_share_whose_snapshot_was_not_written_is_told_after_the_next() -> None:
+    cell = a_cell("g1", "g2")
+    cell.members["g3"] = a_member("g3", share=Share(0, 1))
+    cell.orders["g3"], cell.heard["g3"] = [], True
+    cell.pass_time(1, 1.5)
+    a_snapshot(cell, at(1.5))
+    cell.leader.snapshot_written(a_snapshot(cell, at(3)).at, at(3))
+    cell.pass_time(3, 3.4)
+
+    assert [member.share for member in cell.members.values()] == [Share(0, 3), Share(1, 3), Share(2, 3)]
+
+
+def test_a_member_that_was_away_is_told_the_share_that_was_dealt_before() -> None:
+    cell = a_cell("g1", "g2")
+    cell.members["g3"] = a_member("g3", share=Share(0, 1))
+    cell.orders["g3"], cell.heard["g3"] = [], True
+    cell.pass_time(1, 1.2)
+    dealt = a_snapshot(cell, at(1.2))
+    cell.heard["g2"] = False
+    cell.pass_time(1.3, 3)
+    cell.leader.snapshot_written(dealt.at, at(3))
+    cell.heard["g2"] = True
+    cell.pass_time(3.1, 4)
+    assert cell.members["g2"].share == Share(1, 2)
+
+    cell.leader.snapshot_written(a_snapshot(cell, at(4)).at, at(4))
+    cell.pass_time(4.1, 4.5)
+
+    assert cell.members["g2"].share == Share(1, 3)
+
+
+def test_a_successor_keeps_the_largest_share_that_a_silent_member_may_have() -> None:
+    noted = (MemberNoted("g2", 1, 0, Share(2, 3), (Share(1, 3),)),)
+    snapshot = Snapshot(Snapshots(1, 1), Counters(), noted)
+    cell = Cell(a_leader(SECOND_EPOCH, snapshot=snapshot, places=2), a_member("g1"))
+    cell.pass_time(0, 2)
+
+    # Of two places the third share has none, but the second has one.
+    [endpoint] = cell.leader.summary().endpoints
+    assert endpoint.in_flight_max == 1
 
 
 def test_what_one_process_sees_of_an_endpoint_all_members_know() -> None:

@@ -264,6 +264,8 @@ def test_message_with_a_negative_age_is_rejected() -> None:
         Snapshot(Snapshots(1, 1), Counters(), (MemberNoted("g1", 1, -1, Share(0, 1)),)),
         Snapshot(Snapshots(1, 1), Counters(), (MemberNoted("g1", 1, 1, Share(0, 0)),)),
         Snapshot(Snapshots(1, 1), Counters(), (MemberNoted("", 1, 1, Share(0, 1)),)),
+        Snapshot(Snapshots(1, 1), Counters(), (MemberNoted("g1", 1, 1, Share(0, 1), (Share(2, 1),)),)),
+        Snapshot(Snapshots(1, 1), Counters(), (MemberNoted("g1", 1, 1, Share(0, 1), (Share(0, 1),) * 99),)),
     ],
     ids=repr,
 )

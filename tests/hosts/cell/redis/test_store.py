@@ -23,9 +23,10 @@ from headgate.hosts.cell.redis.store import RedisStore
 from headgate.hosts.cell.redis.wire import Wire
 from testing.ports import free_port
 from testing.processes import MissingPart
+from testing.stalls import again_if_stalled
 from testing.stores import Server, made_certificates, redis
 from tests.hosts.cell.protocol.test_store import a_claim
-from tests.hosts.cell.store_places import Member, Recorder, StorePlace, absent, sentinel_set, until
+from tests.hosts.cell.store_places import Member, Recorder, StorePlace, absent, be_patient, sentinel_set, until
 
 SECRET = "pa55-%2F-w0rd"
 """As it stands in an address; `pa55-/-w0rd` as it is sent."""
@@ -39,6 +40,11 @@ def a_redis(**how: Any) -> Generator[Server]:
             yield server
     except MissingPart as missing:
         absent(missing)
+
+
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @asynccontextmanager
@@ -149,6 +155,7 @@ async def test_a_replica_a_full_store_and_one_without_permission_are_told() -> N
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("patience")
 async def test_a_store_that_fills_up_or_loses_a_key_to_others_while_in_use_is_told() -> None:
     with a_redis() as server, contextlib.closing(server.client()) as client:
         place = StorePlace("redis", server)
@@ -247,6 +254,7 @@ async def a_delay(port: int) -> AsyncGenerator[tuple[Delay, str]]:
 
 @pytest.mark.process
 @pytest.mark.timing
+@again_if_stalled
 async def test_a_store_that_answers_slowly_twice_is_left_alone_until_it_is_quick() -> None:
     with a_redis() as server:
         async with a_delay(server.port) as (delay, url), a_store(url) as a:
@@ -316,6 +324,7 @@ async def test_a_lookup_that_hangs_is_not_begun_a_second_time() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("patience")
 async def test_a_store_that_has_forgotten_the_scripts_is_sent_them() -> None:
     with a_redis() as server, contextlib.closing(server.client()) as client:
         place = StorePlace("redis", server)
@@ -358,7 +367,7 @@ async def test_a_failover_is_followed(kill: bool) -> None:
 
 @pytest.mark.process
 async def test_sentinels_that_know_no_such_master_or_are_away_are_told() -> None:
-    with sentinel_set() as these:
+    with sentinel_set(down_after_s=60.0) as these:
         known = ",".join(f"127.0.0.1:{port}" for port in these.ports)
         assert "correct that name" in await problem_at(f"redis+sentinel://{known}/other", "'other'")
         # One that is there is enough.
@@ -407,6 +416,7 @@ async def _story(server: Server, url: str) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("patience")
 async def test_entry_with_a_wrong_checksum_is_dropped() -> None:
     with a_redis() as server, contextlib.closing(server.client()) as client:
         async with a_store(server.url) as a:
@@ -423,6 +433,7 @@ async def test_entry_with_a_wrong_checksum_is_dropped() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("patience")
 async def test_who_leads_no_more_can_still_send_after_reading_much() -> None:
     with a_redis() as server, contextlib.closing(server.client()) as client:
         async with a_store(server.url) as a:
@@ -441,6 +452,7 @@ async def test_who_leads_no_more_can_still_send_after_reading_much() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("patience")
 async def test_an_inbox_that_is_opened_when_it_was_given_up_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     begin = Intake.begin
 
@@ -459,7 +471,7 @@ async def test_an_inbox_that_is_opened_when_it_was_given_up_is_not_read(monkeypa
             monkeypatch.setattr(Intake, "begin", give_up_meanwhile)
             a.store.lead(True)
             await a.send(Parcel(inbox=[b"first"]))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 await given_up.wait()
             client.xadd(inbox_of(client), {"e": b"for another"})
             # A reader of the outbox has been answered since, so one of the inbox would have been as well.
@@ -493,6 +505,7 @@ async def test_a_lease_that_no_gateway_has_written_is_told(lease: dict[str, str 
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("patience")
 async def test_a_snapshot_that_no_gateway_has_written_is_written_over() -> None:
     with a_redis() as server, contextlib.closing(server.client()) as client:
         async with a_store(server.url) as a:

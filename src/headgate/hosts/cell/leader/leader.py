@@ -85,7 +85,7 @@ class Leader:
         self._absence = Absence(self._book, self._roster, self._reserve, now, timing=timing, bounds=bounds)
         began_with = None if snapshot is None else snapshot.at
         self._adoption = Adoption(self._book, self._reserve, endpoints, epoch=epoch.number, began_with=began_with)
-        self._snapshots = SnapshotWriter(self._book, self._roster, now, snapshot_ns=timing.snapshot_ns)
+        self._snapshots = SnapshotWriter(self._book, self._roster, self._reserve, now, snapshot_ns=timing.snapshot_ns)
         self._book.to_tell |= self._roster.peers
         self.trust = Trust(self._book, self._roster, self._absence, fence_ns=timing.lost_ns, bounds=bounds)
         self._news = MemberNews(self._book, self._roster, self._absence)
@@ -272,6 +272,8 @@ class Leader:
         share = peer.told_share()
         if share is not None and peer.rank is not None:
             self._reserve.tell_share(peer, share, now)
+        # A share that was dealt while it did not answer is told after the next snapshot.
+        self._roster.unsaved = self._roster.unsaved or peer.dealt is not None
         backlog, peer.backlog = peer.backlog, []
         for said in backlog:
             self._news.take(peer, said, now)
@@ -290,7 +292,7 @@ class Leader:
 
     def next_wakeup(self) -> Instant:
         """When `tick` and `outgoing` are to be called again, if nothing happens before."""
-        if self._book.to_tell:
+        if self._book.to_tell or (self._roster.unsaved and not self.gathering):
             return self._began_at
         if self.gathering:
             soonest = after(self._began_at, self._timing.gather_ns_min)
@@ -307,7 +309,7 @@ class Leader:
 
     def take_snapshot(self, now: Instant) -> Snapshot | None:
         """What is to be written for a successor, if it is time to."""
-        return None if now < self._snapshots.due else self.last_snapshot(now)
+        return self.last_snapshot(now) if self._snapshots.is_due(now) else None
 
     def last_snapshot(self, now: Instant) -> Snapshot | None:
         """What is to be written when this scheduler goes, be it time or not."""

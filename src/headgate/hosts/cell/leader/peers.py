@@ -6,11 +6,11 @@ story is known, and which of its requests are in the scheduler's book.
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Final
 
 from headgate.hosts.cell.protocol.link import Inbound, Outbound, Stamps
 from headgate.hosts.cell.protocol.messages import FromMember, FromScheduler, MemberHead, Share
 from headgate.hosts.cell.protocol.shares import places_of
+from headgate.hosts.cell.protocol.validation import SHARES_MAX
 from headgate.hosts.cell.protocol.views import Standing
 from headgate.hosts.cell.timing import Timing
 from headgate.model.ticket import Ticket
@@ -18,10 +18,6 @@ from headgate.model.units import EndpointId, Instant, RequestId, after
 
 Said = tuple[int, Instant, FromMember]
 """A message of a member: its serial, and when it was said by our clock, at the latest."""
-
-
-_SHARES_KEPT: Final = 16
-"""Shares that a member may have been assigned; further shares that it names are ignored."""
 
 
 class Booked:
@@ -70,6 +66,8 @@ class Peer:
         self.shares: deque[tuple[int, Share]] = deque()
         """What it was told that its share is, with the numbers of the messages: the last that it has acknowledged,
         and what came after."""
+        self.dealt: Share | None = None
+        """A new share, which it is told once a snapshot in the store has it."""
         self.report: list[Said] = []
         self.reported = False
         """Whether its report is whole."""
@@ -103,7 +101,7 @@ class Peer:
         latest = self.stamps.stamp is None or head.stamp >= self.stamps.stamp
         self.stamps.heard(head.stamp, now)
         self.since, self.serves = now, head.serves
-        known = len(self.shares) >= _SHARES_KEPT or any(share == head.share for _, share in self.shares)
+        known = len(self.shares) >= SHARES_MAX or any(share == head.share for _, share in self.shares)
         if head.serves and latest and not known:
             # A scheduler before us may have told it another that it has not heard of.
             self.shares.appendleft((0, head.share))
@@ -183,6 +181,11 @@ class Peer:
 
     def told_share(self) -> Share | None:
         return self.shares[-1][1] if self.shares else None
+
+    def all_shares(self) -> tuple[Share, ...]:
+        """Every share that it may have, now or soon; the latest is the last."""
+        told = [share for _, share in self.shares]
+        return tuple(told if self.dealt is None else (*told, self.dealt))
 
     def places_kept(self, endpoint_id: EndpointId, places: int) -> int:
         """What it may take of an endpoint by itself, beyond what it has there."""

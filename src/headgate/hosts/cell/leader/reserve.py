@@ -1,7 +1,7 @@
 """What does the scheduler leave alone for those who do not answer?
 
 A member that may be an island takes its share of everything by itself. So the scheduler's core is told of fewer places
-at each endpoint, and of lower limits, for as long as anybody is absent; and all others are told what their shares are.
+at each endpoint, and of lower limits, for as long as anybody is absent; and all others are dealt their shares.
 """
 
 from collections.abc import Iterable
@@ -38,14 +38,15 @@ class Reserve:
         self._book.handle(PolicyChanged(rest, name), now)
 
     def keep(self, now: Instant) -> None:
-        """Keeps free what those may take who do not answer, and tells all others their shares."""
+        """Keeps free what those may take who do not answer, and deals shares to all others."""
         for endpoint_id in tuple(self._limits):
             self.join(endpoint_id, now)
         if (taken := self._roster.taken) != self._taken:
             self._taken = taken
             self.tell_policy(now)
         for peer, share in tuple(self._roster.deal()):
-            self.tell_share(peer, share, now)
+            peer.dealt = None if share == peer.told_share() else share
+            self._roster.unsaved = True
 
     def join(self, endpoint_id: EndpointId, now: Instant, *, anew: bool = False) -> None:
         """Tells the scheduler how many places an endpoint has, less those that are kept."""
@@ -67,5 +68,6 @@ class Reserve:
 
     def tell_share(self, peer: Peer, share: Share, now: Instant) -> None:
         if peer.talks:
+            peer.dealt = None if peer.dealt == share else peer.dealt
             peer.shares.append((peer.outbound.next, share))
             self._book.say(peer, share, now)

@@ -2,14 +2,16 @@
 
 Every member that serves callers has a rank, and with it a share (`shares`). It is told its share and keeps to the last
 one that it has heard, so as long as it has not acknowledged a new one the larger of both is taken to be its own. Ranks
-are given anew only when nobody is absent: whoever does not hear of it would count on another's.
+are given anew only when nobody is absent: whoever does not hear of it would count on another's. A new share is told
+once a snapshot with it is in the store (`snapshots`): otherwise a successor would keep too little for a member that it
+does not hear.
 """
 
 from collections.abc import Iterator
 
 from headgate.hosts.cell.leader.peers import Peer
 from headgate.hosts.cell.protocol.messages import MemberHead, MemberNoted, Share
-from headgate.hosts.cell.protocol.validation import MEMBERS_MAX
+from headgate.hosts.cell.protocol.validation import MEMBERS_MAX, SHARES_MAX
 from headgate.hosts.cell.protocol.views import Standing
 from headgate.hosts.cell.timing import Timing
 from headgate.model.endpoint import Endpoint
@@ -26,12 +28,14 @@ class Roster:
         """The latest life of each member."""
         self.dead: dict[tuple[str, int], Peer] = {}
         """Lives that are over, of which something may still be at the engines."""
+        self.unsaved = False
+        """Whether a share was dealt that no snapshot has yet."""
         self.left: dict[str, Peer] = {}
         """The last that have said that they go: they may not have heard that it was heard."""
         for each in noted:
             peer = self.peers[each.member] = Peer(each.member, each.incarnation, now, timing=timing)
             peer.known, peer.rank = each.covered, each.share.rank
-            peer.shares.append((0, each.share))
+            peer.shares.extend((0, share) for share in (*each.earlier, each.share))
 
     def begin_blank(self) -> None:
         """Resets the known serials: without a snapshot, the counters cover nothing of the members."""
@@ -116,13 +120,13 @@ class Roster:
         for peer in present:
             assert peer.rank is not None
             share = Share(peer.rank, self.members)
-            if peer.told_share() != share:
+            if share not in peer.all_shares()[-1:]:
                 yield peer, share
 
     def noted(self) -> tuple[MemberNoted, ...]:
         """What a successor has to know of the members."""
         return tuple(
-            MemberNoted(peer.name, peer.incarnation, peer.known, share)
+            MemberNoted(peer.name, peer.incarnation, peer.known, shares[-1], shares[-1 - SHARES_MAX : -1])
             for peer in self.peers.values()
-            if (share := peer.told_share()) is not None and peer.rank is not None
+            if (shares := peer.all_shares()) and peer.rank is not None
         )

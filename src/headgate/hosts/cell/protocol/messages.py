@@ -270,6 +270,8 @@ class MemberNoted:
     covered: int
     """The last of its serials that the counters know."""
     share: Share
+    earlier: tuple[Share, ...] = ()
+    """Shares that it may still have instead."""
 
 
 @message

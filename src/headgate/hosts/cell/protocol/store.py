@@ -51,6 +51,10 @@ class Receiver(Protocol):
         """The snapshot of this parcel is the one that the store has."""
         ...
 
+    def snapshot_refused(self, epoch: int) -> None:
+        """The store has a newer snapshot than that of this parcel, of the epoch with this number."""
+        ...
+
     def snapshot_read(self, written: bytes | None) -> None: ...
 
     def store_free(self) -> None:

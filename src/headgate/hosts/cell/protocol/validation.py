@@ -54,6 +54,8 @@ DURATION_MAX: Final = 1 << 58
 """Nine years in nanoseconds. Several of these can be added without leaving 64 bits."""
 MEMBERS_MAX: Final = 4_096
 """Members of one cell."""
+SHARES_MAX: Final = 16
+"""Shares that one member may have, since it has not acknowledged the last."""
 ATTEMPTS_MAX: Final = 1_000
 """Attempts of one request."""
 SEQUENCES_MAX: Final = 1 << 16
@@ -311,7 +313,9 @@ def check_snapshot(snapshot: Snapshot) -> None:
     for each in snapshot.members:
         _require(_named(each.member) and 0 <= each.incarnation < MOMENT_MAX, "a member out of range")
         _require(_counts(each.covered), "a serial out of range")
-        _check_share(each.share)
+        _require(len(each.earlier) <= SHARES_MAX, f"{len(each.earlier)} earlier shares")
+        for share in (each.share, *each.earlier):
+            _check_share(share)
 
 
 def check_counters(counters: Counters) -> None:

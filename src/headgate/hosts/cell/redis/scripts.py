@@ -71,7 +71,7 @@ WRITE: Final = _script("""
 local held = redis.call('HMGET', KEYS[1], 'epoch', 'number')
 local epoch, number = tonumber(held[1] or '') or -1, tonumber(held[2] or '') or -1
 if epoch > tonumber(ARGV[1]) or (epoch == tonumber(ARGV[1]) and number > tonumber(ARGV[2])) then
-    return 0
+    return {held[1]}
 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'number', ARGV[2], 'bytes', ARGV[3])
 return 1
@@ -101,3 +101,11 @@ def release(key: bytes, epoch: Epoch) -> Command:
 
 def write(key: bytes, at: Snapshots, written: bytes) -> Command:
     return WRITE.call(key, at.epoch, at.number, written)
+
+
+def held_epoch(answer: Any) -> int | None:
+    """The number of the epoch whose snapshot the store keeps; None if the answer has no number."""
+    try:
+        return int(answer[0])
+    except (ValueError, TypeError, LookupError):
+        return None

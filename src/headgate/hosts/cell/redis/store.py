@@ -348,6 +348,8 @@ class RedisStore:
     def _written(self, at: Snapshots, answer: Any) -> None:
         if answer == 1:
             self._receiver.snapshot_written(at)
+        elif (epoch := scripts.held_epoch(answer)) is not None:
+            self._receiver.snapshot_refused(epoch)
 
 
 def _unknown(answer: Exception) -> bool:
