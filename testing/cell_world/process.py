@@ -393,16 +393,9 @@ class Process:
 
         self._guarded(answer)()
 
-    def written(self, at: Snapshots) -> None:
+    def was_kept(self, at: Snapshots) -> None:
         def tell() -> None:
-            self.node.snapshot_written(at, self.clock())
-            self.awake()
-
-        self._guarded(tell)()
-
-    def refused(self, epoch: int) -> None:
-        def tell() -> None:
-            self.node.snapshot_refused(epoch, self.clock())
+            self.node.snapshot_kept(at, self.clock())
             self.awake()
 
         self._guarded(tell)()

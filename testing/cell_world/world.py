@@ -200,9 +200,8 @@ class World:
 
     def write(self, sender: Process, written: bytes, at: Snapshots) -> None:
         def arrived() -> None:
-            held = self.store.write(written, at)
-            told = (lambda: sender.written(at)) if held == at else (lambda: sender.refused(held.epoch))
-            sender.way.carry(told, outward=False)
+            kept = self.store.write(written, at)
+            sender.way.carry(lambda: sender.was_kept(kept), outward=False)
 
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 

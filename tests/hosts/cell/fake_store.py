@@ -144,10 +144,7 @@ class FakeStore:
         if parcel.claim is not None and lease is not None:
             self._receiver.lease_answered(parcel.claim, lease)
         if parcel.write is not None and snapshot is not None:
-            if written:
-                self._receiver.snapshot_written(parcel.write[0])
-            else:
-                self._receiver.snapshot_refused(snapshot[0].epoch)
+            self._receiver.snapshot_kept(snapshot[0])
         if parcel.read:
             self._receiver.snapshot_read(None if snapshot is None else snapshot[1])
 

@@ -35,8 +35,7 @@ class Recorder:
     inbox: list[bytes] = field(default_factory=list)
     batches: list[int] = field(default_factory=list)
     leases: list[tuple[Claim, Lease]] = field(default_factory=list)
-    written: list[Snapshots] = field(default_factory=list)
-    refused: list[int] = field(default_factory=list)
+    kept: list[Snapshots] = field(default_factory=list)
     read: list[bytes | None] = field(default_factory=list)
     freed: int = 0
     changes: list[tuple[bool, str | None]] = field(default_factory=list)
@@ -52,11 +51,8 @@ class Recorder:
     def lease_answered(self, claim: Claim, lease: Lease) -> None:
         self.leases.append((claim, lease))
 
-    def snapshot_written(self, at: Snapshots) -> None:
-        self.written.append(at)
-
-    def snapshot_refused(self, epoch: int) -> None:
-        self.refused.append(epoch)
+    def snapshot_kept(self, at: Snapshots) -> None:
+        self.kept.append(at)
 
     def snapshot_read(self, written: bytes | None) -> None:
         self.read.append(written)

@@ -16,6 +16,7 @@ from headgate.hosts.cell.protocol.messages import (
     SchedulerHead,
     Share,
     Snapshot,
+    Snapshots,
 )
 from headgate.hosts.cell.protocol.views import MemberView, Mode, Standing
 from headgate.model.units import EndpointId, Instant
@@ -43,7 +44,7 @@ class Store:
             node.lease_answered(going.claim, self.lease, now)
         if going.write is not None and answers:
             self.snapshot = going.write
-            node.snapshot_written(going.write.at, now)
+            node.snapshot_kept(going.write.at, now)
         if going.read and answers:
             node.snapshot_read(self.snapshot, now)
         return going.inbox
@@ -103,10 +104,10 @@ def test_a_scheduler_that_hears_of_a_higher_epoch_is_one_no_more() -> None:
 def test_a_scheduler_whose_snapshot_is_refused_for_one_of_a_higher_epoch_claims_a_higher_one() -> None:
     node, store = a_node(), Store()
     run(node, store, 0, 1)
-    node.snapshot_refused(1, at(1))
+    node.snapshot_kept(Snapshots(1, 99), at(1))
     assert node.leads, "the store has a later snapshot of its own epoch"
 
-    node.snapshot_refused(7, at(1))
+    node.snapshot_kept(Snapshots(7, 1), at(1))
 
     assert not node.leads
     run(node, store, 1.05, 2)
@@ -116,7 +117,7 @@ def test_a_scheduler_whose_snapshot_is_refused_for_one_of_a_higher_epoch_claims_
 
 def test_a_process_that_is_no_candidate_does_not_mind_a_refused_snapshot() -> None:
     node = a_node(candidate=False)
-    node.snapshot_refused(7, at(1))
+    node.snapshot_kept(Snapshots(7, 1), at(1))
 
     assert not node.leads
 

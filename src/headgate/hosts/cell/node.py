@@ -53,7 +53,7 @@ class Outgoing:
     claim: Claim | None
     """To be asked of the store; the answer goes to `lease_answered`."""
     write: Snapshot | None
-    """To be put where no newer one is; that it is there is told to `snapshot_written`."""
+    """To be put where no newer one is; that it is there is told to `snapshot_kept`."""
     read: bool
     """Whether the last snapshot is to be read, for `snapshot_read`."""
     release: Epoch | None = None
@@ -233,15 +233,12 @@ class Node:
             # It was asked for before we resigned.
             self._release = claim.epoch
 
-    def snapshot_written(self, at: Snapshots, now: Instant) -> None:
+    def snapshot_kept(self, at: Snapshots, now: Instant) -> None:
+        """The store has this snapshot: the one that was to be written, or a newer one."""
+        if self._election is not None:
+            self._election.read_snapshot_of(at.epoch, leads=True)
         if (leader := self._leader(now)) is not None:
             leader.snapshot_written(at, now)
-
-    def snapshot_refused(self, epoch: int, now: Instant) -> None:
-        """The store keeps the snapshot of another epoch; one with a higher number than ours ends ours."""
-        if self._election is not None:
-            self._election.read_snapshot_of(epoch, leads=self.leader is not None)
-            self._leader(now)
 
     def snapshot_read(self, snapshot: Snapshot | None, now: Instant) -> None:
         """The store's copy may be old, or none: what was read before counts if it is newer."""

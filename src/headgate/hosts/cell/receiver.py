@@ -81,12 +81,8 @@ class StoreReceiver:
         self._decisions.hear(self._node.lease_answered, claim, lease)
         self._look()
 
-    def snapshot_written(self, at: Snapshots) -> None:
-        self._decisions.hear(self._node.snapshot_written, at)
-        self._look()
-
-    def snapshot_refused(self, epoch: int) -> None:
-        self._decisions.hear(self._node.snapshot_refused, epoch)
+    def snapshot_kept(self, at: Snapshots) -> None:
+        self._decisions.hear(self._node.snapshot_kept, at)
         self._look()
 
     def snapshot_read(self, written: bytes | None) -> None:

@@ -2,9 +2,15 @@
 
 import pytest
 
-from headgate.hosts.cell.redis.scripts import held_epoch
+from headgate.hosts.cell.protocol.messages import Snapshots
+from headgate.hosts.cell.redis.scripts import kept
 
 
-@pytest.mark.parametrize(("answer", "epoch"), [([b"7"], 7), (0, None), (None, None), ([], None), ([b"x"], None)])
-def test_epoch_of_the_snapshot_that_the_store_keeps(answer: object, epoch: int | None) -> None:
-    assert held_epoch(answer) == epoch
+def test_the_store_says_which_snapshot_it_has() -> None:
+    assert kept([b"7", b"3"]) == Snapshots(7, 3)
+
+
+@pytest.mark.parametrize("answer", [1, None, [], [b"7"], [b"x", b"3"], [None, None]])
+def test_an_answer_without_numbers_is_not_the_store_of_a_cell(answer: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        kept(answer)

@@ -336,7 +336,7 @@ async def test_a_store_that_has_forgotten_the_scripts_is_sent_them() -> None:
             )
             await a.send(everything)
             assert [lease.epoch for _, lease in a.told.leases] == [Epoch(1, "a")] * 2
-            assert a.told.written == [Snapshots(1, 1)]
+            assert a.told.kept == [Snapshots(1, 1)]
             assert client.xlen(place.key("inbox")) == 1
             assert a.store.reconnects == 0
             await a.send(Parcel(claim=a_claim(2, "b")))
@@ -513,7 +513,7 @@ async def test_a_snapshot_that_no_gateway_has_written_is_written_over() -> None:
             client.hset(inbox_of(client).replace(b"inbox", b"snapshot"), mapping={"epoch": "none"})
             await a.send(Parcel(write=(Snapshots(1, 1), b"ours"), read=True))
 
-            assert (a.told.written, a.told.read) == ([Snapshots(1, 1)], [b"ours"])
+            assert (a.told.kept, a.told.read) == ([Snapshots(1, 1)], [b"ours"])
 
 
 async def test_a_name_that_no_host_can_have_is_told_and_tried_again() -> None:

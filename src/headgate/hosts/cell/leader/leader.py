@@ -269,11 +269,7 @@ class Leader:
         peer.known, peer.report = max(peer.known, peer.inbound.taken - len(peer.backlog)), []
         for told in self._endpoints.all():
             self._book.say(peer, told, now)
-        share = peer.told_share()
-        if share is not None and peer.rank is not None:
-            self._reserve.tell_share(peer, share, now)
-        # A share that was dealt while it did not answer is told after the next snapshot.
-        self._roster.unsaved = self._roster.unsaved or peer.dealt is not None
+        self._reserve.tell_share_again(peer, now)
         backlog, peer.backlog = peer.backlog, []
         for said in backlog:
             self._news.take(peer, said, now)

@@ -66,6 +66,13 @@ class Reserve:
             if endpoint_id in self._limits:
                 self.join(endpoint_id, now)
 
+    def tell_share_again(self, peer: Peer, now: Instant) -> None:
+        """Tells a member that has come back its share. One that was dealt meanwhile is told after the next snapshot."""
+        share = peer.told_share()
+        if share is not None and peer.rank is not None:
+            self.tell_share(peer, share, now)
+        self._roster.unsaved = self._roster.unsaved or peer.dealt is not None
+
     def tell_share(self, peer: Peer, share: Share, now: Instant) -> None:
         if peer.talks:
             peer.dealt = None if peer.dealt == share else peer.dealt

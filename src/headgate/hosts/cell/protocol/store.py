@@ -47,12 +47,8 @@ class Receiver(Protocol):
 
     def lease_answered(self, claim: Claim, lease: Lease) -> None: ...
 
-    def snapshot_written(self, at: Snapshots) -> None:
-        """The snapshot of this parcel is the one that the store has."""
-        ...
-
-    def snapshot_refused(self, epoch: int) -> None:
-        """The store has a newer snapshot than that of this parcel, of the epoch with this number."""
+    def snapshot_kept(self, at: Snapshots) -> None:
+        """The store has this snapshot: that of the parcel, or a newer one."""
         ...
 
     def snapshot_read(self, written: bytes | None) -> None: ...

@@ -71,10 +71,10 @@ WRITE: Final = _script("""
 local held = redis.call('HMGET', KEYS[1], 'epoch', 'number')
 local epoch, number = tonumber(held[1] or '') or -1, tonumber(held[2] or '') or -1
 if epoch > tonumber(ARGV[1]) or (epoch == tonumber(ARGV[1]) and number > tonumber(ARGV[2])) then
-    return {held[1]}
+    return held
 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'number', ARGV[2], 'bytes', ARGV[3])
-return 1
+return {ARGV[1], ARGV[2]}
 """)
 
 LOADS: Final = tuple(("SCRIPT", "LOAD", each.text) for each in (CLAIM, RELEASE, WRITE))
@@ -103,9 +103,7 @@ def write(key: bytes, at: Snapshots, written: bytes) -> Command:
     return WRITE.call(key, at.epoch, at.number, written)
 
 
-def held_epoch(answer: Any) -> int | None:
-    """The number of the epoch whose snapshot the store keeps; None if the answer has no number."""
-    try:
-        return int(answer[0])
-    except (ValueError, TypeError, LookupError):
-        return None
+def kept(answer: Any) -> Snapshots:
+    """Which snapshot the store has. Raises `ValueError` or `TypeError` where it has something else there."""
+    epoch, number = answer
+    return Snapshots(int(epoch), int(number))
