@@ -11,6 +11,7 @@ from itertools import combinations
 from math import isqrt
 
 from headgate.core.cost import cost_ns
+from headgate.core.events import EndpointMeasured
 from headgate.core.measure import soonest_ns
 from headgate.core.routing.rungs import narrowed
 from headgate.core.routing.turnover import Turnover
@@ -70,11 +71,29 @@ class Engine:
     ready_at: Instant = Instant(0)
     """How far its slow start is, when it goes on, and when it began."""
 
+    queued: list[int] = field(default_factory=list[int])
+    """Running requests in its last reports, if all of these also had waiting ones and room in the KV cache."""
+    sequences: int | None = None
+    """The most requests that it runs at once, as these showed."""
+
     @property
     def places(self) -> int:
         """Number of requests that it accepts at once."""
-        percent = min(self.limit_percent, self.grown_percent)
-        return min(self.limit, max(1, self.limit * percent // 100))
+        percent, most = min(self.limit_percent, self.grown_percent), self.limit
+        if self.sequences is not None:
+            most = min(most, self.sequences + max(1, 12 * self.sequences // 100))
+        return min(most, max(1, most * percent // 100))
+
+    def report(self, said: EndpointMeasured) -> None:
+        """Learns from a report how many requests it runs at once."""
+        if self.sequences is not None:
+            self.sequences = max(self.sequences, said.running)
+        has_room = said.kv_percent is None or said.kv_percent <= 80
+        self.queued = [*self.queued, said.running] if said.waiting and said.running and has_room else []
+        if self.queued and max(self.queued) - min(self.queued) > max(1, 5 * max(self.queued) // 100):
+            self.queued = self.queued[-1:]
+        if self.sequences is None and len(self.queued) == 4:
+            self.sequences = max(self.queued)
 
     @property
     def live(self) -> bool:

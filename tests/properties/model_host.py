@@ -133,6 +133,7 @@ class ModelHost:
             assert (each.foreign, each.kv_foreign) == (engine.foreign, engine.kv_foreign)
             assert (each.passed_over, each.limit_percent) == (engine.passed_over, engine.limit_percent)
             assert each.grown_percent == engine.grown_percent
+            assert each.sequences.learned == engine.sequences
             assert (each.place is not None) == self.books.has_headroom(engine)
 
     def _check_wakeup(self) -> None:
@@ -638,6 +639,7 @@ class Check:
                 self.call_back(known, was_live)
                 known.talks = known.silent = known.passed_over = False
                 known.limit_percent, known.foreign, known.kv_foreign, known.silent_at = 100, 0, 0, None
+                known.queued, known.sequences = [], None
                 self.judge_silence(known.pool)
             case EndpointMeasured():
                 self.measured(known, event)
@@ -654,6 +656,7 @@ class Check:
         """Whatever an engine says beyond what was sent to it is somebody else's, but for a little."""
         attempts, kv_tokens = self.books.at(engine), self.books.rules.terms(engine.pool).kv_tokens
         engine.foreign = max(0, said.running + said.waiting - sum(each.places for each in attempts) - 2)
+        engine.report(said)
         engine.kv_foreign = 0
         if said.kv_percent is not None and kv_tokens is not None:
             used = sum(each.prompt_tokens + each.tokens for each in attempts)
