@@ -10,7 +10,7 @@ import pytest
 from headgate.core.events import EndpointMeasured, EndpointProbed, EndpointReadied, EndpointUnreadied, Event
 from headgate.engines.dialects import DIALECTS
 from headgate.engines.probe import OBJECTS_MAX
-from headgate.engines.watch import EngineWatch
+from headgate.engines.watch import READS_MAX, EngineWatch
 from headgate.model.endpoint import EndpointTrouble
 from headgate.model.units import EndpointId
 from headgate.ports.engine import Capabilities, ProbeState, Telemetry
@@ -318,6 +318,36 @@ async def test_older_names_serve_where_the_newest_are_absent(
     assert found.signals["kv_used_fraction"] == "vllm:gpu_cache_usage_perc"
     assert found.telemetry.running == 7
     assert found.telemetry.kv_used_fraction == pytest.approx(0.6)
+
+
+async def test_a_version_that_was_not_told_is_asked_for_again(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    engine.version = None
+    async with a_watch(session, told) as watch:
+        look_at(watch, engine.url)
+        await rounds(engine)
+        before = only(watch).version
+        engine.version = "1.2"
+        async with asyncio.timeout(60):
+            while only(watch).version is None:
+                await asyncio.sleep(QUICK_S)
+        found = only(watch)
+
+    assert before is None
+    assert found.version == "1.2"
+
+
+async def test_an_engine_without_a_version_is_not_asked_for_it_for_ever(
+    engine: FakeEngine, session: aiohttp.ClientSession, told: Told
+) -> None:
+    engine.version = None
+    async with a_watch(session, told) as watch:
+        look_at(watch, engine.url)
+        for _ in range(READS_MAX + 5):
+            await rounds(engine)
+
+    assert sum(probe.path == "/version" for probe in engine.probes) == READS_MAX
 
 
 async def test_an_engine_of_unknown_kind_is_ready_when_it_lists_the_model(

@@ -37,8 +37,9 @@ UNREADY_INTERVAL_S: Final = 0.5
 """The first pause between looks at an engine that is not ready; each is twice the one before, up to `INTERVAL_S`."""
 FAILED_LOOKS: Final = 2
 """Consecutive failed probes before the scheduler receives the reason. A busy engine may miss one."""
-LIMITS_READS_MAX: Final = 10
-"""Probes in which a ready engine is asked for its KV capacity; some report it only after their first request."""
+READS_MAX: Final = 10
+"""Probes in which a ready engine is asked for its version and its KV capacity, until it has answered. Some report their
+KV capacity only after their first request."""
 TIMEOUT_S: Final = 2.0
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
@@ -81,7 +82,8 @@ class _Watched:
     """Number of consecutive failed probes."""
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to probe at once instead of after the pause."""
-    version_known: bool = False
+    version_reads: int = 0
+    """How often the version was read since the engine became ready."""
     limits: EngineLimits = field(default_factory=EngineLimits)
     limits_reads: int = 0
     """How often the limits were read since the engine became ready."""
@@ -285,7 +287,7 @@ class EngineWatch:
             watched.told_ready = True
             self._tell(EndpointReadied(watched.endpoint_id))
             # Another engine may stand there than before.
-            watched.version_known = False
+            watched.version, watched.version_reads = None, 0
             watched.limits, watched.limits_reads = EngineLimits(), 0
         self._tell_probe(watched)
 
@@ -306,10 +308,10 @@ class EngineWatch:
 
     async def _listen(self, watched: _Watched) -> None:
         """Hears what an engine that serves tells of itself besides."""
-        if not watched.version_known:
+        if watched.version is None and watched.version_reads < READS_MAX:
+            watched.version_reads += 1
             watched.version = await watched.probe.version()
-            watched.version_known = True
-        if watched.dialect.reports_kv and watched.limits.kv_tokens is None and watched.limits_reads < LIMITS_READS_MAX:
+        if watched.dialect.reports_kv and watched.limits.kv_tokens is None and watched.limits_reads < READS_MAX:
             watched.limits_reads += 1
             watched.limits = await watched.probe.limits()
         watched.scrape = scrape = await watched.probe.scrape()
