@@ -66,6 +66,6 @@ def cpu_us(target: Target, name: str, load: Load, seconds: float, cores: Cores) 
     done = loaded(target, plan, cores, load=name)
     if done.requests < load.requests_min:
         raise WrongAnswers(f"{done.requests} answers in {seconds:g} s; give the machine to this alone and run it again")
-    # Neither is nought, also where the machine stood still for the whole window.
+    # Neither is zero, even if the machine stood still for the whole window.
     asked = done.chunks / load.chunks if load.by_chunks else done.requests
     return max(1, done.cpu_ns) / 1e3 / (asked or 1)

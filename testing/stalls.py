@@ -49,7 +49,7 @@ class StallWatch:
 
 
 def again_if_stalled(test: Callable[_P, Awaitable[None]]) -> Callable[_P, Awaitable[None]]:
-    """For tests marked `timing`: one that failed while the process stood still is run again, a few times at most.
+    """For tests marked `timing`: runs a test again that failed while the process stood still, a few times at most.
 
     Each run has a folder of its own below `tmp_path`.
     """

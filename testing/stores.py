@@ -216,7 +216,7 @@ class Sentinels:
         return was
 
     def _begins_failover(self) -> bool:
-        """A sentinel refuses while it holds the replica for disturbed."""
+        """A sentinel refuses while it considers the replica unhealthy."""
         try:
             with contextlib.closing(Redis(port=self.ports[0], socket_timeout=_CLIENT_SECONDS_MAX)) as client:
                 client.execute_command("SENTINEL", "FAILOVER", MASTER)

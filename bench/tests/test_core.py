@@ -13,7 +13,7 @@ from headgate.model.units import ClassName
 
 LIVES, RUNS = 300, 4
 PLAIN_RATIO_MAX = 4.0
-"""A life takes about as long as `plain_s`; several times as long would be another scheduler."""
+"""One life takes about as long as `plain_s`; several times as long would be a regression."""
 
 
 def test_every_life_is_whole_and_the_queue_stays_as_long() -> None:
@@ -41,7 +41,7 @@ def plain_s() -> float:
 
 @pytest.mark.timing
 def test_scheduler_decides_quickly_and_hardly_slower_with_many_endpoints() -> None:
-    """Beside plain work in turns; `just bench-core` holds the bar in lives a second on a quiet machine."""
+    """Compared with plain work in turns; `just bench-core` checks lives per second on a quiet machine."""
     few, many = (Bench(Size(endpoints=each, queued=2_000), (1 + RUNS) * LIVES) for each in (8, 512))
     calm_the_collector()
     for bench in (few, many):

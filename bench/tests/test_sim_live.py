@@ -56,7 +56,7 @@ def test_a_few_requests_go_through_both_sides() -> None:
     assert status == 0
     assert told["worst_ratio"] == max(figure["ratio"] for figure in told["figures"].values())
     assert all(figure["simulated"] > 0 for figure in told["figures"].values()), said
-    # Whether anybody waits in life depends on when the machine lets requests arrive.
+    # Whether requests wait in the live run depends on when the machine lets them arrive.
     assert all(figure["live"] > 0 for name, figure in told["figures"].items() if name != "queue_wait_s_p95"), said
 
 

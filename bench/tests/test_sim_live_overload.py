@@ -62,7 +62,7 @@ def test_two_seconds_of_overload_go_through_both_sides() -> None:
     assert status == 0
     for sides in told["classes"].values():
         assert sides["live"]["arrivals"] == sides["simulated"]["arrivals"] > 0, said
-    # Who of them is served depends on the machine.
+    # Which of them are served depends on the machine.
     assert sum(sides["live"]["completed"] for sides in told["classes"].values()) > 0, said
 
 

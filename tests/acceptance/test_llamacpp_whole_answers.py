@@ -70,7 +70,7 @@ async def test_the_joined_answer_is_the_whole_one(engine: RealEngine, api: Api, 
                 return await answer.read()
 
         await whole()  # With the prompt in its cache the engine computes the others alike, to the last digit.
-        # The parts of one request that reach the engine apart are computed in other batches, which may round otherwise.
+        # Parts of one request that reach the engine separately run in different batches and may be rounded differently.
         for left in reversed(range(TRIES)):
             answer = await engines(engine.url, dialect="llamacpp", served_model=engine.model).ask(call)
             joined = comparable(await read_all(answer))

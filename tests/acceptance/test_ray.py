@@ -42,7 +42,7 @@ async def test_a_request_is_answered_from_the_cluster_and_a_killed_gateway_leave
         async with gateway_beside(config, tmp_path, wait_for=2, seconds_max=SECONDS_MAX) as (gateway, process):
             async with gateway.post(chat(max_tokens=4)) as answer:
                 status = answer.status
-            # A process that is just being started shows the words of the one that starts it.
+            # A process that was just forked still shows the command line of its parent.
             async with asyncio.timeout(SECONDS_MAX):
                 while len(said_by_processes("--model", MODEL)) != 2:
                     await asyncio.sleep(0.05)

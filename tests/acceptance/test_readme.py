@@ -16,7 +16,7 @@ from testing.real_engines import llamacpp
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 MISSED = "not all of its pages came within 2 s"
-"""The doctor's words about an engine that paused; then the commands get a second try."""
+"""The doctor's message about an engine that paused; the commands then get a second try."""
 
 pytestmark = [pytest.mark.llamacpp, pytest.mark.timeout(900)]
 

@@ -42,7 +42,7 @@ def a_collector(folder: Path, port: int, sink: SpanSink) -> ChildProcess:
 
 async def test_a_real_collector_reads_a_whole_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
-    # A collector that pauses is no failed post.
+    # A collector that pauses must not count as a failed post.
     monkeypatch.setitem(Collector.__init__.__kwdefaults__, "post_s_max", 60.0)
     async with SpanSink() as sink, FakeEngine() as bad, FakeEngine() as good:
         bad.behaviour = Behaviour(status=500)

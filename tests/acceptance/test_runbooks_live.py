@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.sight, pytest.mark.timeout(900)]
 NEED_A_DATABASE = ("cost", "budgets", "operate")
 NEED_A_TERMINAL = ("top",)
 CLASSES = {"interactive": {"ttft": "5m", "queue_wait_max": "5m", "objectives": {"ttft_percent": 99}}}
-"""A promise that is kept also where the machine pauses; `headgate report` ends with 1 if it is not."""
+"""A promise that is kept even if the machine pauses; `headgate report` ends with 1 if it is not."""
 
 
 def reading() -> list[str]:

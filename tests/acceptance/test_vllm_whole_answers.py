@@ -107,7 +107,7 @@ async def test_joined_response_equals_the_unstreamed_response(
     async with Engines() as engines, aiohttp.ClientSession() as direct:
         asked = engines(engine.url, dialect="vllm", served_model=engine.model, watches=True)
         body, headers = call.body.encode(served_model=engine.model), {"content-type": "application/json"}
-        # The parts of one request that reach the engine apart are computed in other batches, which may round otherwise.
+        # Parts of one request that reach the engine separately run in different batches and may be rounded differently.
         for left in reversed(range(TRIES)):
             answer = await asked.ask(call)
             joined = comparable(await read_all(answer))

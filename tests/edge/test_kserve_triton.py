@@ -28,7 +28,7 @@ TRIES = 4
 """A pause of the machine may use up `EARLY_S`, or let an answer end before its caller leaves."""
 
 patient_gateway = partial(gateway_in_loop, open_watch=partial(EngineWatch, timeout_s=60.0))
-"""A gateway for which an engine that pauses is no failed probe."""
+"""A gateway for which an engine's pause does not count as a failed probe."""
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ class Told:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Troubles, but for waits: also an engine that a busy node takes five seconds to place is said to wait."""
+        """Troubles except waits: placing an engine at a busy node may take five seconds, which is reported as a wait."""
         return [each for each in self.troubles if not each[1].startswith("no node has room for ")]
 
     def started(self, endpoint_id: str, took_ns: Mapping[Phase, int]) -> None:
@@ -201,7 +201,7 @@ async def a_stream(gateway: GatewayInLoop) -> str:
         return events_of(await answer.read())[-1]
 
 
-# The first test of the node: what an earlier one had reserved would not be free at once.
+# Must run first on the node: resources of an earlier test would not be free at once.
 async def test_an_endpoint_for_which_no_node_has_room_waits_and_says_so(node: RayNode, tmp_path: Path) -> None:
     async with a_fleet(node, tmp_path, cpus=CPUS + 1.0) as running:
         await until(lambda: bool(running.told.troubles))

@@ -33,7 +33,7 @@ FREED_S_MAX = 60.0
 """On a machine that others use as well."""
 ENVOY_ROUTE_S = 2.0
 ROUNDS = 3
-"""Of which the shortest counts: what others do on the machine adds to some, what holds a place is in each."""
+"""The shortest counts: other work on the machine lengthens some rounds, a place that is held too long lengthens all."""
 MOMENTS = (BEFORE_THE_FIRST_BYTE, MID_STREAM, NOT_STREAMED)
 PATHS = ("directly", "through a plain proxy", pytest.param("through Envoy", marks=pytest.mark.process))
 
@@ -163,7 +163,7 @@ async def test_envoy_giving_up_before_the_gateway_frees_the_place(tmp_path: Path
 
 
 async def given_up_by_envoy(url: str, engine: FakeSeen, moment: str) -> bool:
-    """Whether it gave up in this moment: where the machine stands still, its time may be over before."""
+    """Whether it gave up at this moment; if the machine stands still, its time may be over earlier."""
     caller = await RawCaller.to(url)
     caller.ask(engine.question(moment))
     taken_up = asyncio.create_task(engine.taken_up())

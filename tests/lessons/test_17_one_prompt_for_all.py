@@ -78,7 +78,7 @@ async def test_the_busiest_endpoint_has_at_most_half_as_much_again_as_the_mean(t
             for number in range(REQUESTS):
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
                 callers.create_task(ask(gateway, a_chat(dice, number)))
-                # Who was late does not make up for it: a crowd would come before anybody's instructions are there.
+                # A late caller does not catch up: a burst would arrive before the shared instructions are cached.
                 due = max(due, time.monotonic()) + 1 / PER_S
         counting.cancel()
 

@@ -30,9 +30,9 @@ CLASSES = 20
 TENANTS = [f"tenant-{number}" for number in range(200)]
 ENDPOINTS = [(pool, f"{pool}/{number}") for pool in POOLS for number in range(5)]
 SCRAPE_S_MAX = 0.2
-"""What is promised. Here it is time of the processor, and a slow one is given twice as much."""
+"""The promised bound, measured as CPU time; a slow processor gets twice as much."""
 PLAIN_RATIO_MAX = 5
-"""On a processor that is slower still: so many times what it takes to format as many lines and nothing else."""
+"""For an even slower processor: this multiple of the time that formatting the same number of lines takes."""
 
 
 def names_of(classes: int) -> list[str]:

@@ -36,7 +36,7 @@ EARLY_S = 10.0
 TRIES = 4
 """A pause of the machine may use up `EARLY_S`, or let an answer end before the test leaves it."""
 PATIENT_S = 60.0
-"""How long a watch waits for a page, so that a pause is no failed probe."""
+"""Time limit for a page, long enough that a pause does not count as a failed probe."""
 IMAGE = {
     "type": "image_url",
     "image_url": {

@@ -67,7 +67,7 @@ LONG_S = 60.0
 
 @pytest.fixture
 def long_leases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No name expires because the process stood still, and no store counts as away because it is slow."""
+    """No name expires because the process stood still, and no store counts as lost because it is slow."""
     monkeypatch.setitem(NameLease.__init__.__kwdefaults__, "lease_s", LONG_S)
     for module, name in ((names, "_CONNECT_S_MAX"), (names, "_ANSWER_S_MAX"), (connect, "CONNECT_S_MAX")):
         monkeypatch.setattr(module, name, LONG_S)

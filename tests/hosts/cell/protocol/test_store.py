@@ -42,7 +42,7 @@ def impatient() -> None:
 
 @pytest.fixture(autouse=True)
 def patience(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In all other tests a store that is slow is waited for: the machine may have stopped it for seconds."""
+    """In all other tests a slow store does not count as lost: the machine may have stopped it for seconds."""
     if "impatient" not in request.fixturenames:
         be_patient(monkeypatch)
 

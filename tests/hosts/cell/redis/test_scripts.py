@@ -1,4 +1,4 @@
-"""Are answers of the store's scripts read, whatever is there?"""
+"""Are answers of the store's scripts read correctly, also invalid ones?"""
 
 import pytest
 
