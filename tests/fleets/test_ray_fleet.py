@@ -50,7 +50,7 @@ class Told:
 
     @property
     def failures(self) -> list[tuple[str, str]]:
-        """Troubles except waits: placing an engine at a busy node may take five seconds, which is reported as a wait."""
+        """Troubles except waits: a busy node may take five seconds to place an engine, which is reported as a wait."""
         return [each for each in self.troubles if not each[1].startswith("no node has room for ")]
 
     def started(self, endpoint_id: str, took_ns: Mapping[Phase, int]) -> None:
