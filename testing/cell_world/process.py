@@ -393,9 +393,9 @@ class Process:
 
         self._guarded(answer)()
 
-    def was_kept(self, at: Snapshots) -> None:
+    def was_kept(self, at: Snapshots, kept: Snapshots) -> None:
         def tell() -> None:
-            self.node.snapshot_kept(at, self.clock())
+            self.node.snapshot_kept(at, kept, self.clock())
             self.awake()
 
         self._guarded(tell)()

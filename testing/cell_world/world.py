@@ -201,7 +201,7 @@ class World:
     def write(self, sender: Process, written: bytes, at: Snapshots) -> None:
         def arrived() -> None:
             kept = self.store.write(written, at)
-            sender.way.carry(lambda: sender.was_kept(kept), outward=False)
+            sender.way.carry(lambda: sender.was_kept(at, kept), outward=False)
 
         sender.way.carry(lambda: self.store.reach(arrived), outward=True)
 

@@ -10,7 +10,6 @@ from headgate.core.routing.learning import (
     PERCENT_MAX,
     PERCENT_MIN,
     REPORTS,
-    REPORTS_MAX,
     SETTLED_FROM,
     Learned,
 )
@@ -110,19 +109,49 @@ def test_a_prompt_over_several_reports_is_held_against_neither_until_it_is_done(
     assert learned.prefill_percent == pytest.approx(100, abs=5)
 
 
+def observe_busy_engine(learned: Learned, *, prompt_ms: int, factor: float, late_every: int = 0) -> None:
+    """Twenty minutes of an engine that begins the next prompt as soon as one is done. Ten streams get a token per step.
+
+    The share of decoding changes every minute; otherwise its time could not be told from that of prompts.
+    """
+    chance, streams, decode_ms = Random(1), 10, 20
+    size_ms = left_ms = prompt_ms
+    now_ms = reported_ms = tokens = prefilled_ms = reports = 0
+    while now_ms < 1_200_000:
+        chunk = min((50, 400)[now_ms // 60_000 % 2], left_ms)
+        now_ms, tokens, left_ms = now_ms + chunk + decode_ms, tokens + 1, left_ms - chunk
+        if not left_ms:
+            prefilled_ms += size_ms
+            size_ms = left_ms = chance.randint(prompt_ms * 7 // 10, prompt_ms * 13 // 10)
+        if now_ms - reported_ms >= 250:
+            reports += 1
+            learned.observe(
+                decode_ns=streams * tokens * decode_ms * MS,
+                prefill_ns=streams * prefilled_ms * MS,
+                took_ns=round(factor * streams * (now_ms - reported_ms) * MS),
+                half_done=True,
+                late=bool(late_every) and reports % late_every == 0,
+            )
+            reported_ms, tokens, prefilled_ms = now_ms, 0, 0
+
+
 @pytest.mark.parametrize("factor", [0.2, 1.0, 5.0])
-def test_speed_is_learned_at_an_engine_that_always_computes_a_prompt(factor: float) -> None:
+@pytest.mark.parametrize("prompt_ms", [300, 1_000, 2_000, 8_000])
+def test_speed_is_learned_at_an_engine_that_always_computes_a_prompt(prompt_ms: int, factor: float) -> None:
     learned = Learned(assumed=True)
-    for number in range(60 * REPORTS_MAX):
-        # Prompts come in waves, so that their time can be told from that of decoding.
-        has_prompt = number % 3 == 0 and number // REPORTS_MAX % 2 == 0
-        decode_ns, prefill_ns = (150 * MS, 300 * MS) if has_prompt else (150 * MS, 0)
-        took_ns = round(factor * (decode_ns + prefill_ns))
-        learned.observe(decode_ns=decode_ns, prefill_ns=prefill_ns, took_ns=took_ns, half_done=True)
+    observe_busy_engine(learned, prompt_ms=prompt_ms, factor=factor)
 
     assert learned.settled
     assert learned.decode_percent == pytest.approx(100 * factor, rel=0.1)
     assert learned.prefill_percent == pytest.approx(100 * factor, rel=0.1)
+
+
+def test_late_reports_do_not_stop_the_learning_at_a_busy_engine() -> None:
+    learned = Learned(assumed=True)
+    observe_busy_engine(learned, prompt_ms=1_000, factor=2.0, late_every=4)
+
+    assert learned.settled
+    assert learned.decode_percent == pytest.approx(200, rel=0.1)
 
 
 def test_tokens_that_a_late_report_lacks_are_counted_with_those_of_the_next() -> None:

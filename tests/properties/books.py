@@ -79,20 +79,25 @@ class Engine:
     @property
     def places(self) -> int:
         """Number of requests that it accepts at once."""
-        percent, most = min(self.limit_percent, self.grown_percent), self.limit
-        if self.sequences is not None:
-            most = min(most, self.sequences + max(1, 12 * self.sequences // 100))
-        return min(most, max(1, most * percent // 100))
+        percent = min(self.limit_percent, self.grown_percent)
+        return min(self.limit, max(1, self.limit * percent // 100))
+
+    def own_places(self, places: int) -> int:
+        """How many of these places it fills, as far as its engine runs that many."""
+        return places if self.sequences is None else min(places, self.sequences + max(4, self.sequences // 4))
 
     def report(self, said: EndpointMeasured) -> None:
         """Learns from a report how many requests it runs at once."""
-        if self.sequences is not None:
-            self.sequences = max(self.sequences, said.running)
-        has_room = said.kv_percent is None or said.kv_percent <= 80
-        self.queued = [*self.queued, said.running] if said.waiting and said.running and has_room else []
+        if self.state is not EndpointState.READY:
+            self.queued, self.sequences = [], None
+        if self.sequences is not None and said.running > self.sequences:
+            self.sequences = said.running if said.waiting else None
+        has_room = said.kv_percent is not None and said.kv_percent <= 80
+        is_full = said.waiting and said.running and has_room and not self.foreign
+        self.queued = [*self.queued, said.running] if is_full else []
         if self.queued and max(self.queued) - min(self.queued) > max(1, 5 * max(self.queued) // 100):
             self.queued = self.queued[-1:]
-        if self.sequences is None and len(self.queued) == 4:
+        if self.sequences is None and len(self.queued) >= 4:
             self.sequences = max(self.queued)
 
     @property
@@ -312,6 +317,8 @@ class Books:
         held, terms = self.held_at(engine), self.rules.terms(engine.pool)
         if len(held.in_flight) + held.foreign >= engine.places:
             return False
+        if sum(each.places for each in self.at(engine)) >= engine.own_places(engine.places):
+            return False
         if engine.state is EndpointState.TRIAL and self.at(engine):
             return False
         too_slow = terms.tpot_ns is not None and 100 * held.itl_ns > terms.rules.measured_percent * terms.tpot_ns
@@ -334,12 +341,13 @@ class Books:
     def is_open_to(self, engine: Engine, name: ClassName) -> bool:
         """Whether a place is free beside those that are kept for other classes and that these do not use."""
         in_flight = self.held_at(engine).in_flight
+        places = engine.limit if engine.device else engine.own_places(engine.limit)
         kept = [
-            max(0, percent * engine.limit // 100 - in_flight.count(owner))
+            max(0, percent * places // 100 - in_flight.count(owner))
             for owner, percent in self.rules.terms(engine.pool).reserves
             if owner != name
         ]
-        return not self.rules.terms(engine.pool).reserves or len(in_flight) + sum(kept) < engine.limit
+        return not self.rules.terms(engine.pool).reserves or len(in_flight) + sum(kept) < places
 
     def load_ns(self, engine: Engine) -> int:
         """How long the pending prompts take there, and by how much a step is longer for those who are there."""
@@ -489,16 +497,16 @@ class Books:
         live = self.live((pool,))
         if any(self.has_headroom(each) for each in live):
             return 0
-        return self.turnovers[pool].free_in_ns(sum(each.places for each in live), Duration(ahead), now)
+        return self.turnovers[pool].free_in_ns(sum(each.own_places(each.places) for each in live), Duration(ahead), now)
 
     def grain_ns(self, pool: PoolName) -> int:
         live = self.live((pool,))
-        return self.turnovers[pool].grain_ns(len(live), sum(each.places for each in live))
+        return self.turnovers[pool].grain_ns(len(live), sum(each.own_places(each.places) for each in live))
 
     def pace(self, pool: PoolName, *, long: bool) -> int:
         """Engine time that the pool serves, in thousandths of elapsed time."""
         live = self.live((pool,))
-        pace = self.turnovers[pool].pace(len(live), sum(each.places for each in live))
+        pace = self.turnovers[pool].pace(len(live), sum(each.own_places(each.places) for each in live))
         return pace * self.lane(pool) // max(1, len(live)) if long else pace
 
     # Bands

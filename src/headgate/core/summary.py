@@ -37,11 +37,6 @@ class EndpointSummary:
     sequences_max: int | None = None
     """The most requests that its engine runs at once, as learned by `core/routing/sequence_limit.py`."""
 
-    @property
-    def places(self) -> int:
-        """The number of requests that it can work on at once."""
-        return self.in_flight_max if self.sequences_max is None else min(self.in_flight_max, self.sequences_max)
-
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:

@@ -144,7 +144,7 @@ class FakeStore:
         if parcel.claim is not None and lease is not None:
             self._receiver.lease_answered(parcel.claim, lease)
         if parcel.write is not None and snapshot is not None:
-            self._receiver.snapshot_kept(snapshot[0])
+            self._receiver.snapshot_kept(parcel.write[0], snapshot[0])
         if parcel.read:
             self._receiver.snapshot_read(None if snapshot is None else snapshot[1])
 

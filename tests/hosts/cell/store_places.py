@@ -51,8 +51,8 @@ class Recorder:
     def lease_answered(self, claim: Claim, lease: Lease) -> None:
         self.leases.append((claim, lease))
 
-    def snapshot_kept(self, at: Snapshots) -> None:
-        self.kept.append(at)
+    def snapshot_kept(self, at: Snapshots, kept: Snapshots) -> None:
+        self.kept.append(kept)
 
     def snapshot_read(self, written: bytes | None) -> None:
         self.read.append(written)

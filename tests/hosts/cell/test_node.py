@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from itertools import count
 
+import pytest
+
 from headgate.core.commands import Command, Dispatch
 from headgate.core.events import EndpointJoined, EndpointReadied, Event, PolicyChanged
 from headgate.hosts.cell.member.orders import PolicyAgreed
@@ -44,7 +46,7 @@ class Store:
             node.lease_answered(going.claim, self.lease, now)
         if going.write is not None and answers:
             self.snapshot = going.write
-            node.snapshot_kept(going.write.at, now)
+            node.snapshot_kept(going.write.at, going.write.at, now)
         if going.read and answers:
             node.snapshot_read(self.snapshot, now)
         return going.inbox
@@ -101,23 +103,23 @@ def test_a_scheduler_that_hears_of_a_higher_epoch_is_one_no_more() -> None:
     assert node.leader.epoch.number == 10
 
 
-def test_a_scheduler_whose_snapshot_is_refused_for_one_of_a_higher_epoch_claims_a_higher_one() -> None:
+@pytest.mark.parametrize("kept", [1, 7])
+def test_a_scheduler_whose_snapshot_is_refused_claims_a_higher_epoch_than_that_of_the_one_kept(kept: int) -> None:
+    """One of the same number is of another scheduler, if the store has lost the lease."""
     node, store = a_node(), Store()
     run(node, store, 0, 1)
-    node.snapshot_kept(Snapshots(1, 99), at(1))
-    assert node.leads, "the store has a later snapshot of its own epoch"
 
-    node.snapshot_kept(Snapshots(7, 1), at(1))
+    node.snapshot_kept(Snapshots(1, 5), Snapshots(kept, 9), at(1))
 
     assert not node.leads
     run(node, store, 1.05, 2)
     assert node.leader is not None
-    assert node.leader.epoch.number == 8
+    assert node.leader.epoch.number == kept + 1
 
 
 def test_a_process_that_is_no_candidate_does_not_mind_a_refused_snapshot() -> None:
     node = a_node(candidate=False)
-    node.snapshot_kept(Snapshots(7, 1), at(1))
+    node.snapshot_kept(Snapshots(1, 5), Snapshots(7, 1), at(1))
 
     assert not node.leads
 

@@ -93,8 +93,8 @@ def _is_limited(endpoint: EndpointState) -> bool:
 
 def _sequence_limit(endpoint: EndpointState) -> Finding:
     learned = endpoint.sequences_max
-    message = f"requests waited in its engine while {learned} ran, so it gets little more than {learned} at once"
-    then = f"set in_flight_max to {learned}, or raise the engine's own limit"
+    message = f"requests waited in its engine while {learned} ran, so it gets only some more than that at once"
+    then = "compare in_flight_max with the engine's own limit (vLLM: --max-num-seqs)"
     return note(endpoint.id, message, then=then)
 
 

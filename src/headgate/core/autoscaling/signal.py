@@ -134,7 +134,7 @@ class _There:
             self.prefill_percent += endpoint.prefill_percent
         if endpoint.state is not EndpointState.EJECTED:
             self.live += 1
-            self.places += endpoint.places
+            self.places += endpoint.in_flight_max
 
     @property
     def warming(self) -> int:

@@ -235,7 +235,7 @@ class EndpointRecord(Held):
         shared, terms = self.shared, self.terms
         if self.passed_over or not self.live or shared.in_flight + shared.foreign >= self.limit:
             return False
-        if self.state is EndpointState.TRIAL and self.in_flight:
+        if self.in_flight >= self.sequences.bound(self.limit) or (self.state is EndpointState.TRIAL and self.in_flight):
             return False
         if self.tpot_ns is not None and 100 * shared.itl_ns > terms.rules.measured_percent * self.tpot_ns:
             return False
@@ -244,9 +244,8 @@ class EndpointRecord(Held):
 
     def bound(self) -> None:
         """Reckons how many it takes at once, after any of what bounds them has changed."""
-        most = self.sequences.bound(self.in_flight_max)
-        part = min(self.limit_percent, self.grown_percent) * most // 100
-        self.limit = min(most, max(1, part))
+        part = min(self.limit_percent, self.grown_percent) * self.in_flight_max // 100
+        self.limit = min(self.in_flight_max, max(1, part))
 
     def fits(self, reservation: Reservation) -> bool:
         """Whether the request may be sent to an endpoint that accepts work; always true if it would be alone there.
@@ -272,11 +271,13 @@ class EndpointRecord(Held):
 
     def open_to(self, name: ClassName) -> bool:
         """Whether a place is free for a class beside those that are kept for others and that they do not use."""
-        shared, kept = self.shared, 0
+        shared, kept, places = self.shared, 0, self.in_flight_max
+        if shared is self:
+            places = self.sequences.bound(places)
         for owner, percent in self.terms.reserves:
             if owner != name:
-                kept += max(0, percent * self.in_flight_max // 100 - shared.in_flight_of.get(owner, 0))
-        return shared.in_flight + kept < self.in_flight_max
+                kept += max(0, percent * places // 100 - shared.in_flight_of.get(owner, 0))
+        return shared.in_flight + kept < places
 
     @property
     def load_ns(self) -> int:

@@ -105,10 +105,10 @@ class FleetHealth:
     def measured(self, endpoint: EndpointRecord, said: EndpointMeasured, now: Instant) -> None:
         """Its engine has told of itself."""
         self._silences.set(endpoint.id, after(now, self._rules.policy.routing.stale_ns))
-        before = (endpoint.foreign, endpoint.kv_foreign, endpoint.limit)
+        before = (endpoint.foreign, endpoint.kv_foreign, endpoint.sequences.learned)
         if talk.hear(endpoint, said):
             self.judge_silence(endpoint)
-        if before != (endpoint.foreign, endpoint.kv_foreign, endpoint.limit):
+        if before != (endpoint.foreign, endpoint.kv_foreign, endpoint.sequences.learned):
             self._placement.place(endpoint)
 
     def forget(self, endpoint: EndpointRecord) -> None:

@@ -28,9 +28,9 @@ _SETTLED_WITHIN: Final = 2.0
 _FORGET: Final = 0.98
 REPORTS: Final = 8
 """So many make an equation."""
-REPORTS_MAX: Final = 24
-"""So many do in any case: at a busy engine a prompt is always half done, and over so many reports what is missing at
-the end is made up for by what was missing at the end of the equation before."""
+BUSY_REPORTS: Final = 48
+"""At a busy engine a prompt is always half done. From so many reports on, one in which a prompt ended makes an equation
+all the same: what the next prompt has taken already is little beside so many."""
 _TRUST: Final = 2.0
 """How much the present estimate weighs against what is observed, in observations."""
 
@@ -72,20 +72,20 @@ class Learned:
     ) -> bool:
         """So much decoding and prefill was expected in what took so long; true if a percent has changed or settled.
 
-        There is no equation at a report that ends in the middle of something, until `REPORTS_MAX`. A prompt that is
-        `half_done` has taken time already but is counted when it is done: decoding would be blamed, and the next
-        equation would find that prompts take no time at all. A report is `late` if the gateway's event loop was, and
-        tokens that it has yet to read are missing. An equation in which more than half of the reports are late says how
-        fast the gateway is, not the engine; nothing is learned from it.
+        No equation ends in the middle of something. A prompt that is `half_done` has taken time already but is counted
+        when it is done: decoding would be blamed, and the next equation would find that prompts take no time at all. A
+        report is `late` if the gateway's event loop was, and tokens that it has yet to read are missing. An equation in
+        which more than half of the reports are late says how fast the gateway is, not the engine; nothing is learned
+        from it.
         """
         self._decode_ns += decode_ns
         self._prefill_ns += prefill_ns
         self._took_ns += took_ns
         self._reports += 1
         self._late += late
-        if self._reports < REPORTS or not self._decode_ns:
+        if self._reports < REPORTS or not self._decode_ns or late:
             return False
-        if (half_done or late) and self._reports < REPORTS_MAX:
+        if half_done and (self._reports < BUSY_REPORTS or not prefill_ns):
             return False
         if 2 * self._late > self._reports:
             self._begin()

@@ -83,7 +83,7 @@ class PoolRecord:
         if live is not endpoint.live:
             self.live += live - endpoint.live
             endpoint.live = live
-        limit = endpoint.limit if live else 0
+        limit = endpoint.sequences.bound(endpoint.limit) if live else 0
         if limit != endpoint.counted_limit:
             self._limit += limit - endpoint.counted_limit
             endpoint.counted_limit = limit

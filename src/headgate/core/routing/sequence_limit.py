@@ -2,9 +2,9 @@
 
 vLLM, for one, does not report its limit (`--max-num-seqs`), but its metrics show when it is reached: requests wait in
 the engine, the number of running ones stays the same, and the KV cache has room. The limit is learned from a few such
-reports in a row. The endpoint then gets only a few requests more than that; the others wait in the gateway, where their
-order can still change. The few more show if the learned limit is too low: the engine then runs more, and the limit
-rises.
+reports in a row, if nobody else uses the engine. The endpoint then gets only some requests more than that; the others
+wait in the gateway, where their order can still change. The few more keep the engine busy, and show if the limit is too
+low: an engine that runs more while none waits has no such limit.
 """
 
 from typing import Final
@@ -15,7 +15,8 @@ KV_PERCENT_MAX: Final = 80
 """Above this, requests may wait for memory and not for a place."""
 _SPREAD_PERCENT: Final = 5
 """Requests that have just ended are missing from a report, so the number of running requests varies a little."""
-_EXTRA_PERCENT: Final = 12
+EXTRA_MIN: Final = 4
+EXTRA_PERCENT: Final = 25
 
 
 class SequenceLimit:
@@ -27,16 +28,14 @@ class SequenceLimit:
         self._low = self._high = self._reads = 0
         """The least and the most running requests of the last reports that showed waiting ones, and their number."""
 
-    def observe(self, *, running: int, waiting: int, kv_percent: int | None) -> bool:
-        """Takes one report; returns whether the limit has changed."""
-        before = self.learned
-        if before is not None and running > before:
-            self.learned = running
-        if not waiting or not running or (kv_percent is not None and kv_percent > KV_PERCENT_MAX):
+    def observe(self, *, running: int, waiting: int, kv_percent: int | None, foreign: int) -> None:
+        """Takes one report, and how many requests others have there."""
+        if self.learned is not None and running > self.learned:
+            self.learned = running if waiting else None
+        if not waiting or not running or foreign or kv_percent is None or kv_percent > KV_PERCENT_MAX:
             self._reads = 0
         else:
             self._gather(running)
-        return self.learned != before
 
     def _gather(self, running: int) -> None:
         low, high = min(self._low, running), max(self._high, running)
@@ -47,8 +46,8 @@ class SequenceLimit:
         if self._reads >= READS and self.learned is None:
             self.learned = high
 
-    def bound(self, in_flight_max: int) -> int:
-        """The number of requests that the endpoint may get at once."""
+    def bound(self, places: int) -> int:
+        """How many of so many places the endpoint may fill with requests of this gateway."""
         if self.learned is None:
-            return in_flight_max
-        return min(in_flight_max, self.learned + max(1, self.learned * _EXTRA_PERCENT // 100))
+            return places
+        return min(places, self.learned + max(EXTRA_MIN, self.learned * EXTRA_PERCENT // 100))

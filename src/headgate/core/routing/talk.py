@@ -14,6 +14,7 @@ from typing import Final
 from headgate.core.events import EndpointMeasured
 from headgate.core.routing.endpoints import EndpointRecord
 from headgate.core.routing.sequence_limit import SequenceLimit
+from headgate.model.endpoint import EndpointState
 
 _SEQUENCES_TOLERATED: Final = 2
 _KV_PERCENT_TOLERATED: Final = 5
@@ -22,10 +23,14 @@ LIMIT_PERCENT_UNHEARD: Final = 80
 
 def hear(endpoint: EndpointRecord, said: EndpointMeasured) -> bool:
     """Takes what an engine says; true if it had been silent or speaks for the first time."""
-    if endpoint.sequences.observe(running=said.running, waiting=said.waiting, kv_percent=said.kv_percent):
-        endpoint.bound()
     known = endpoint.in_flight + _SEQUENCES_TOLERATED
     endpoint.foreign = max(0, said.running + said.waiting - known)
+    if endpoint.state is not EndpointState.READY:
+        # A broken engine may report waiting requests as well.
+        endpoint.sequences = SequenceLimit()
+    endpoint.sequences.observe(
+        running=said.running, waiting=said.waiting, kv_percent=said.kv_percent, foreign=endpoint.foreign
+    )
     endpoint.kv_foreign = 0
     _take_capacity(endpoint, said.kv_tokens)
     kv_tokens = endpoint.terms.kv_tokens

@@ -233,11 +233,11 @@ class Node:
             # It was asked for before we resigned.
             self._release = claim.epoch
 
-    def snapshot_kept(self, at: Snapshots, now: Instant) -> None:
-        """The store has this snapshot: the one that was to be written, or a newer one."""
-        if self._election is not None:
-            self._election.read_snapshot_of(at.epoch, leads=True)
-        if (leader := self._leader(now)) is not None:
+    def snapshot_kept(self, at: Snapshots, kept: Snapshots, now: Instant) -> None:
+        """`at` was to be written, and the store has `kept`; a newer one means that our epoch is too low."""
+        if self._election is not None and kept != at:
+            self._election.read_snapshot_of(kept.epoch, leads=False)
+        if (leader := self._leader(now)) is not None and kept == at:
             leader.snapshot_written(at, now)
 
     def snapshot_read(self, snapshot: Snapshot | None, now: Instant) -> None:

@@ -81,8 +81,8 @@ class StoreReceiver:
         self._decisions.hear(self._node.lease_answered, claim, lease)
         self._look()
 
-    def snapshot_kept(self, at: Snapshots) -> None:
-        self._decisions.hear(self._node.snapshot_kept, at)
+    def snapshot_kept(self, at: Snapshots, kept: Snapshots) -> None:
+        self._decisions.hear(self._node.snapshot_kept, at, kept)
         self._look()
 
     def snapshot_read(self, written: bytes | None) -> None:

@@ -225,6 +225,35 @@ def test_a_snapshot_covers_what_members_need_not_tell_again() -> None:
     assert cell.members["g1"].unsettled == 0
 
 
+def test_snapshots_that_follow_each_other_quickly_for_new_shares_cover_nothing_early() -> None:
+    cell = a_cell("g1")
+    cell.open("g1", a_ticket("r1"), at(1))
+    cell.talk(at(1))
+    cell.members["g1"].tell(completed("r1"), at(1.5))
+    cell.talk(at(1.5))
+    for moment in (2, 2.2, 2.4, 2.6):
+        cell.leader._roster.unsaved = True
+        cell.leader.snapshot_written(a_snapshot(cell, at(moment)).at, at(moment))
+        cell.pass_time(moment, moment + 0.1)
+        assert cell.members["g1"].unsettled == 1
+
+    cell.pass_time(2.8, 4.6)
+    cell.leader.snapshot_written(a_snapshot(cell, at(4.7)).at, at(4.7))
+    cell.pass_time(4.7, 4.9)
+
+    assert cell.members["g1"].unsettled == 0
+
+
+def test_snapshots_for_new_shares_keep_a_distance() -> None:
+    cell = a_cell("g1")
+    a_snapshot(cell, at(1))
+    cell.leader._roster.unsaved = True
+
+    assert cell.leader.take_snapshot(at(1.05)) is None
+    assert cell.leader.next_wakeup() <= at(1.1)
+    assert cell.leader.take_snapshot(at(1.1)) is not None
+
+
 def test_a_snapshot_that_was_not_written_covers_nothing() -> None:
     cell = a_cell("g1")
     cell.open("g1", a_ticket("r1"), at(1))

@@ -288,7 +288,7 @@ class Leader:
 
     def next_wakeup(self) -> Instant:
         """When `tick` and `outgoing` are to be called again, if nothing happens before."""
-        if self._book.to_tell or (self._roster.unsaved and not self.gathering):
+        if self._book.to_tell:
             return self._began_at
         if self.gathering:
             soonest = after(self._began_at, self._timing.gather_ns_min)
@@ -299,13 +299,15 @@ class Leader:
             wakeup = self._book.scheduler.next_wakeup()
             if wakeup is not None and wakeup < soonest:
                 soonest = wakeup
+            if self._roster.unsaved:
+                soonest = min(soonest, self._snapshots.due)
         return min(soonest, self._outboxes.quiet_until)
 
     # Snapshots
 
     def take_snapshot(self, now: Instant) -> Snapshot | None:
         """What is to be written for a successor, if it is time to."""
-        return self.last_snapshot(now) if self._snapshots.is_due(now) else None
+        return None if now < self._snapshots.due else self.last_snapshot(now)
 
     def last_snapshot(self, now: Instant) -> Snapshot | None:
         """What is to be written when this scheduler goes, be it time or not."""

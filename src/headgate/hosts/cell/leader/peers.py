@@ -185,7 +185,8 @@ class Peer:
     def all_shares(self) -> tuple[Share, ...]:
         """Every share that it may have, now or soon; the latest is the last."""
         told = [share for _, share in self.shares]
-        return tuple(told if self.dealt is None else (*told, self.dealt))
+        latest_first = dict.fromkeys(reversed(told if self.dealt is None else [*told, self.dealt]))
+        return tuple(reversed(latest_first))
 
     def places_kept(self, endpoint_id: EndpointId, places: int) -> int:
         """What it may take of an endpoint by itself, beyond what it has there."""

@@ -47,8 +47,8 @@ class Receiver(Protocol):
 
     def lease_answered(self, claim: Claim, lease: Lease) -> None: ...
 
-    def snapshot_kept(self, at: Snapshots) -> None:
-        """The store has this snapshot: that of the parcel, or a newer one."""
+    def snapshot_kept(self, at: Snapshots, kept: Snapshots) -> None:
+        """`at` was to be written, and the store has `kept`: the same, or a newer one."""
         ...
 
     def snapshot_read(self, written: bytes | None) -> None: ...

@@ -105,5 +105,7 @@ def write(key: bytes, at: Snapshots, written: bytes) -> Command:
 
 def kept(answer: Any) -> Snapshots:
     """Which snapshot the store has. Raises `ValueError` or `TypeError` where it has something else there."""
-    epoch, number = answer
-    return Snapshots(int(epoch), int(number))
+    epoch, number = map(int, answer)
+    if max(epoch, number) > _NUMBER_MAX:
+        raise ValueError("a number that the store cannot count beyond")
+    return Snapshots(epoch, number)

@@ -23,6 +23,7 @@ from typing import Any, Final
 import hiredis
 
 from headgate.hosts.cell.protocol.lease import Claim
+from headgate.hosts.cell.protocol.messages import Snapshots
 from headgate.hosts.cell.protocol.store import Parcel, Receiver
 from headgate.hosts.cell.redis import scripts
 from headgate.hosts.cell.redis.connect import CONNECT_S_MAX, Connector
@@ -281,7 +282,7 @@ class RedisStore:
         self.entries_sent += len(parcel.inbox) + len(parcel.outboxes)
         if parcel.write is not None:
             at, written = parcel.write
-            ask(scripts.write(self._keys.snapshot, at, written), self._written)
+            ask(scripts.write(self._keys.snapshot, at, written), lambda answer: self._written(at, answer))
         if parcel.read:
             ask(("HGET", self._keys.snapshot, "bytes"), self._receiver.snapshot_read)
         commands.extend(trim for intake in (self._outbox, self._inbox) if (trim := intake.trim()) is not None)
@@ -344,13 +345,13 @@ class RedisStore:
         else:
             self._receiver.lease_answered(claim, lease)
 
-    def _written(self, answer: Any) -> None:
+    def _written(self, at: Snapshots, answer: Any) -> None:
         try:
             kept = scripts.kept(answer)
         except (ValueError, TypeError):
-            self._lose(Unusable(FOREIGN))
-        else:
-            self._receiver.snapshot_kept(kept)
+            # The store keeps something that is not a snapshot, so this one is not written.
+            return
+        self._receiver.snapshot_kept(at, kept)
 
 
 def _unknown(answer: Exception) -> bool:
