@@ -167,12 +167,14 @@ class HeldRequest:
 class Holdings:
     """All requests that a member holds, and the ends of requests that no confirmed snapshot covers."""
 
-    __slots__ = ("_unsettled_max", "requests", "unsettled")
+    __slots__ = ("_covered", "_unsettled_max", "requests", "unsettled")
 
     def __init__(self, *, unsettled_max: int) -> None:
         self.requests: dict[RequestId, HeldRequest] = {}
         self.unsettled: dict[RequestId, Settled] = {}
         self._unsettled_max = unsettled_max
+        self._covered = 0
+        """The serial up to which a written snapshot knows everything."""
 
     def attempt(self, request_id: RequestId, number: int) -> OpenAttempt | None:
         """An attempt that is under way."""
@@ -186,7 +188,9 @@ class Holdings:
         """
         if not request.over or request.running or self.requests.pop(request.id, None) is None:
             return
-        if request.accepted and request.arrived:
+        # An attempt may end after a snapshot has covered the message that told of the request's end.
+        is_covered = 0 < serial <= self._covered
+        if request.accepted and request.arrived and not is_covered:
             self.unsettled[request.id] = request.settled(serial, now)
             if len(self.unsettled) > self._unsettled_max:
                 del self.unsettled[next(iter(self.unsettled))]
@@ -201,6 +205,7 @@ class Holdings:
 
     def cover(self, serial: int) -> None:
         """A written snapshot knows everything up to this serial."""
+        self._covered = max(self._covered, serial)
         covered = [name for name, settled in self.unsettled.items() if settled.serial <= serial]
         for name in covered:
             del self.unsettled[name]
