@@ -1,4 +1,4 @@
-"""Did this process stand still while something was timed? Then what was timed says nothing.
+"""Was this process paused while something was timed? Then the measured time means nothing.
 
 A machine may stop a process for seconds. A thread that only sleeps notices it, and is not held up by a busy event loop,
 so that a mistake of ours that blocks the loop does not count as a stall.
@@ -13,7 +13,7 @@ from typing import ParamSpec, Self
 
 EVERY_S = 0.02
 STALLED_S = 0.2
-"""A sleep that ends so late was a stall."""
+"""A sleep that ends this much too late shows a pause."""
 TRIES = 5
 
 _P = ParamSpec("_P")
@@ -51,7 +51,7 @@ class StallWatch:
 def again_if_stalled(test: Callable[_P, Awaitable[None]]) -> Callable[_P, Awaitable[None]]:
     """For tests marked `timing`: runs a test again that failed while the process stood still, a few times at most.
 
-    Each run has a folder of its own below `tmp_path`.
+    Each run gets its own folder below `tmp_path`.
     """
 
     @functools.wraps(test)

@@ -32,7 +32,7 @@ MASTER = "headgate"
 """What the sentinels call the master that they watch."""
 START_SECONDS_MAX = 60.0
 FAILOVER_SECONDS_MAX = 110.0
-"""A sentinel that stood still itself does nothing for half a minute (its TILT mode)."""
+"""A sentinel that was paused does nothing for half a minute (its TILT mode)."""
 _STARTS_MAX = 3
 _POLL_SECONDS = 0.02
 _CLIENT_SECONDS_MAX = 60.0
@@ -289,7 +289,7 @@ def valkey(**how: Any) -> Generator[Server]:
 
 @contextmanager
 def sentinels(*, password: str | None = None, down_after_s: float = 2.0) -> Generator[Sentinels]:
-    """A master that is silent for `down_after_s` is replaced. Give a long time where nothing fails on purpose."""
+    """A master that is silent for `down_after_s` is replaced. Use a long time if no failover is wanted."""
     with ExitStack() as stack:
         yield Sentinels(stack, password=password, down_after_s=down_after_s)
 

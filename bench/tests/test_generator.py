@@ -24,7 +24,7 @@ async def ran(upstream_port: int, **fields: object) -> Measured:
 async def test_a_closed_loop_asks_again_and_again(upstream_port: int) -> None:
     done = await ran(upstream_port)
     while done.failed == 0 and done.requests <= 8:
-        # The machine may stand still for a whole window.
+        # The machine may pause for a whole window.
         done = await ran(upstream_port)
 
     assert done.failed == 0

@@ -62,7 +62,7 @@ class Store:
         self._remember()
 
     def write(self, written: bytes, at: Snapshots) -> Snapshots:
-        """Puts a snapshot where no newer one is; which one is there then."""
+        """Writes a snapshot unless there is a newer one; returns the one that is there afterwards."""
         held = self._at.get(self.snapshot or b"")
         if held is not None and (held.epoch, held.number) > (at.epoch, at.number):
             return held

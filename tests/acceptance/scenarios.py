@@ -14,7 +14,7 @@ from testing.real_engines import RealEngine
 PROMPT = [{"role": "user", "content": "Count from one to fifty in words."}]
 # Both engines know this field that the official client does not: the answer has as many tokens as may be.
 TO_THE_LAST = {"ignore_eos": True}
-# The likeliest token each time, so that what is said does not depend on chance.
+# Always the most likely token, so that the text does not depend on chance.
 SURE = {"temperature": 0}
 Probe = Callable[[RealEngine], int]
 """How many requests an engine says it is running."""
@@ -249,7 +249,7 @@ async def embeddings_pass_through(engine: RealEngine, dialect: str, folder: Path
 class Streams:
     calls: list[asyncio.Task[str | None]]
     under_way: bool
-    """Whether none had ended, and no more had begun than were waited for, when the engines stood still."""
+    """Whether exactly the expected streams had begun, and none had ended, when the engines were frozen."""
 
 
 @asynccontextmanager
@@ -262,7 +262,7 @@ async def frozen_in_streams(
     max_tokens: int,
     engines: Sequence[RealEngine],
 ) -> AsyncIterator[Streams]:
-    """So many streams, with the engines frozen once `begun` of them have begun.
+    """Starts `count` streams and freezes the engines once `begun` of them have begun.
 
     A pause of this process may let streams end before it freezes the engines; the caller then tries again.
     """

@@ -11,7 +11,7 @@ from tests.fleets.ray_node import ENGINE, ray_node
 from tests.house.small_tree import PROJECT
 
 MODEL = f"left-behind-{os.getpid()}"
-"""Other test runs on this machine have another name."""
+"""Differs from the name that other test runs on this machine use."""
 SECONDS_MAX = 120
 
 

@@ -53,7 +53,7 @@ async def test_a_real_collector_reads_a_whole_trace(tmp_path: Path, monkeypatch:
                 names: list[str] = []
                 headers = {"x-headgate-stages": "retrieval;dur=80"}
                 attempts = ""
-                # Until one was sent to the bad engine first.
+                # Repeated until one request was sent to the bad engine first.
                 while attempts != "2":
                     async with gateway.post(chat(stream=True), headers=headers) as answer:
                         await answer.read()

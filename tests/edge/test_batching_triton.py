@@ -27,7 +27,7 @@ async def test_rows_asked_together_are_those_asked_alone(tmp_path: Path) -> None
         async with gateway_in_loop(config, tmp_path) as gateway:
             direct, through = engine.url + "/v2/models/embed/infer", gateway.url + "/v2/models/m/infer"
             alone = [await infer(gateway, direct, text) for text in TEXTS]
-            # The first call goes alone, and lasts long enough for others to come meanwhile.
+            # The first call is sent alone and lasts long enough for the others to arrive.
             together = await asyncio.gather(*(infer(gateway, through, text, delay_ms=400) for text in TEXTS))
             _, listed = await infer(gateway, through, *TEXTS)
             async with gateway.http.get(gateway.admin_url + "/metrics") as page:

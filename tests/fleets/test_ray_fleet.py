@@ -230,7 +230,7 @@ async def test_one_endpoint_becomes_three_and_one_again_and_no_stream_is_severed
                 lambda status: all(each["in_flight"] for each in status["endpoints"]), seconds_max=SECONDS_MAX
             )
             # No stream ends while the fleet shrinks. Those that ended before this process froze the engines are
-            # known a moment later; if an engine has none left, all is begun again.
+            # known a moment later; if an engine has none left, the attempt is repeated.
             with ExitStack() as still:
                 for pid in pids.values():
                     still.enter_context(frozen(pid))
@@ -284,7 +284,7 @@ async def test_without_its_driver_nothing_stays_and_everything_comes_back(node: 
         pid, driver = running.fleet.pids()[name], running.fleet.driver_pid
         assert driver is not None
         os.kill(driver, signal.SIGKILL)
-        # At once, since the next may have started before the last is gone.
+        # Before waiting for the old process to end, since its replacement may start first.
         await running.until_started(0)
         await gone(pid)
         [again] = await running.until_started(1)

@@ -56,7 +56,7 @@ async def test_a_commit_that_nobody_heard_of_is_neither_lost_nor_doubled(
                 spool.add([a_row(f"req_{number}")])
             await until(lambda: commits_of(proxy) > commits)
             if not was_committed:
-                # Nobody answers what was lost; the connection breaks instead of a limit in seconds.
+                # The lost query is never answered; the connection is broken instead of waiting for a time limit.
                 proxy.break_all()
             await until(lambda: writer.problem is not None)
             proxy.fault = Fault()

@@ -50,7 +50,7 @@ class FakeSeen:
         self.port = engine.port
 
     def question(self, moment: str) -> dict[str, Any]:
-        # What nobody waited for any more belongs to an earlier question.
+        # Events that nobody waited for belong to an earlier question.
         while not self._engine._arrived.empty():
             self._engine._arrived.get_nowait()
         self._engine.behaviour = {

@@ -147,7 +147,7 @@ async def test_a_database_that_never_answers_holds_up_nobody(tmp_path: Path) -> 
                     assert answer.status == 200
                     await answer.read()
                 took.append(time.perf_counter() - began)
-            # A row is added a moment after the caller has its answer.
+            # The row is written shortly after the caller receives its answer.
             status = (await gateway.until(lambda status: status["ledger"]["rows_waiting"] >= 60))["ledger"]
 
     assert sorted(took)[len(took) // 2] < 0.1

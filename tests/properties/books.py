@@ -74,7 +74,7 @@ class Engine:
     queued: list[int] = field(default_factory=list[int])
     """Running requests in its last reports, if all of these also had waiting ones and room in the KV cache."""
     sequences: int | None = None
-    """The most requests that it runs at once, as these showed."""
+    """The limit of running requests that was learned from these reports."""
 
     @property
     def places(self) -> int:
@@ -83,11 +83,11 @@ class Engine:
         return min(self.limit, max(1, self.limit * percent // 100))
 
     def own_places(self, places: int) -> int:
-        """How many of these places it fills, as far as its engine runs that many."""
+        """The number of these places that may be filled, given the learned limit."""
         return places if self.sequences is None else min(places, self.sequences + max(4, self.sequences // 4))
 
     def report(self, said: EndpointMeasured) -> None:
-        """Learns from a report how many requests it runs at once."""
+        """Updates the learned limit from one report of the engine."""
         if self.state is not EndpointState.READY:
             self.queued, self.sequences = [], None
         if self.sequences is not None and said.running > self.sequences:

@@ -40,7 +40,7 @@ async def in_flight(gateway: RunningGateway) -> int:
 async def test_callers_that_never_read_are_held_in_bounded_memory_and_then_cut_off(tmp_path: Path) -> None:
     async with HostileEngine() as engine:
         engine.endless = lambda: EVENT
-        # All of them must be there before the first is cut off, even if the machine stands still for a while.
+        # All readers must be connected before the first is cut off, even if the machine pauses for a while.
         config = a_config(engine.url, in_flight_max=READERS, limits={"client_stall_max": "15s"})
         async with gateway_beside(config, tmp_path) as (gateway, process):
             with ExitStack() as stack:

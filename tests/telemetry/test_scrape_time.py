@@ -85,7 +85,7 @@ def scrape(meters: Meters, stages: StageMeters) -> bytes:
 
 
 def plain_s(lines: int) -> float:
-    """How long it takes to format so many lines."""
+    """Time to format this number of lines."""
     began = time.thread_time()
     "\n".join([f'headgate_name{{class="{number}",pool="{number}"}} {number / 7}' for number in range(lines)]).encode()
     return time.thread_time() - began

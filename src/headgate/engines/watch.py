@@ -38,8 +38,8 @@ UNREADY_INTERVAL_S: Final = 0.5
 FAILED_LOOKS: Final = 2
 """Consecutive failed probes before the scheduler receives the reason. A busy engine may miss one."""
 READS_MAX: Final = 10
-"""Probes in which a ready engine is asked for its version and its KV capacity, until it has answered. Some report their
-KV capacity only after their first request."""
+"""Maximum number of probes that ask a ready engine for its version and its KV capacity. Some engines report their KV
+capacity only after their first request."""
 TIMEOUT_S: Final = 2.0
 START_STEP_S: Final = 0.002
 """Endpoints that are watched from the same moment are first looked at so far apart."""
@@ -83,7 +83,7 @@ class _Watched:
     hurried: asyncio.Event = field(default_factory=asyncio.Event)
     """Set to probe at once instead of after the pause."""
     version_reads: int = 0
-    """How often the version was read since the engine became ready."""
+    """Number of times the version was read since the engine became ready."""
     limits: EngineLimits = field(default_factory=EngineLimits)
     limits_reads: int = 0
     """How often the limits were read since the engine became ready."""

@@ -210,7 +210,7 @@ async def test_cancelling_a_question_stops_the_engine(subject: Subject) -> None:
 
         await until_none_is_in_use(subject)
         assert subject.engines.idle == 0
-        # llama.cpp looks for clients that left only when nothing was asked of it for a second.
+        # llama.cpp checks for clients that have left only after a second without requests.
         await subject.until_running(0, seconds_max=EARLY_S, every_s=1.5 if subject.kind == "llamacpp" else 0.05)
 
     await in_one_of_some_tries(subject, attempt)

@@ -62,7 +62,7 @@ async def test_an_island_without_a_part_of_an_endpoint_can_ask_it_when_it_return
 
 NAME = "{headgate:headgate}:name:gw"
 LONG_S = 60.0
-"""Longer than a machine stands still."""
+"""Longer than any pause of the machine."""
 
 
 @pytest.fixture

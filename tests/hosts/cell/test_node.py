@@ -104,8 +104,8 @@ def test_a_scheduler_that_hears_of_a_higher_epoch_is_one_no_more() -> None:
 
 
 @pytest.mark.parametrize("kept", [1, 7])
-def test_a_scheduler_whose_snapshot_is_refused_claims_a_higher_epoch_than_that_of_the_one_kept(kept: int) -> None:
-    """One of the same number is of another scheduler, if the store has lost the lease."""
+def test_scheduler_claims_a_higher_epoch_after_the_store_refused_its_snapshot(kept: int) -> None:
+    """A snapshot with the same epoch number belongs to another scheduler; the store lost the lease in between."""
     node, store = a_node(), Store()
     run(node, store, 0, 1)
 
@@ -117,7 +117,7 @@ def test_a_scheduler_whose_snapshot_is_refused_claims_a_higher_epoch_than_that_o
     assert node.leader.epoch.number == kept + 1
 
 
-def test_a_process_that_is_no_candidate_does_not_mind_a_refused_snapshot() -> None:
+def test_process_that_is_not_a_candidate_ignores_a_refused_snapshot() -> None:
     node = a_node(candidate=False)
     node.snapshot_kept(Snapshots(1, 5), Snapshots(7, 1), at(1))
 

@@ -29,8 +29,8 @@ _FORGET: Final = 0.98
 REPORTS: Final = 8
 """So many make an equation."""
 BUSY_REPORTS: Final = 48
-"""At a busy engine a prompt is always half done. From so many reports on, one in which a prompt ended makes an equation
-all the same: what the next prompt has taken already is little beside so many."""
+"""At a busy engine some prompt is always half done. After this many reports, the equation ends at the next report in
+which a prompt was finished; the time already spent on other prompts is small in comparison."""
 _TRUST: Final = 2.0
 """How much the present estimate weighs against what is observed, in observations."""
 
@@ -72,11 +72,11 @@ class Learned:
     ) -> bool:
         """So much decoding and prefill was expected in what took so long; true if a percent has changed or settled.
 
-        No equation ends in the middle of something. A prompt that is `half_done` has taken time already but is counted
-        when it is done: decoding would be blamed, and the next equation would find that prompts take no time at all. A
-        report is `late` if the gateway's event loop was, and tokens that it has yet to read are missing. An equation in
-        which more than half of the reports are late says how fast the gateway is, not the engine; nothing is learned
-        from it.
+        A prompt that is `half_done` has taken time already, but is counted when it is done. An equation that ended
+        there would blame decoding for that time, and the next one would find that prompts take none. A report is `late`
+        if the gateway's event loop was late; tokens that it has yet to read are missing, so no equation ends there
+        either. An equation in which more than half of the reports are late measures the gateway and not the engine, and
+        is discarded.
         """
         self._decode_ns += decode_ns
         self._prefill_ns += prefill_ns
@@ -110,10 +110,10 @@ class Learned:
         return before != (self.decode_percent, self.prefill_percent, self.settled)
 
     def _begin(self) -> None:
-        """Begins to gather reports for the next equation."""
+        """Starts to collect reports for the next equation."""
         self._decode_ns = self._prefill_ns = self._took_ns = 0
         self._reports = self._late = 0
-        """The number of reports, and how many of them were late."""
+        """Number of reports, and how many of them were late."""
 
     @property
     def _is_too_fast(self) -> bool:

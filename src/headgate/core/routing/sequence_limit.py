@@ -29,7 +29,7 @@ class SequenceLimit:
         """The least and the most running requests of the last reports that showed waiting ones, and their number."""
 
     def observe(self, *, running: int, waiting: int, kv_percent: int | None, foreign: int) -> None:
-        """Takes one report, and how many requests others have there."""
+        """Takes one report of the engine's metrics; `foreign` requests there are not from this gateway."""
         if self.learned is not None and running > self.learned:
             self.learned = running if waiting else None
         if not waiting or not running or foreign or kv_percent is None or kv_percent > KV_PERCENT_MAX:
@@ -47,7 +47,7 @@ class SequenceLimit:
             self.learned = high
 
     def bound(self, places: int) -> int:
-        """How many of so many places the endpoint may fill with requests of this gateway."""
+        """The number of these places that this gateway may fill."""
         if self.learned is None:
             return places
         return min(places, self.learned + max(EXTRA_MIN, self.learned * EXTRA_PERCENT // 100))

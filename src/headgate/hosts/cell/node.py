@@ -234,7 +234,7 @@ class Node:
             self._release = claim.epoch
 
     def snapshot_kept(self, at: Snapshots, kept: Snapshots, now: Instant) -> None:
-        """`at` was to be written, and the store has `kept`; a newer one means that our epoch is too low."""
+        """The store was asked to write `at` and has `kept` now. If that is a newer one, our epoch is too low."""
         if self._election is not None and kept != at:
             self._election.read_snapshot_of(kept.epoch, leads=False)
         if (leader := self._leader(now)) is not None and kept == at:

@@ -208,12 +208,17 @@ def test_a_new_scheduler_that_knows_everybody_begins_when_all_have_reported() ->
     assert not cell.leader.gathering
 
 
-def test_a_snapshot_covers_what_members_need_not_tell_again() -> None:
+def a_cell_after_one_request() -> Cell:
     cell = a_cell("g1")
     cell.open("g1", a_ticket("r1"), at(1))
     cell.talk(at(1))
     cell.members["g1"].tell(completed("r1"), at(1.5))
     cell.talk(at(1.5))
+    return cell
+
+
+def test_a_snapshot_covers_what_members_need_not_tell_again() -> None:
+    cell = a_cell_after_one_request()
     assert cell.members["g1"].unsettled == 1
 
     for second in (2, 3, 4):
@@ -226,11 +231,7 @@ def test_a_snapshot_covers_what_members_need_not_tell_again() -> None:
 
 
 def test_snapshots_that_follow_each_other_quickly_for_new_shares_cover_nothing_early() -> None:
-    cell = a_cell("g1")
-    cell.open("g1", a_ticket("r1"), at(1))
-    cell.talk(at(1))
-    cell.members["g1"].tell(completed("r1"), at(1.5))
-    cell.talk(at(1.5))
+    cell = a_cell_after_one_request()
     for moment in (2, 2.2, 2.4, 2.6):
         cell.leader._roster.unsaved = True
         cell.leader.snapshot_written(a_snapshot(cell, at(moment)).at, at(moment))
@@ -255,11 +256,7 @@ def test_snapshots_for_new_shares_keep_a_distance() -> None:
 
 
 def test_a_snapshot_that_was_not_written_covers_nothing() -> None:
-    cell = a_cell("g1")
-    cell.open("g1", a_ticket("r1"), at(1))
-    cell.talk(at(1))
-    cell.members["g1"].tell(completed("r1"), at(1.5))
-    cell.talk(at(1.5))
+    cell = a_cell_after_one_request()
     for second in (2, 3, 4):
         a_snapshot(cell, at(second))
         cell.leader.snapshot_written(Snapshots(7, second), at(second))
@@ -513,11 +510,15 @@ def test_only_the_last_of_several_entries_says_which_arrivals_were_judged() -> N
 # Shares, endpoints and rules
 
 
+def let_g3_join(cell: Cell) -> None:
+    cell.members["g3"] = a_member("g3", share=Share(0, 1))
+    cell.orders["g3"], cell.heard["g3"] = [], True
+
+
 def test_every_member_is_told_its_share_and_told_anew_when_one_comes() -> None:
     cell = a_cell("g1", "g2")
     assert [member.share for member in cell.members.values()] == [Share(0, 2), Share(1, 2)]
-    cell.members["g3"] = a_member("g3", share=Share(0, 1))
-    cell.orders["g3"], cell.heard["g3"] = [], True
+    let_g3_join(cell)
     cell.pass_time(1, 1.5)
     assert [member.share for member in cell.members.values()] == [Share(0, 2), Share(1, 2), Share(0, 1)]
 
@@ -531,8 +532,7 @@ def test_a_snapshot_is_taken_as_soon_as_a_share_is_dealt() -> None:
     cell = a_cell("g1", "g2")
     a_snapshot(cell, at(1))
     assert cell.leader.take_snapshot(at(1.1)) is None
-    cell.members["g3"] = a_member("g3", share=Share(0, 1))
-    cell.orders["g3"], cell.heard["g3"] = [], True
+    let_g3_join(cell)
     cell.pass_time(1.1, 1.3)
 
     assert cell.leader.next_wakeup() <= at(1.3)
@@ -544,8 +544,7 @@ def test_a_snapshot_is_taken_as_soon_as_a_share_is_dealt() -> None:
 
 def test_a_share_whose_snapshot_was_not_written_is_told_after_the_next() -> None:
     cell = a_cell("g1", "g2")
-    cell.members["g3"] = a_member("g3", share=Share(0, 1))
-    cell.orders["g3"], cell.heard["g3"] = [], True
+    let_g3_join(cell)
     cell.pass_time(1, 1.5)
     a_snapshot(cell, at(1.5))
     cell.leader.snapshot_written(a_snapshot(cell, at(3)).at, at(3))
@@ -556,8 +555,7 @@ def test_a_share_whose_snapshot_was_not_written_is_told_after_the_next() -> None
 
 def test_a_member_that_was_away_is_told_the_share_that_was_dealt_before() -> None:
     cell = a_cell("g1", "g2")
-    cell.members["g3"] = a_member("g3", share=Share(0, 1))
-    cell.orders["g3"], cell.heard["g3"] = [], True
+    let_g3_join(cell)
     cell.pass_time(1, 1.2)
     dealt = a_snapshot(cell, at(1.2))
     cell.heard["g2"] = False

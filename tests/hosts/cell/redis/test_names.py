@@ -200,7 +200,7 @@ async def test_process_gets_the_name_of_a_killed_process_whose_last_renewal_arri
         client.pexpire(KEY, round(1.5 * LONG_S * 1_000))
         extended = scripts_run(server)
     await until(lambda: scripts_run(server) > extended + 1)
-    # The time until it expires passes.
+    # Waits until the entry has expired.
     with server.client() as client:
         client.pexpire(KEY, 100)
     await claim

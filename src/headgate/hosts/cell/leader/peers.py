@@ -67,7 +67,7 @@ class Peer:
         """What it was told that its share is, with the numbers of the messages: the last that it has acknowledged,
         and what came after."""
         self.dealt: Share | None = None
-        """A new share, which it is told once a snapshot in the store has it."""
+        """A new share that it has not been told yet, because no snapshot in the store has it."""
         self.report: list[Said] = []
         self.reported = False
         """Whether its report is whole."""
@@ -183,7 +183,7 @@ class Peer:
         return self.shares[-1][1] if self.shares else None
 
     def all_shares(self) -> tuple[Share, ...]:
-        """Every share that it may have, now or soon; the latest is the last."""
+        """Every share that it may have, including one that was dealt and not told yet; the newest comes last."""
         told = [share for _, share in self.shares]
         latest_first = dict.fromkeys(reversed(told if self.dealt is None else [*told, self.dealt]))
         return tuple(reversed(latest_first))

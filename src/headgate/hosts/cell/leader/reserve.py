@@ -67,7 +67,7 @@ class Reserve:
                 self.join(endpoint_id, now)
 
     def tell_share_again(self, peer: Peer, now: Instant) -> None:
-        """Tells a member that has come back its share. One that was dealt meanwhile is told after the next snapshot."""
+        """Repeats its share to a member that has come back. A share dealt meanwhile is told after the next snapshot."""
         share = peer.told_share()
         if share is not None and peer.rank is not None:
             self.tell_share(peer, share, now)

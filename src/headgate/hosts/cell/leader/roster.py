@@ -3,8 +3,8 @@
 Every member that serves callers has a rank, and with it a share (`shares`). It is told its share and keeps to the last
 one that it has heard, so as long as it has not acknowledged a new one the larger of both is taken to be its own. Ranks
 are given anew only when nobody is absent: whoever does not hear of it would count on another's. A new share is told
-once a snapshot with it is in the store (`snapshots`): otherwise a successor would keep too little for a member that it
-does not hear.
+once a snapshot with it is in the store (`snapshots`). Otherwise a successor could reserve too little for a member that
+it does not hear from.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Roster:
         self.dead: dict[tuple[str, int], Peer] = {}
         """Lives that are over, of which something may still be at the engines."""
         self.unsaved = False
-        """Whether a share was dealt that no snapshot has yet."""
+        """Whether a share has been dealt since the last snapshot was taken."""
         self.left: dict[str, Peer] = {}
         """The last that have said that they go: they may not have heard that it was heard."""
         for each in noted:
@@ -120,7 +120,7 @@ class Roster:
         for peer in present:
             assert peer.rank is not None
             share = Share(peer.rank, self.members)
-            if share not in peer.all_shares()[-1:]:
+            if (peer.dealt or peer.told_share()) != share:
                 yield peer, share
 
     def noted(self) -> tuple[MemberNoted, ...]:

@@ -1,8 +1,9 @@
 """What does a scheduler leave to its successor, and what may members forget because of it?
 
-Every `snapshot_ns` the counters are told, with how far each member's story is in them. When one that is two such times
-older than the last is covered by a written one, every candidate has read it, and members forget the ends that it
-covers. Members are told new shares once a snapshot with them is written; so one is taken soon after shares were dealt.
+Every `snapshot_ns` a snapshot is taken of the counters and of how much of each member's history they include. Members
+forget the ends that a snapshot covers once another one, taken at least two intervals later, is in the store: by then
+every candidate has read the first. Members are told new shares once a snapshot with them is in the store, so one is
+taken soon after shares are dealt.
 """
 
 from typing import Final, NamedTuple
@@ -17,12 +18,12 @@ from headgate.hosts.cell.protocol.validation import check_counters
 from headgate.model.units import MILLISECOND, Duration, Instant, after
 
 _SNAPSHOTS_KEPT: Final = 64
-"""Of so many of the last snapshots it is kept what they know of the members."""
+"""Number of recent snapshots whose coverage is remembered."""
 _COVERED_AFTER: Final = 2
-"""What a snapshot knows may be forgotten after so many times `snapshot_ns`, when a later one is written: by then every
-candidate has read it, and it outlives the store."""
+"""Intervals of `snapshot_ns` between a snapshot and the later one that lets members forget what the first covers. By
+then every candidate has read it, so that it survives a loss of the store."""
 _SHARES_NS: Final = Duration(100 * MILLISECOND)
-"""The least time between snapshots that are taken for new shares."""
+"""Minimum time before a snapshot is taken for new shares, from the last snapshot on."""
 
 
 class _Covers(NamedTuple):
@@ -31,7 +32,7 @@ class _Covers(NamedTuple):
     taken_at: Instant
     known: tuple[tuple[Peer, int], ...]
     dealt: tuple[tuple[Peer, Share], ...]
-    """The shares in it that the members had not been told."""
+    """Shares that members had not been told when it was taken."""
 
 
 def restore(snapshot: Snapshot, book: Book, now: Instant, *, told_ns_ago: Duration) -> str | None:
@@ -50,7 +51,7 @@ class SnapshotWriter:
         self._book, self._roster, self._reserve, self._snapshot_ns = book, roster, reserve, snapshot_ns
         self._due = self._shares_due = now
         self._covers: dict[int, _Covers] = {}
-        """What each of the last snapshots knows."""
+        """By the number of the snapshot."""
 
     @property
     def due(self) -> Instant:
@@ -71,7 +72,7 @@ class SnapshotWriter:
         return Snapshot(at, self._book.scheduler.counters(now), self._roster.noted(), policy_hash)
 
     def written(self, at: Snapshots, now: Instant) -> None:
-        """The store has it: members may forget what was covered a while ago, and have the shares that it names."""
+        """The store has it: tells members their new shares, and which ends they may forget."""
         if at.epoch != self._book.next_snapshot.epoch or at.number not in self._covers:
             return
         for peer, dealt in self._covers[at.number].dealt:

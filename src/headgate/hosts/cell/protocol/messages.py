@@ -271,7 +271,7 @@ class MemberNoted:
     """The last of its serials that the counters know."""
     share: Share
     earlier: tuple[Share, ...] = ()
-    """Shares that it may still have instead."""
+    """Older shares that it may still use instead."""
 
 
 @message

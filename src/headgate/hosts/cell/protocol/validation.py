@@ -55,7 +55,7 @@ DURATION_MAX: Final = 1 << 58
 MEMBERS_MAX: Final = 4_096
 """Members of one cell."""
 SHARES_MAX: Final = 16
-"""Shares that one member may have, since it has not acknowledged the last."""
+"""Shares that one member may hold as far as the scheduler knows, because some are not acknowledged."""
 ATTEMPTS_MAX: Final = 1_000
 """Attempts of one request."""
 SEQUENCES_MAX: Final = 1 << 16

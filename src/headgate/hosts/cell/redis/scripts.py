@@ -104,7 +104,7 @@ def write(key: bytes, at: Snapshots, written: bytes) -> Command:
 
 
 def kept(answer: Any) -> Snapshots:
-    """Which snapshot the store has. Raises `ValueError` or `TypeError` where it has something else there."""
+    """The snapshot that the store has. Raises `ValueError` or `TypeError` if the answer is not one."""
     epoch, number = map(int, answer)
     if max(epoch, number) > _NUMBER_MAX:
         raise ValueError("a number that the store cannot count beyond")
