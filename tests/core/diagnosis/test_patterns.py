@@ -272,6 +272,11 @@ def test_a_tenant_is_not_noisy_alone_or_with_others_or_by_little(tenants: dict[s
     assert told(late={"tenants": tenants}) is not Incident.NOISY_TENANT
 
 
+def test_tenant_is_not_noisy_if_the_other_tenants_grow_by_more_than_half_its_factor() -> None:
+    assert told(late={"tenants": {"acme": 160, "bolt": 240}}) is Incident.OVERLOAD
+    assert told(late={"tenants": {"acme": 100, "bolt": 400}}) is Incident.NOISY_TENANT
+
+
 def test_a_tenant_that_hardly_adds_to_the_whole_is_not_noisy() -> None:
     usual = seen(100, tenants={"acme": 5_000, "bolt": 50})
 
