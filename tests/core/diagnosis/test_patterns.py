@@ -1,6 +1,7 @@
 """Is each incident recognised by what belongs to it, and by nothing less?"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from headgate.core.diagnosis import engines
 from headgate.core.diagnosis.finding import Found, harmed
 from headgate.core.diagnosis.patterns import PATTERNS, found, kv_exhausted, limit_too_low, long_prompts
-from headgate.core.diagnosis.picture import Picture, clearly_above, mean, more_than_chance
+from headgate.core.diagnosis.picture import EndpointLook, Picture, clearly_above, mean, more_than_chance
 from headgate.core.diagnosis.seconds_seen import Seen
 from headgate.model.endpoint import EndpointState
 from headgate.model.speed import EngineSpeed
@@ -250,6 +251,20 @@ def test_full_caches_are_told_as_such() -> None:
     assert told(endpoints=(endpoint(kv_percent=95), endpoint(kv_percent=50))) is not Incident.KV_EXHAUSTED
     assert told(endpoints=(endpoint(kv_percent=None),)) is not Incident.KV_EXHAUSTED
     assert not told_by(kv_exhausted, endpoints=(endpoint(kv_percent=95),), harm=False)
+
+
+def test_kv_cache_is_exhausted_if_reservations_fill_every_endpoint_while_requests_wait() -> None:
+    def full(name: str, *, kv_full: bool = True) -> EndpointLook:
+        one = endpoint(name, kv_percent=79)
+        return replace(one, summary=replace(one.summary, kv_full=kv_full))
+
+    both = (full("p/1"), full("p/2"))
+    one = found(picture(endpoints=both))
+    assert one is not None
+    assert one.incident is Incident.KV_EXHAUSTED
+    assert "79% in use, the rest reserved for running requests" in one.sentence
+    assert told(endpoints=both, queued=0) is not Incident.KV_EXHAUSTED
+    assert told(endpoints=(full("p/1"), full("p/2", kv_full=False))) is not Incident.KV_EXHAUSTED
 
 
 # What callers do

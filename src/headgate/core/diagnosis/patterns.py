@@ -134,13 +134,17 @@ def prefix_cache_lost(picture: Picture) -> Found | None:
 
 
 def kv_exhausted(picture: Picture) -> Found | None:
-    told = [each.seen.kv_percent for each in picture.serving if each.seen.kv_percent is not None]
-    if not told or not harmed(picture) or mean(sum(told), len(told)) < KV_PERCENT:
+    """Engines report full KV caches, or requests wait because reservations fill the KV cache of every endpoint."""
+    used = [each.seen.kv_percent for each in picture.serving if each.seen.kv_percent is not None]
+    in_use = mean(sum(used), len(used))
+    reserved = picture.queued > 0 and all(each.summary.kv_full for each in picture.serving)
+    if not used or not harmed(picture) or (in_use < KV_PERCENT and not reserved):
         return None
     return Found(
         Incident.KV_EXHAUSTED,
-        f"The KV caches of pool {picture.pool} are full: {mean(sum(told), len(told))}% in use, so requests wait though "
-        "engines could compute.",
+        f"The KV caches of pool {picture.pool} are full: {in_use}% in use"
+        + (", the rest reserved for running requests" if in_use < KV_PERCENT else "")
+        + ", so requests wait though engines could compute.",
         (
             f"KV cache {kv(picture)}; {engine_waiting(picture)} requests wait inside engines",
             prompts(picture),
