@@ -97,6 +97,19 @@ def test_memory_that_answers_may_grow_into_is_promised_with_the_request() -> Non
     assert sent(scheduler, 1, first_token("r0"), completed("r0")) == ["r3"]
 
 
+def test_summary_reports_a_full_kv_cache_if_another_request_does_not_fit() -> None:
+    scheduler = a_scheduler(policy=policy(kv_tokens=4 * 425), places=99)
+    unbounded = a_scheduler(policy=policy(), places=99)
+    full = list[bool]()
+    for number in range(3):
+        sent(scheduler, 0, arrived(f"r{number}"))
+        sent(unbounded, 0, arrived(f"r{number}"))
+        full.append(scheduler.summary().endpoints[0].kv_full)
+
+    assert full == [False, False, True]
+    assert not unbounded.summary().endpoints[0].kv_full
+
+
 def test_an_answer_longer_than_was_promised_is_promised_more() -> None:
     scheduler = a_scheduler(policy=policy(kv_tokens=4 * 425), places=99)
     sent(scheduler, 0, arrived("r0"), arrived("r1"))

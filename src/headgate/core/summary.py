@@ -36,6 +36,8 @@ class EndpointSummary:
     probe_fails: bool = False
     sequences_max: int | None = None
     """The most requests that its engine runs at once, as learned by `core/routing/sequence_limit.py`."""
+    kv_full: bool = False
+    """Whether its KV cache has no room for another request of average size, with what running requests may grow to."""
 
 
 @dataclass(frozen=True, slots=True)

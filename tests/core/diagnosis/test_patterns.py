@@ -1,6 +1,7 @@
 """Is each incident recognised by what belongs to it, and by nothing less?"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from headgate.core.diagnosis import engines
 from headgate.core.diagnosis.finding import Found, harmed
 from headgate.core.diagnosis.patterns import PATTERNS, found, kv_exhausted, limit_too_low, long_prompts
-from headgate.core.diagnosis.picture import Picture, clearly_above, mean, more_than_chance
+from headgate.core.diagnosis.picture import EndpointLook, Picture, clearly_above, mean, more_than_chance
 from headgate.core.diagnosis.seconds_seen import Seen
 from headgate.model.endpoint import EndpointState
 from headgate.model.speed import EngineSpeed
@@ -252,6 +253,20 @@ def test_full_caches_are_told_as_such() -> None:
     assert not told_by(kv_exhausted, endpoints=(endpoint(kv_percent=95),), harm=False)
 
 
+def test_kv_cache_is_exhausted_if_reservations_fill_every_endpoint_while_requests_wait() -> None:
+    def full(name: str, *, kv_full: bool = True) -> EndpointLook:
+        one = endpoint(name, kv_percent=79)
+        return replace(one, summary=replace(one.summary, kv_full=kv_full))
+
+    both = (full("p/1"), full("p/2"))
+    one = found(picture(endpoints=both))
+    assert one is not None
+    assert one.incident is Incident.KV_EXHAUSTED
+    assert "79% in use, the rest reserved for running requests" in one.sentence
+    assert told(endpoints=both, queued=0) is not Incident.KV_EXHAUSTED
+    assert told(endpoints=(full("p/1"), full("p/2", kv_full=False))) is not Incident.KV_EXHAUSTED
+
+
 # What callers do
 
 
@@ -270,6 +285,11 @@ def test_a_tenant_that_brings_most_of_what_is_new_is_noisy() -> None:
 )
 def test_a_tenant_is_not_noisy_alone_or_with_others_or_by_little(tenants: dict[str, int]) -> None:
     assert told(late={"tenants": tenants}) is not Incident.NOISY_TENANT
+
+
+def test_tenant_is_not_noisy_if_the_other_tenants_grow_by_more_than_half_its_factor() -> None:
+    assert told(late={"tenants": {"acme": 160, "bolt": 240}}) is Incident.OVERLOAD
+    assert told(late={"tenants": {"acme": 100, "bolt": 400}}) is Incident.NOISY_TENANT
 
 
 def test_a_tenant_that_hardly_adds_to_the_whole_is_not_noisy() -> None:

@@ -63,6 +63,7 @@ ANSWERS_MIN: Final = 15
 NOISE_PERCENT: Final = 55
 """Of all that came in addition, what one tenant brought."""
 NOISE_TIMES: Final = 2
+"""Growth of a noisy tenant's requests, over their usual number and over the growth of all other tenants."""
 CACHE_USUAL_PERCENT: Final = 15
 RETRIES_PERCENT: Final = 30
 FRESH_PERCENT: Final = 135
@@ -133,13 +134,17 @@ def prefix_cache_lost(picture: Picture) -> Found | None:
 
 
 def kv_exhausted(picture: Picture) -> Found | None:
-    told = [each.seen.kv_percent for each in picture.serving if each.seen.kv_percent is not None]
-    if not told or not harmed(picture) or mean(sum(told), len(told)) < KV_PERCENT:
+    """Engines report full KV caches, or requests wait because reservations fill the KV cache of every endpoint."""
+    used = [each.seen.kv_percent for each in picture.serving if each.seen.kv_percent is not None]
+    in_use = mean(sum(used), len(used))
+    reserved = picture.queued > 0 and all(each.summary.kv_full for each in picture.serving)
+    if not used or not harmed(picture) or (in_use < KV_PERCENT and not reserved):
         return None
     return Found(
         Incident.KV_EXHAUSTED,
-        f"The KV caches of pool {picture.pool} are full: {mean(sum(told), len(told))}% in use, so requests wait though "
-        "engines could compute.",
+        f"The KV caches of pool {picture.pool} are full: {in_use}% in use"
+        + (", the rest reserved for running requests" if in_use < KV_PERCENT else "")
+        + ", so requests wait though engines could compute.",
         (
             f"KV cache {kv(picture)}; {engine_waiting(picture)} requests wait inside engines",
             prompts(picture),
@@ -165,6 +170,8 @@ def noisy_tenant(picture: Picture) -> Found | None:
     count, before = late.tenants.by_name[name], picture.usually(usual.tenants.by_name.get(name, 0))
     if more[name] * 100 < NOISE_PERCENT * whole or count < NOISE_TIMES * before or not more_than_chance(count, before):
         return None
+    if _all_grow(picture, name):
+        return None
     share = 100 * late.tenants_work.by_name[name] // max(1, sum(late.tenants_work.by_name.values()))
     if more[name] * 10 < picture.usually(sum(usual.tenants_work.by_name.values())):
         return None
@@ -180,6 +187,13 @@ def noisy_tenant(picture: Picture) -> Found | None:
         f"Slow it down: {_throttle(name, 6 * max(1, 2 * before), picture)}; fair shares hold the others up meanwhile.",
         tenant=TenantId(name),
     )
+
+
+def _all_grow(picture: Picture, name: str) -> bool:
+    """Whether the requests of the other tenants grow by more than half of this tenant's factor: a general overload."""
+    late, usual = picture.late.tenants.by_name, picture.usual.tenants.by_name
+    others, others_before = sum(late.values()) - late[name], sum(usual.values()) - usual.get(name, 0)
+    return NOISE_TIMES * others * usual.get(name, 0) > late[name] * others_before
 
 
 def _throttle(name: str, per_minute: int, picture: Picture) -> str:

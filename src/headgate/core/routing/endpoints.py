@@ -204,7 +204,16 @@ class EndpointRecord(Held):
             trouble_detail="" if trouble is None else trouble.detail,
             probe_fails=self.probe_trouble is not None,
             sequences_max=self.sequences.learned,
+            kv_full=self._kv_full,
         )
+
+    @property
+    def _kv_full(self) -> bool:
+        shared, capacity = self.shared, self.terms.kv_tokens
+        if capacity is None or not shared.in_flight:
+            return False
+        another = shared.kv_reserved // shared.in_flight
+        return 100 * (shared.kv_reserved + shared.kv_foreign + another) > self.terms.rules.kv_percent * capacity
 
     @property
     def why_out(self) -> Trouble | None:
