@@ -166,7 +166,9 @@ def sample(seed: int, counts: Iterable[tuple[str, int]]) -> Iterator[tuple[str, 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("seed", type=int, metavar="SEED", help="Random seed.")
-    parser.add_argument("--per", nargs="*", default=[], metavar="KIND=N", help="Passages of each kind (default: 80 in all).")
+    parser.add_argument(
+        "--per", nargs="*", default=[], metavar="KIND=N", help="Passages of each kind (default: 80 in all)."
+    )
     args = parser.parse_args(argv)
     counts = COUNTS | {kind: int(number) for kind, _, number in (item.partition("=") for item in args.per)}
     for number, (kind, passage) in enumerate(sample(args.seed, counts.items()), 1):

@@ -6,7 +6,7 @@ from typing import Final
 
 from headgate.slo.lengths import Length
 
-RUNBOOKS: Final = "docs/runbooks"
+RUNBOOKS: Final = "docs/operations/runbooks"
 """Where the pages are, unless somebody says where they are published."""
 OF_THE_INCIDENT: Final = "{{ $labels.incident }}"
 """The page that the alert's own label names."""

@@ -12,7 +12,7 @@ from headgate.telemetry.account_metrics import ACCOUNTS
 from headgate.telemetry.described import Described, counter, gauge, histogram
 
 _DECIDES: Final = "the process decides"
-_CELL: Final = "it is in a [cell](../the-cell.md)"
+_CELL: Final = "it is in a [cell](../concepts/cell.md)"
 _STARTS: Final = "the gateway starts its endpoints itself"
 
 _TRAFFIC: Final = (
@@ -20,7 +20,7 @@ _TRAFFIC: Final = (
         "headgate_requests_total",
         "class outcome",
         "Requests by how they ended.",
-        "See [the outcomes](../errors/README.md); all but `completed` and `cancelled` are refusals or errors.",
+        "See [the outcomes](errors/README.md); all but `completed` and `cancelled` are refusals or errors.",
     ),
     counter(
         "headgate_requests_admitted_total",
@@ -51,7 +51,7 @@ _TRAFFIC: Final = (
         "headgate_cost_usd_total",
         "class",
         "What the attempts of ended requests cost.",
-        "Whoever pays; 0 where pools have no [price](../cost.md).",
+        "Whoever pays; 0 where pools have no [price](../concepts/cost.md).",
     ),
     histogram("headgate_queue_wait_seconds", "class", "Time in our queue before the first attempt."),
     histogram(
@@ -118,7 +118,7 @@ _POOLS: Final = (
         "headgate_attempt_faults_total",
         "pool fault",
         "Failed attempts by kind of failure.",
-        "See [who is to blame](../fleets.md#who-is-to-blame-for-a-failure).",
+        "See [who is to blame](../guides/fleets.md#who-is-to-blame-for-a-failure).",
     ),
     counter("headgate_retries_total", "pool", "Attempts made after another one of the same request had ended."),
     counter("headgate_hedges_total", "pool", "Attempts made while another one of the same request was silent."),
@@ -128,7 +128,7 @@ _POOLS: Final = (
         "headgate_batch_size",
         "pool",
         "Inputs in each call to an engine that asks for several requests.",
-        "Where requests are [asked together](../batching.md).",
+        "Where requests are [asked together](../guides/batching.md).",
     ),
     histogram("headgate_batch_wait_seconds", "pool", "How long each request waited for company before it was sent."),
     gauge(
@@ -148,7 +148,7 @@ _POOLS: Final = (
         "headgate_endpoints_wanted",
         "pool",
         "Endpoints that there should be.",
-        "By the rules of a pool that is [scaled](../scaling.md).",
+        "By the rules of a pool that is [scaled](../concepts/scaling.md).",
         when=_DECIDES,
     ),
     gauge(
@@ -162,14 +162,14 @@ _POOLS: Final = (
         "headgate_scaling_correction_ratio",
         "pool",
         "Factor by which measured attainment corrects predicted work.",
-        "Far from 1, the declared `speed` is wrong ([scaling](../scaling.md#when-the-speed-is-wrong)).",
+        "Far from 1, the declared `speed` is wrong ([scaling](../concepts/scaling.md#when-the-speed-is-wrong)).",
         when=_DECIDES,
     ),
     gauge(
         "headgate_endpoints_starting",
         "pool phase",
         "Starts under way.",
-        "`not_scheduled`, `starting`, `loading`, `warming` ([scaling](../scaling.md#how-cold-starts-are-measured)).",
+        "`not_scheduled`, `starting`, `loading`, `warming` ([scaling](../concepts/scaling.md#how-cold-starts-are-measured)).",
         when=_DECIDES,
     ),
     gauge(
@@ -190,7 +190,7 @@ _POOLS: Final = (
         "headgate_cold_start_seconds",
         "pool",
         "From the raised want to the ready endpoint.",
-        "For every kind of fleet ([scaling](../scaling.md#how-cold-starts-are-measured)).",
+        "For every kind of fleet ([scaling](../concepts/scaling.md#how-cold-starts-are-measured)).",
         when=_DECIDES,
     ),
     histogram(
@@ -203,7 +203,7 @@ _POOLS: Final = (
         "headgate_endpoint_start_seconds",
         "pool phase",
         "What the start of an endpoint was made of.",
-        "`pending`, `process`, `weights`, `warm_up`, `join` ([fleets](../fleets.md#how-an-endpoint-starts)).",
+        "`pending`, `process`, `weights`, `warm_up`, `join` ([fleets](../guides/fleets.md#how-an-endpoint-starts)).",
         when=_STARTS,
     ),
     histogram(
@@ -220,7 +220,7 @@ _QUEUES: Final = (
         "headgate_requests_held_total",
         "class pool",
         "Requests held until an endpoint had started.",
-        when="a pool may have [none at all](../scaling.md#none-at-all)",
+        when="a pool may have [none at all](../concepts/scaling.md#none-at-all)",
     ),
     gauge(
         "headgate_hold_depth",
@@ -248,7 +248,7 @@ _QUEUES: Final = (
     gauge(
         "headgate_quarantined_requests",
         "",
-        "Requests that are [quarantined](../errors/quarantined.md), at most 1,024.",
+        "Requests that are [quarantined](errors/quarantined.md), at most 1,024.",
         when=_DECIDES,
     ),
 )
@@ -406,7 +406,7 @@ _STAGES: Final = (
         "headgate_stage_seconds",
         "class stage",
         "How long requests were in each of their stages.",
-        "Each request once for each [stage](../explain.md#stages) that it went through, over all its attempts.",
+        "Each request once for each [stage](../guides/explain.md#stages) that it went through, over all its attempts.",
     ),
     counter(
         "headgate_stage_over_budget_total",
@@ -441,7 +441,7 @@ _STAGES: Final = (
     gauge("headgate_records_oldest_seconds", "", "Since the oldest file of them was last added to.", when=_RECORDS),
 )
 
-_TRACING: Final = "it sends [traces](../tracing.md)"
+_TRACING: Final = "it sends [traces](../guides/tracing.md)"
 _TRACES: Final = (
     counter(
         "headgate_traces_kept_total",

@@ -20,7 +20,7 @@ OVERVIEW: Final = Dashboard(
             "By which pattern",
             (("max by (pool, incident) (headgate_incident) == 1", "{{pool}}: {{incident}}"),),
             kind="stat",
-            says="Each pattern has a page of its name under docs/runbooks.",
+            says="Each pattern has a page of its name under docs/operations/runbooks.",
         ),
         Panel(
             "How fast the month's allowance is used up",
