@@ -178,17 +178,17 @@ sim-e6 *args:
 diagnosis *args:
     {{ bin }}/python -m bench.diagnosis "$@"
 
-# Whole cells under faults of all kinds, as many seeds as one wants; `--seed N --trace` shows one (docs/concepts/cell.md).
+# Whole cells under faults of all kinds, as many seeds as one wants; `--seed N --trace` shows one (docs/project/cell-verification.md).
 [positional-arguments]
 sim-cell *args:
     {{ bin }}/python -m bench.cell "$@"
 
-# Real processes of a cell killed one after another under load: what is lost, and how soon it admits again (docs/concepts/cell.md).
+# Real processes of a cell killed one after another under load: what is lost, and how soon it admits again (docs/project/cell-verification.md).
 [positional-arguments]
 kill-cell *args:
     {{ bin }}/python -m bench.kill_cell "$@"
 
-# What a cell adds to the first byte, what its scheduler can take, and what a burst elsewhere costs (docs/concepts/cell.md).
+# What a cell adds to the first byte, what its scheduler can take, and what a burst elsewhere costs (docs/project/cell-verification.md).
 [positional-arguments]
 bench-cell *args:
     {{ bin }}/python -m bench.cell_live "$@"

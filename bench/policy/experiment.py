@@ -18,7 +18,7 @@ from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Decider, Scenario
 
 Figures = Mapping[str, Any]
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "project" / "results"
 WHOLE_SEEDS = (1, 2, 3, 4, 5)
 
 
