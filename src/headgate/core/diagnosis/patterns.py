@@ -307,23 +307,32 @@ def _longer_prompts(picture: Picture) -> bool:
 def cold_start(picture: Picture) -> Found | None:
     if not harmed(picture):
         return None
-    starting = [each for each in picture.endpoints if _is_new(each, picture)]
-    if not starting:
+    new = [each for each in picture.endpoints if _is_new(each, picture)]
+    if not new:
         return None
-    waits = max(picture.now - each.seen.joined_at for each in starting)
+    serve = f"{len(picture.serving)} serve"
+    starting = [each for each in new if each.summary.state is EndpointState.WARMING]
+    if starting:
+        longest = seconds(Duration(max(picture.now - each.seen.joined_at for each in starting)))
+        noun, verb = ("endpoint", "is") if len(starting) == 1 else ("endpoints", "are")
+        sentence = f"Pool {picture.pool} waits for {len(starting)} {noun} that {verb} starting; {serve}."
+        fact = f"{len(starting)} {noun} {verb} starting, the longest for {longest}; {serve}"
+        first = "Wait for them, or lower what is let in"
+    else:
+        count = "1 endpoint has" if len(new) == 1 else f"{len(new)} endpoints have"
+        within = seconds(NEW_NS)
+        sentence = f"{count} joined pool {picture.pool} within the last {within}; {serve}, and the backlog remains."
+        fact = f"{count} become ready within the last {within}; {serve}"
+        first = "Wait until the backlog has drained, or lower what is let in"
     return Found(
         Incident.COLD_START,
-        f"Pool {picture.pool} waits for {len(starting)} endpoints that are starting; {len(picture.serving)} serve.",
+        sentence,
         (
-            (
-                f"{len(starting)} endpoints are starting, the longest for {seconds(Duration(waits))}; "
-                f"{len(picture.serving)} serve"
-            ),
+            fact,
             arrivals(picture),
             f"{picture.late.missing} requests found no endpoint in the last {LATE_SECONDS} s",
         ),
-        f"Wait for them, or lower what is let in; for the next time raise warm_min of pool {picture.pool} or name the "
-        "launch in its calendar.",
+        f"{first}; for the next time raise warm_min of pool {picture.pool} or name the launch in its calendar.",
     )
 
 
