@@ -59,7 +59,8 @@ def test_ejected_endpoint_keeps_its_incident_open_while_others_serve_all(state: 
     one = told_of(endpoint(), hung, late={"attempts_failed": 0})
 
     assert one.incident is Incident.ENGINE_HANG
-    assert ("is on trial: it accepts" in one.sentence) == (state is EndpointState.TRIAL)
+    trial = "is on trial: its probe passes; its last failure was that it accepts connections and does not answer"
+    assert (trial in one.sentence) == (state is EndpointState.TRIAL)
     assert "0 of" not in one.sentence
 
 
@@ -68,6 +69,14 @@ def test_detail_of_a_failure_is_shown() -> None:
 
     assert "fails requests (HTTP 500)" in one.sentence
     assert told_of(ejected("p/2", None)).incident is Incident.ENGINE_FAILING
+
+
+def test_advice_names_all_engines_to_restart() -> None:
+    down = [probed(f"p/{number}", EndpointTrouble.REFUSED) for number in range(5)]
+
+    assert told_of(*down[:1]).action.startswith("Restart the engine of p/0 and check its log")
+    assert told_of(*down[:2]).action.startswith("Restart the engines of p/0, p/1 and check their logs")
+    assert told_of(*down).action.startswith("Restart the engines of p/0, p/1, p/2, … and check their logs")
 
 
 def test_incident_shared_by_most_endpoints_is_reported() -> None:
