@@ -256,7 +256,7 @@ def _soundness(endpoint: EndpointSummary) -> int:
     """The lower, the more it deserves a look."""
     if endpoint.state is EndpointState.EJECTED:
         return 0
-    if endpoint.suspected:
+    if endpoint.suspected or (endpoint.probe_fails and endpoint.state is not EndpointState.WARMING):
         return 1
     if endpoint.leaving:
         return 2
@@ -278,6 +278,8 @@ def _endpoint(endpoint: EndpointSummary, told: Capabilities | None) -> dict[str,
         "speed_percent": max(endpoint.decode_percent, endpoint.prefill_percent),
         "suspected": endpoint.suspected,
         "leaving": endpoint.leaving,
+        "drained": endpoint.drained,
+        "probe_fails": endpoint.probe_fails,
     }
 
 
