@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.diagnosis.finding import Found, attempts_failed, harmed
 from headgate.core.diagnosis.picture import EndpointLook, Picture
-from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.endpoint import NAME_UNRESOLVED, EndpointState, EndpointTrouble
 from headgate.model.units import SECOND, Duration, seconds
 from headgate.model.verdict import Incident
 
@@ -217,6 +217,12 @@ def _start_again(outs: Sequence[Out], picture: Picture) -> str:
             "Each serves again within seconds of its return."
         )
     out = outs[0]
+    if NAME_UNRESOLVED in out.look.summary.trouble_detail:
+        return (
+            f"Check the DNS record of the host of {out.look.summary.id}; if the host has another name now, correct it "
+            f"in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. It serves again within "
+            "seconds of the return of its name."
+        )
     return (
         f"Restart the engine of {out.look.summary.id} and check its log for why it ended; if it is running, correct "
         f"its address in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. It serves again "

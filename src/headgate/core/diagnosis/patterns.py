@@ -368,17 +368,28 @@ def overload(picture: Picture) -> Found | None:
 
 def _backlog(picture: Picture) -> Found:
     """The pool is asked for more than it can compute, but so far no caller is harmed."""
+    late = picture.late
+    targets = "Targets are met so far."
+    action = "No action if the queued work can wait; otherwise add endpoints (raise endpoints_max or start them)."
+    if late.gave_up >= GAVE_UP_MIN and late.gave_up * 100 >= GAVE_UP_PERCENT * (late.resolved + late.gave_up):
+        targets = f"Targets are met so far, but callers gave up on {late.gave_up} requests in {LATE_SECONDS} s."
+        action = (
+            "Add endpoints (raise endpoints_max or start them), or raise the timeout of these callers; `headgate "
+            "explain --outcome cancelled --since 10m` lists the requests."
+        )
     return Found(
         Incident.OVERLOAD,
         f"Pool {picture.pool} is asked for more than its {len(picture.serving)} endpoints can compute: "
-        f"{picture.queued} requests wait, and never fewer than {picture.backlog} in {BACKLOG_LOOKS} s. Targets are met "
-        "so far.",
+        f"{picture.queued} requests wait, and never fewer than {picture.backlog} in {BACKLOG_LOOKS} s. {targets}",
         (
             f"{picture.queued} requests wait; at least {picture.backlog} have waited at any time in {BACKLOG_LOOKS} s",
             arrivals(picture),
-            f"{picture.late.bad} of {picture.late.resolved} requests were late or not served in {LATE_SECONDS} s",
+            (
+                f"{late.bad} of {late.resolved} requests were late or not served in {LATE_SECONDS} s; callers gave up "
+                f"on {late.gave_up} more"
+            ),
         ),
-        "No action if the queued work can wait; otherwise add endpoints (raise endpoints_max or start them).",
+        action,
     )
 
 
