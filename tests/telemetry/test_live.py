@@ -190,7 +190,7 @@ def test_of_a_large_fleet_the_worst_is_shown_and_all_is_counted() -> None:
     assert [of(state, "endpoints", place)["probe_fails"] for place in (1, 2)] == [False, True]
     assert len(state["endpoints"]) == ENDPOINTS_SHOWN_MAX  # type: ignore[arg-type]
     assert state["endpoints_known"] == 255
-    assert of(state, "pools")["ready"] == 252
+    assert of(state, "pools")["ready"] == 251
 
 
 def test_tenants_are_there_while_they_have_anything_to_show() -> None:

@@ -214,7 +214,7 @@ class LiveState:
                     "level": given.level if given else 0,
                     "shed_percent": given.shed_ppm / _PPM_PER_PERCENT if given else 0.0,
                     "demand_over_capacity": None if scaled is None else _over_capacity(scaled),
-                    "ready": sum(each.state is EndpointState.READY for each in of_pool),
+                    "ready": sum(each.state is EndpointState.READY and not each.probe_fails for each in of_pool),
                     "warming": sum(each.state is EndpointState.WARMING for each in of_pool),
                     "wanted": None if scaled is None else scaled.endpoints_wanted,
                 }
