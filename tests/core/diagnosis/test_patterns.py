@@ -335,7 +335,10 @@ def test_answers_of_a_class_that_is_new_have_not_grown() -> None:
 def test_retries_on_top_of_what_is_usual_are_a_storm() -> None:
     storm = {"arrivals": 200, "retries": 100, "prompt_tokens": 200_000}
 
-    assert told(late=storm) is Incident.RETRY_STORM
+    one = found(picture(late=storm))
+    assert one is not None
+    assert one.incident is Incident.RETRY_STORM
+    assert "`headgate explain --outcome retry_refused --since 10m`" in one.action
     assert told(late=storm | {"arrivals": 300, "prompt_tokens": 300_000}) is not Incident.RETRY_STORM
     assert told(late=storm | {"retries": 20}) is not Incident.RETRY_STORM
     assert told(late=storm | {"arrivals": 10, "retries": 9, "prompt_tokens": 10_000}) is not Incident.RETRY_STORM

@@ -242,8 +242,8 @@ def retry_storm(picture: Picture) -> Found | None:
             f"{fresh} new requests in {LATE_SECONDS} s, usually {before}",
             arrivals(picture),
         ),
-        "Turn shedding on or raise Retry-After so that callers spread out; tell those who retry without waiting to "
-        "back off.",
+        "Check the timeouts and retries of clients and of proxies before the gateway: a retry must wait for "
+        "Retry-After. `headgate explain --outcome retry_refused --since 10m` lists rejected retries and their tenants.",
     )
 
 
