@@ -355,7 +355,10 @@ def test_answers_of_a_class_that_is_new_have_not_grown() -> None:
 def test_retries_on_top_of_what_is_usual_are_a_storm() -> None:
     storm = {"arrivals": 200, "retries": 100, "prompt_tokens": 200_000}
 
-    assert told(late=storm) is Incident.RETRY_STORM
+    one = found(picture(late=storm))
+    assert one is not None
+    assert one.incident is Incident.RETRY_STORM
+    assert "`headgate explain --outcome retry_refused --since 10m`" in one.action
     assert told(late=storm | {"arrivals": 300, "prompt_tokens": 300_000}) is not Incident.RETRY_STORM
     assert told(late=storm | {"retries": 20}) is not Incident.RETRY_STORM
     assert told(late=storm | {"arrivals": 10, "retries": 9, "prompt_tokens": 10_000}) is not Incident.RETRY_STORM
@@ -384,6 +387,24 @@ def test_harm_while_endpoints_start_is_a_cold_start() -> None:
     assert told(endpoints=(endpoint(), endpoint("p/2", readied_at=None))) is Incident.OVERLOAD
     leaving = endpoint("p/2", state=EndpointState.WARMING, leaving=True)
     assert told(endpoints=(endpoint(), leaving)) is Incident.OVERLOAD
+
+
+def test_cold_start_names_endpoints_that_start_and_those_that_have_started() -> None:
+    warming = [endpoint(f"p/{number}", state=EndpointState.WARMING, readied_at=None) for number in (2, 3)]
+    one = found(picture(endpoints=(endpoint(), *warming)))
+    assert one is not None
+    assert one.sentence == "Pool p waits for 2 endpoints that are starting; 1 serve."
+
+    started = [endpoint(f"p/{number}", readied_at=at(990)) for number in (2, 3)]
+    one = found(picture(endpoints=(endpoint(), *started)))
+    assert one is not None
+    assert one.sentence == "2 endpoints have joined pool p within the last 20 s; 3 serve, and the backlog remains."
+    assert "starting" not in " ".join((one.sentence, *one.evidence, one.action))
+
+    one = found(picture(endpoints=(endpoint(), warming[0], started[1])))
+    assert one is not None
+    assert one.sentence == "Pool p waits for 1 endpoint that is starting; 2 serve."
+    assert one.evidence[0].startswith("1 endpoint is starting, the longest for ")
 
 
 def test_at_the_start_of_all_every_endpoint_is_new() -> None:
