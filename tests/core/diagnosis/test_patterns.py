@@ -116,6 +116,18 @@ def test_one_endpoint_slower_than_the_others_is_told() -> None:
     assert told(endpoints=unknown) is Incident.OVERLOAD
 
 
+def test_engines_are_not_slow_because_requests_found_no_endpoint_before_they_returned() -> None:
+    one_slow = (endpoint("p/1", pace_percent=220), endpoint("p/2"), endpoint("p/3"))
+    all_slow = (endpoint("p/1", pace_percent=220), endpoint("p/2", pace_percent=200))
+    missing = {"late": 20, "refused": 10, "missing": 40}
+    returned = {"late": missing, "latest": seen(3)}
+
+    assert told_by(engines.slow_endpoint, endpoints=one_slow, late=missing)
+    assert not told_by(engines.slow_endpoint, endpoints=one_slow, **returned)
+    assert told_by(engines.slow_endpoints, endpoints=all_slow, late=missing)
+    assert not told_by(engines.slow_endpoints, endpoints=all_slow, **returned)
+
+
 def test_an_older_machine_among_newer_ones_is_not_slow() -> None:
     mixed = (endpoint("p/1"), endpoint("p/2"), endpoint("p/old", pace_percent=260, pace_usual_percent=250))
 
@@ -230,6 +242,7 @@ def test_places_are_not_too_few_where_some_are_free_or_nobody_waits() -> None:
     assert told() is not Incident.LIMIT_TOO_LOW
     assert told(endpoints=full(), queued=0) is not Incident.LIMIT_TOO_LOW
     assert not told_by(limit_too_low, endpoints=full(), harm=False)
+    assert told_by(limit_too_low, endpoints=full(), harm=False, backlog=5)
     assert not told_by(limit_too_low, endpoints=())
 
 

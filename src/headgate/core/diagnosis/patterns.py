@@ -82,7 +82,7 @@ NEW_NS: Final = Duration(20 * SECOND)
 
 def limit_too_low(picture: Picture) -> Found | None:
     serving = picture.serving
-    if not serving or not harmed(picture) or not picture.queued:
+    if not serving or not picture.queued or not (harmed(picture) or picture.backlog >= BACKLOG_MIN):
         return None
     full = [each for each in serving if each.summary.in_flight * 10 >= each.summary.in_flight_max * 9]
     if len(full) < len(serving) or not all(_idle(each, picture) for each in serving):
@@ -167,7 +167,7 @@ def noisy_tenant(picture: Picture) -> Found | None:
     }
     name = max(more, key=lambda each: (more[each], each))
     whole = sum(each for each in more.values() if each > 0)
-    count, before = late.tenants.by_name[name], picture.usually(usual.tenants.by_name.get(name, 0))
+    count, before = late.tenants.by_name.get(name, 0), picture.usually(usual.tenants.by_name.get(name, 0))
     if more[name] * 100 < NOISE_PERCENT * whole or count < NOISE_TIMES * before or not more_than_chance(count, before):
         return None
     if _all_grow(picture, name):
@@ -192,8 +192,9 @@ def noisy_tenant(picture: Picture) -> Found | None:
 def _all_grow(picture: Picture, name: str) -> bool:
     """Whether the requests of the other tenants grow by more than half of this tenant's factor: a general overload."""
     late, usual = picture.late.tenants.by_name, picture.usual.tenants.by_name
-    others, others_before = sum(late.values()) - late[name], sum(usual.values()) - usual.get(name, 0)
-    return NOISE_TIMES * others * usual.get(name, 0) > late[name] * others_before
+    own, own_before = late.get(name, 0), usual.get(name, 0)
+    others, others_before = sum(late.values()) - own, sum(usual.values()) - own_before
+    return NOISE_TIMES * others * own_before > own * others_before
 
 
 def _throttle(name: str, per_minute: int, picture: Picture) -> str:
