@@ -251,6 +251,14 @@ def test_backlog_report_says_that_callers_give_up() -> None:
     assert few.sentence.endswith("Targets are met so far.")
 
 
+def test_backlog_stays_an_overload_if_harm_begins_before_the_usual_load_is_known() -> None:
+    one = found(picture(harm=False, late={"late": 8, "judged": 92}, usual=seen(5), queued=157, backlog=80))
+
+    assert one is not None
+    assert one.incident is Incident.OVERLOAD
+    assert "8 requests were late or not served in 10 s." in one.sentence
+
+
 def test_callers_giving_up_more_often_than_usual_are_an_incident() -> None:
     one = told_of(endpoint(), late={"gave_up": 40})
 

@@ -362,9 +362,9 @@ def _is_new(each: EndpointLook, picture: Picture) -> bool:
 
 def overload(picture: Picture) -> Found | None:
     late = picture.late
-    if not harmed(picture):
+    if not harmed(picture) or not plain(picture):
         return _backlog(picture) if picture.backlog >= BACKLOG_MIN else None
-    if not (picture.queued or late.refused or picture.level) or not plain(picture):
+    if not (picture.queued or late.refused or picture.level):
         return None
     return Found(
         Incident.OVERLOAD,
@@ -382,11 +382,13 @@ def overload(picture: Picture) -> Found | None:
 
 
 def _backlog(picture: Picture) -> Found:
-    """The pool is asked for more than it can compute, but so far no caller is harmed."""
+    """The pool is asked for more than it can compute, but so far no caller is harmed, or too few to be sure."""
     late = picture.late
     targets = "Targets are met so far."
     action = "No action if the queued work can wait; otherwise add endpoints (raise endpoints_max or start them)."
-    if late.gave_up >= GAVE_UP_MIN and late.gave_up * 100 >= GAVE_UP_PERCENT * (late.resolved + late.gave_up):
+    if harmed(picture):
+        targets = f"{late.bad} requests were late or not served in {LATE_SECONDS} s."
+    elif late.gave_up >= GAVE_UP_MIN and late.gave_up * 100 >= GAVE_UP_PERCENT * (late.resolved + late.gave_up):
         targets = f"Targets are met so far, but callers gave up on {late.gave_up} requests in {LATE_SECONDS} s."
         action = (
             "Add endpoints (raise endpoints_max or start them), or raise the timeout of these callers; `headgate "
