@@ -128,7 +128,7 @@ bench-batching *args:
 bench-core *args:
     {{ bin }}/python -m bench.core "$@"
 
-# One workload in the simulator and on a live gateway with four live simulated engines, side by side (docs/guides/simulation.md).
+# One workload in the simulator and on a live gateway with four live simulated engines, side by side (docs/project/simulation-accuracy.md).
 [positional-arguments]
 sim-live *args:
     {{ bin }}/python -m bench.sim_live "$@"
@@ -207,7 +207,7 @@ nightly *args:
 bench-smoke:
     {{ bin }}/python -m bench.nightly --smoke
 
-# What simple gateways make of an overload of four simulated engines, and what ours does (docs/guides/simulation.md).
+# What simple gateways make of an overload of four simulated engines, and what ours does (docs/project/simulation-accuracy.md).
 [positional-arguments]
 sim-overload *args:
     {{ bin }}/python -m bench.sim_overload "$@"

@@ -14,7 +14,8 @@ from bench.incidents_live.world import World
 
 RAMP_S: Final = 120.0
 """Period of a ramp."""
-LOAD_MAX: Final = 0.7
+LOAD_MAX: Final = 0.5
+"""Share of the predicted capacity. Requests arrive at random: at 0.6 a few are rejected within 20 minutes."""
 
 
 def _repeat(world: World, every_s: float, step: Callable[[float], None]) -> None:

@@ -5,7 +5,7 @@ import 'uplot/dist/uPlot.min.css'
 
 import { element } from './dom'
 import { milliseconds } from './format'
-import { axisMilliseconds, type Series, timeRange } from './series'
+import { axisMilliseconds, longGaps, type Series, timeRange } from './series'
 
 const HEIGHT = 196
 /** Told apart by dashes too, where colours are not. */
@@ -101,7 +101,8 @@ export abstract class Chart {
           stroke: line.colour,
           width: line.width,
           dash: line.dash,
-          spanGaps: true,
+          gaps: (plot: uPlot, _series: number, _first: number, _last: number, found: uPlot.Series.Gaps) =>
+            longGaps(found, (pixel) => plot.posToVal(pixel, 'x', true)),
           points: { show: false },
         })),
       ],

@@ -19,9 +19,11 @@ export function ttftCell(state: ClassState): Cell {
 /** One word for how an endpoint is: what it is about to be counts for more than what it is. */
 export function endpointState(endpoint: EndpointState): Cell {
   if (endpoint.leaving) return { text: 'leaving', tone: 'quiet' }
-  if (endpoint.suspected) return { text: `${endpoint.state}, suspected`, tone: 'bad' }
-  const tones: Record<string, Tone> = { ready: 'good', warming: 'warn', trial: 'warn', ejected: 'bad' }
-  return { text: endpoint.state, tone: tones[endpoint.state] ?? 'plain' }
+  const drained = endpoint.drained ? ', drained' : ''
+  if (endpoint.suspected) return { text: `${endpoint.state}, suspected${drained}`, tone: 'bad' }
+  if (endpoint.probe_fails && endpoint.state !== 'warming') return { text: `${endpoint.state}, probe fails${drained}`, tone: 'bad' }
+  const tones: Record<string, Tone> = { ready: drained ? 'quiet' : 'good', warming: 'warn', trial: 'warn', ejected: 'bad' }
+  return { text: `${endpoint.state}${drained}`, tone: tones[endpoint.state] ?? 'plain' }
 }
 
 /** Beside the speed that the configuration tells of it. */

@@ -63,6 +63,14 @@ export class Series {
   }
 }
 
+/** A line is drawn across gaps up to this length: a class with few requests has no value at most moments. */
+export const GAP_DRAWN_S = 30
+
+/** The gaps, as pixels, that are too long for a line to be drawn across them. */
+export function longGaps(gaps: readonly [number, number][], timeAt: (pixel: number) => number): [number, number][] {
+  return gaps.filter(([from, to]) => timeAt(to) - timeAt(from) > GAP_DRAWN_S)
+}
+
 /** As much of the past as there is, two minutes at least. */
 export function timeRange(first: number | null, last: number | null): [number, number] {
   const newest = last ?? 0

@@ -66,6 +66,9 @@ export interface EndpointState {
   speed_percent: number
   suspected: boolean
   leaving: boolean
+  /** Whether an operator has ordered that it gets no new requests. */
+  drained: boolean
+  probe_fails: boolean
 }
 
 export interface Refusal {

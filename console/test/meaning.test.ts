@@ -13,7 +13,7 @@ const CLASS: ClassState = {
 }
 const ENDPOINT: EndpointState = {
   id: 'e1', pool: 'small', state: 'ready', in_flight: 1, in_flight_max: 8, kv_percent: 10, running: 1, waiting: 0,
-  speed_percent: 100, suspected: false, leaving: false,
+  speed_percent: 100, suspected: false, leaving: false, drained: false, probe_fails: false,
 }
 const STATE: State = {
   version: 1, at: '',
@@ -87,6 +87,10 @@ describe('tables', () => {
     expect(endpointState({ ...ENDPOINT, leaving: true, suspected: true }).text).toBe('leaving')
     expect(endpointState({ ...ENDPOINT, suspected: true })).toEqual({ text: 'ready, suspected', tone: 'bad' })
     expect(endpointState({ ...ENDPOINT, state: 'odd' }).tone).toBe('plain')
+    expect(endpointState({ ...ENDPOINT, drained: true })).toEqual({ text: 'ready, drained', tone: 'quiet' })
+    expect(endpointState({ ...ENDPOINT, drained: true, suspected: true }).text).toBe('ready, suspected, drained')
+    expect(endpointState({ ...ENDPOINT, probe_fails: true })).toEqual({ text: 'ready, probe fails', tone: 'bad' })
+    expect(endpointState({ ...ENDPOINT, state: 'warming', probe_fails: true })).toEqual({ text: 'warming', tone: 'warn' })
   })
 
   it('says when an endpoint is slower than it was told to be', () => {

@@ -1,12 +1,21 @@
 // Is what the charts draw what was told, and does it stay small?
 import { describe, expect, it } from 'vitest'
 
-import { axisMilliseconds, CLASSES_MAX, POINTS_MAX, Series, SPAN_S, timeRange } from '../src/series'
+import { axisMilliseconds, CLASSES_MAX, GAP_DRAWN_S, longGaps, POINTS_MAX, Series, SPAN_S, timeRange } from '../src/series'
 import type { TailPoint } from '../src/state'
 
 function point(t: number, name = 'interactive', p99: number | null = 100): TailPoint {
   return { t, class: name, ttft_p50_ms: 50, ttft_p99_ms: p99, queued: 3, per_s: 1 }
 }
+
+describe('gaps', () => {
+  it('interrupts a line where nothing was measured for long', () => {
+    const timeAt = (pixel: number) => 1000 + pixel / 2
+    const short: [number, number] = [0, 2 * GAP_DRAWN_S]
+    const long: [number, number] = [100, 102 + 2 * GAP_DRAWN_S]
+    expect(longGaps([short, long], timeAt)).toEqual([long])
+  })
+})
 
 describe('series', () => {
   it('puts the points of one moment side by side', () => {

@@ -126,6 +126,18 @@ async def test_places_are_compared(headgate: Headgate, file: Path, given: int, f
     assert findings[-1] == finding
 
 
+async def test_endpoint_whose_host_name_does_not_resolve_is_a_problem(headgate: Headgate, file: Path) -> None:
+    a_file(file, "http://engine.invalid:8000")
+
+    assert await found(headgate, "small/it") == [
+        problem(
+            "small/it",
+            "GET /health failed: its host name does not resolve",
+            then="check the DNS record of its host, or correct its url; nothing is sent there until it answers",
+        )
+    ]
+
+
 async def test_an_endpoint_that_is_not_there_is_a_problem(headgate: Headgate, file: Path) -> None:
     a_file(file, f"http://127.0.0.1:{free_port()}")
 

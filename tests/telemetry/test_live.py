@@ -179,14 +179,17 @@ def test_of_a_large_fleet_the_worst_is_shown_and_all_is_counted() -> None:
         replace(ENDPOINT, id=EndpointId("main/warming"), state=EndpointState.WARMING),
         replace(ENDPOINT, id=EndpointId("main/leaving"), leaving=True),
         replace(ENDPOINT, id=EndpointId("main/suspected"), suspected=True),
+        replace(ENDPOINT, id=EndpointId("main/unprobed"), probe_fails=True, drained=True),
         replace(ENDPOINT, id=EndpointId("main/ejected"), state=EndpointState.EJECTED),
     )
     state = Watched(summary=Summary("hash", {}, 0, (*sound, *worse))).after(1)
 
-    shown = [of(state, "endpoints", place)["id"] for place in range(5)]
-    assert shown == ["main/ejected", "main/suspected", "main/leaving", "main/warming", "main/0"]
+    shown = [of(state, "endpoints", place)["id"] for place in range(6)]
+    assert shown == ["main/ejected", "main/suspected", "main/unprobed", "main/leaving", "main/warming", "main/0"]
+    assert [of(state, "endpoints", place)["drained"] for place in (1, 2)] == [False, True]
+    assert [of(state, "endpoints", place)["probe_fails"] for place in (1, 2)] == [False, True]
     assert len(state["endpoints"]) == ENDPOINTS_SHOWN_MAX  # type: ignore[arg-type]
-    assert state["endpoints_known"] == 254
+    assert state["endpoints_known"] == 255
     assert of(state, "pools")["ready"] == 251
 
 

@@ -326,7 +326,7 @@ class Demo:
             classes:
               interactive:
                 ttft: 2s
-                tpot: 100ms
+                tpot: 25ms
                 stage_budget: {queue: 1s, prefill: 1s}
               long: {}
               batch: {}

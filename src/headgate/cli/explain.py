@@ -175,7 +175,8 @@ def listed(found: "FoundRequests", width: int = WIDTH) -> Iterator[str]:
         yield ""
         yield from _wrapped(legend(), width)
     if not found.whole:
-        yield from _wrapped("There may be more: time was over before all records had been looked at.", width)
+        incomplete = "the search ran out of time, or older records are no longer kept (records.folder keeps them)"
+        yield from _wrapped(f"There may be more: {incomplete}.", width)
     if found.not_heard:
         yield from _wrapped(f"Not heard: {', '.join(found.not_heard)}.", width)
 

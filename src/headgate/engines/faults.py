@@ -6,6 +6,7 @@ import socket
 import ssl
 from typing import Final
 
+from headgate.model.endpoint import NAME_UNRESOLVED
 from headgate.model.fault import Fault
 
 _OWN_ERRORS: Final = frozenset(
@@ -35,7 +36,7 @@ def why(error: BaseException | None) -> str:
         case None:
             return "the connection was closed"
         case socket.gaierror():
-            return "its host name does not resolve"
+            return NAME_UNRESOLVED
         case ssl.SSLError():
             return f"no TLS with it ({error.reason or 'handshake failed'})"
         case TimeoutError(errno=None):

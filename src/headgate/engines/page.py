@@ -12,7 +12,7 @@ import aiohttp
 from headgate.engines.faults import fault_of
 from headgate.engines.host_names import HostNames, SharedResolver
 from headgate.engines.http import CONNECT_S_MAX, IDLE_S_MAX, url_at
-from headgate.model.endpoint import EndpointTrouble
+from headgate.model.endpoint import NAME_UNRESOLVED, EndpointTrouble
 from headgate.model.fault import Fault
 
 PAGE_BYTES_MAX: Final = 2 * 1024 * 1024
@@ -56,7 +56,7 @@ def reason(error: BaseException) -> str:
         case aiohttp.ConnectionTimeoutError():
             return f"no connection within {CONNECT_S_MAX:g} s"
         case aiohttp.ClientConnectorDNSError():
-            return "its host name does not resolve"
+            return NAME_UNRESOLVED
         case TimeoutError():
             return "no answer in time"
         case aiohttp.ServerDisconnectedError():

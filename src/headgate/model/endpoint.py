@@ -6,6 +6,7 @@ and how much may be given to it at once. Its URL is the adapters' business.
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from headgate.model.units import EndpointId, PoolName
 
@@ -18,6 +19,10 @@ class Endpoint:
     device: str = ""
     """Endpoints that name the same device share its capacity; empty means one of its own."""
     zone: str = ""
+
+
+NAME_UNRESOLVED: Final = "its host name does not resolve"
+"""The detail of a probe or an attempt that failed because the name of the endpoint's host has no address."""
 
 
 class EndpointTrouble(StrEnum):

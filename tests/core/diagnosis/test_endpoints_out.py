@@ -10,11 +10,11 @@ from headgate.core.diagnosis.endpoints_out import START_NS
 from headgate.core.diagnosis.finding import Found
 from headgate.core.diagnosis.patterns import BACKLOG_MIN, found
 from headgate.core.diagnosis.picture import EndpointLook
-from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.endpoint import NAME_UNRESOLVED, EndpointState, EndpointTrouble
 from headgate.model.units import SECOND, Instant
 from headgate.model.verdict import Incident
 from testing.builders import at
-from tests.core.diagnosis.pictures import endpoint, picture
+from tests.core.diagnosis.pictures import endpoint, picture, seen
 
 
 def told_of(*endpoints: EndpointLook, harm: bool = False, **facts: Any) -> Found:
@@ -59,7 +59,8 @@ def test_ejected_endpoint_keeps_its_incident_open_while_others_serve_all(state: 
     one = told_of(endpoint(), hung, late={"attempts_failed": 0})
 
     assert one.incident is Incident.ENGINE_HANG
-    assert ("is on trial: it accepts" in one.sentence) == (state is EndpointState.TRIAL)
+    trial = "is on trial: its probe passes; its last failure was that it accepts connections and does not answer"
+    assert (trial in one.sentence) == (state is EndpointState.TRIAL)
     assert "0 of" not in one.sentence
 
 
@@ -68,6 +69,23 @@ def test_detail_of_a_failure_is_shown() -> None:
 
     assert "fails requests (HTTP 500)" in one.sentence
     assert told_of(ejected("p/2", None)).incident is Incident.ENGINE_FAILING
+
+
+def test_advice_names_all_engines_to_restart() -> None:
+    down = [probed(f"p/{number}", EndpointTrouble.REFUSED) for number in range(5)]
+
+    assert told_of(*down[:1]).action.startswith("Restart the engine of p/0 and check its log")
+    assert told_of(*down[:2]).action.startswith("Restart the engines of p/0, p/1 and check their logs")
+    assert told_of(*down).action.startswith("Restart the engines of p/0, p/1, p/2, … and check their logs")
+
+
+def test_advice_for_an_unresolved_host_name_is_to_correct_the_name() -> None:
+    detail = f"GET /health failed: {NAME_UNRESOLVED}"
+    unnamed = probed("p/a.test:8081", EndpointTrouble.UNREACHABLE, detail)
+
+    assert told_of(endpoint(), unnamed).action.startswith("Check the DNS record of the host of p/a.test:8081")
+    down = [probed(f"p/{number}", EndpointTrouble.REFUSED) for number in (1, 2)]
+    assert told_of(*down, unnamed).action.startswith("Restart the engines of p/1, p/2, p/a.test:8081")
 
 
 def test_incident_shared_by_most_endpoints_is_reported() -> None:
@@ -215,7 +233,30 @@ def test_backlog_that_never_drains_is_an_overload_although_targets_are_met() -> 
 
     assert one.incident is Incident.OVERLOAD
     assert "157 requests wait, and never fewer than 80" in one.sentence
+    assert one.sentence.endswith("Targets are met so far.")
+    assert one.action.startswith("No action if the queued work can wait")
     assert found(picture(harm=False, queued=157, backlog=BACKLOG_MIN - 1)) is None
+
+
+def test_backlog_report_says_that_callers_give_up() -> None:
+    # Nothing is usual yet, so this cannot be reported as `client_timeouts`.
+    unknown: dict[str, Any] = {"usual": seen(5), "queued": 157, "backlog": 80}
+    one = told_of(endpoint(), late={"gave_up": 70}, **unknown)
+
+    assert one.incident is Incident.OVERLOAD
+    assert one.sentence.endswith("Targets are met so far, but callers gave up on 70 requests in 10 s.")
+    assert one.evidence[-1] == "0 of 100 requests were late or not served in 10 s; callers gave up on 70 more"
+    assert one.action.startswith("Add endpoints")
+    few = told_of(endpoint(), late={"gave_up": 10}, **unknown)
+    assert few.sentence.endswith("Targets are met so far.")
+
+
+def test_backlog_stays_an_overload_if_harm_begins_before_the_usual_load_is_known() -> None:
+    one = found(picture(harm=False, late={"late": 8, "judged": 92}, usual=seen(5), queued=157, backlog=80))
+
+    assert one is not None
+    assert one.incident is Incident.OVERLOAD
+    assert "8 requests were late or not served in 10 s." in one.sentence
 
 
 def test_callers_giving_up_more_often_than_usual_are_an_incident() -> None:

@@ -116,6 +116,18 @@ def test_one_endpoint_slower_than_the_others_is_told() -> None:
     assert told(endpoints=unknown) is Incident.OVERLOAD
 
 
+def test_engines_are_not_slow_because_requests_found_no_endpoint_before_they_returned() -> None:
+    one_slow = (endpoint("p/1", pace_percent=220), endpoint("p/2"), endpoint("p/3"))
+    all_slow = (endpoint("p/1", pace_percent=220), endpoint("p/2", pace_percent=200))
+    missing = {"late": 20, "refused": 10, "missing": 40}
+    returned = {"late": missing, "latest": seen(3)}
+
+    assert told_by(engines.slow_endpoint, endpoints=one_slow, late=missing)
+    assert not told_by(engines.slow_endpoint, endpoints=one_slow, **returned)
+    assert told_by(engines.slow_endpoints, endpoints=all_slow, late=missing)
+    assert not told_by(engines.slow_endpoints, endpoints=all_slow, **returned)
+
+
 def test_an_older_machine_among_newer_ones_is_not_slow() -> None:
     mixed = (endpoint("p/1"), endpoint("p/2"), endpoint("p/old", pace_percent=260, pace_usual_percent=250))
 
@@ -230,6 +242,7 @@ def test_places_are_not_too_few_where_some_are_free_or_nobody_waits() -> None:
     assert told() is not Incident.LIMIT_TOO_LOW
     assert told(endpoints=full(), queued=0) is not Incident.LIMIT_TOO_LOW
     assert not told_by(limit_too_low, endpoints=full(), harm=False)
+    assert told_by(limit_too_low, endpoints=full(), harm=False, backlog=5)
     assert not told_by(limit_too_low, endpoints=())
 
 
@@ -355,7 +368,10 @@ def test_answers_of_a_class_that_is_new_have_not_grown() -> None:
 def test_retries_on_top_of_what_is_usual_are_a_storm() -> None:
     storm = {"arrivals": 200, "retries": 100, "prompt_tokens": 200_000}
 
-    assert told(late=storm) is Incident.RETRY_STORM
+    one = found(picture(late=storm))
+    assert one is not None
+    assert one.incident is Incident.RETRY_STORM
+    assert "`headgate explain --outcome retry_refused --since 10m`" in one.action
     assert told(late=storm | {"arrivals": 300, "prompt_tokens": 300_000}) is not Incident.RETRY_STORM
     assert told(late=storm | {"retries": 20}) is not Incident.RETRY_STORM
     assert told(late=storm | {"arrivals": 10, "retries": 9, "prompt_tokens": 10_000}) is not Incident.RETRY_STORM
@@ -384,6 +400,24 @@ def test_harm_while_endpoints_start_is_a_cold_start() -> None:
     assert told(endpoints=(endpoint(), endpoint("p/2", readied_at=None))) is Incident.OVERLOAD
     leaving = endpoint("p/2", state=EndpointState.WARMING, leaving=True)
     assert told(endpoints=(endpoint(), leaving)) is Incident.OVERLOAD
+
+
+def test_cold_start_names_endpoints_that_start_and_those_that_have_started() -> None:
+    warming = [endpoint(f"p/{number}", state=EndpointState.WARMING, readied_at=None) for number in (2, 3)]
+    one = found(picture(endpoints=(endpoint(), *warming)))
+    assert one is not None
+    assert one.sentence == "Pool p waits for 2 endpoints that are starting; 1 serve."
+
+    started = [endpoint(f"p/{number}", readied_at=at(990)) for number in (2, 3)]
+    one = found(picture(endpoints=(endpoint(), *started)))
+    assert one is not None
+    assert one.sentence == "2 endpoints have joined pool p within the last 20 s; 3 serve, and the backlog remains."
+    assert "starting" not in " ".join((one.sentence, *one.evidence, one.action))
+
+    one = found(picture(endpoints=(endpoint(), warming[0], started[1])))
+    assert one is not None
+    assert one.sentence == "Pool p waits for 1 endpoint that is starting; 2 serve."
+    assert one.evidence[0].startswith("1 endpoint is starting, the longest for ")
 
 
 def test_at_the_start_of_all_every_endpoint_is_new() -> None:

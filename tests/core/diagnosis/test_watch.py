@@ -189,9 +189,12 @@ def test_what_a_request_cost_is_counted() -> None:
 
 def test_attempts_that_fail_count_against_their_endpoint() -> None:
     watch = a_watch()
-    for request, ended in (("a", failed("a")), ("b", fell_silent("b")), ("c", aborted("c"))):
+    for request, ended in (("a", failed("a")), ("b", fell_silent("b"))):
         sent(watch, request)
         saw(watch, ended)
+    sent(watch, "c")
+    saw(watch, TimerFired(), end("c", Outcome.CANCELLED))
+    saw(watch, aborted("c"))
 
     endpoint = watch.endpoints[EndpointId("e1")]
     assert (endpoint.failures, endpoint.open, now_of(watch).attempts_failed) == (2, 0, 2)
@@ -200,6 +203,51 @@ def test_attempts_that_fail_count_against_their_endpoint() -> None:
     assert endpoint.decoding == 1
     saw(watch, completed("d"))
     assert (endpoint.failures, endpoint.decoding) == (0, 0)
+
+
+def test_attempt_aborted_because_its_endpoint_stalled_is_counted() -> None:
+    watch = a_watch()
+    sent(watch, "ended")
+    saw(watch, aborted("ended"), end("ended", Outcome.ENGINE_SILENT))
+    sent(watch, "retried")
+    saw(watch, aborted("retried"), dispatch("retried", attempt=2))
+    sent(watch, "hedged")
+    saw(watch, TimerFired(), dispatch("hedged", attempt=2))
+    saw(watch, aborted("hedged"))
+    sent(watch, "left")
+    saw(watch, TimerFired(), end("left", Outcome.CANCELLED))
+    saw(watch, aborted("left"))
+
+    seen = now_of(watch)
+    assert (seen.attempts_stalled, seen.attempts_failed) == (2, 0)
+
+
+def test_rate_limited_requests_are_not_work_that_a_pool_is_asked_for() -> None:
+    watch = a_watch()
+    saw(watch, arrived("a", "bolt"))
+    for request in ("b", "c"):
+        saw(watch, arrived(request, "bolt"), end(request, Outcome.RATE_LIMITED))
+    saw(watch, arrived("d", "bolt", client_retries=1), end("d", Outcome.RATE_LIMITED))
+    work = now_of(watch).tenants_work.by_name["bolt"]
+    saw(watch, arrived("e"), end("e", Outcome.RATE_LIMITED))
+
+    seen = now_of(watch)
+    assert (seen.arrivals, seen.tenants.by_name) == (5, {"bolt": 1})
+    assert seen.tenants_work.by_name == {"bolt": work}
+    saw(watch, arrived("f", "bolt"))
+    assert seen.tenants_work.by_name == {"bolt": 2 * work}
+
+
+def test_rejected_retries_of_a_rate_limited_tenant_are_no_harm() -> None:
+    watch = a_watch()
+    saw(watch, arrived("a", "bolt"), end("a", Outcome.RATE_LIMITED))
+    for request, tenant, seconds in (("b", "bolt", 10), ("c", "acme", 10), ("d", "bolt", 10.1)):
+        retry = arrived(request, tenant, client_retries=1)
+        saw(watch, retry, end(request, Outcome.RETRY_REFUSED, service_class="interactive"), now=at(seconds))
+
+    seen = now_of(watch)
+    assert seen.refused == 2
+    assert seen.bad_by.by_name == {"interactive acme": 1, "interactive bolt": 1}
 
 
 def test_attempt_that_the_gateway_could_not_send_does_not_count_against_its_endpoint() -> None:

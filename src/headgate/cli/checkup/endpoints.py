@@ -17,6 +17,7 @@ from headgate.engines.page import PAGE_BYTES_MAX, Unheard, get_page
 from headgate.engines.probe import MODELS_SHOWN_MAX, Health, Probe, Scrape, Verdict
 from headgate.engines.recognise import Unrecognised, recognise
 from headgate.fleets.options import EndpointOptions
+from headgate.model.endpoint import NAME_UNRESOLVED
 from headgate.model.units import PoolName
 from headgate.ports.engine import EngineLimits
 
@@ -123,6 +124,8 @@ class _Endpoint:
             then = f"set served_model of pool {self._pool.name} to a name that it serves"
             return self._problem(f'serves {models}, not "{self._pool.served_model}"', then=then)
         match health.verdict:
+            case Verdict.UNHEARD if NAME_UNRESOLVED in (health.problem or ""):
+                then = "check the DNS record of its host, or correct its url; nothing is sent there until it answers"
             case Verdict.UNHEARD:
                 then = "start the engine, or correct its url; nothing is sent there until it answers"
             case Verdict.SAYS_NO:

@@ -77,7 +77,7 @@ class Listed(Struct, frozen=True):
 class FoundRequests(Struct, frozen=True):
     requests: tuple[Listed, ...]
     whole: bool = True
-    """False where time was over before all records had been looked at."""
+    """False if the search ran out of time, or records of the time asked for are no longer kept."""
     not_heard: tuple[str, ...] = ()
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from headgate.core.diagnosis.finding import Found, attempts_failed, harmed
 from headgate.core.diagnosis.picture import EndpointLook, Picture
-from headgate.model.endpoint import EndpointState, EndpointTrouble
+from headgate.model.endpoint import NAME_UNRESOLVED, EndpointState, EndpointTrouble
 from headgate.model.units import SECOND, Duration, seconds
 from headgate.model.verdict import Incident
 
@@ -80,7 +80,7 @@ def endpoints_out(picture: Picture) -> Found | None:
             *(_evidence(each) for each in of[:NAMED_MAX]),
             f"{rest}; {attempts_failed(picture)}",
         ),
-        _ACTIONS[incident](of[0], picture),
+        _ACTIONS[incident](of, picture),
     )
 
 
@@ -172,7 +172,9 @@ def _words(each: EndpointLook) -> str:
             words = f"fails requests ({summary.trouble_detail})" if summary.trouble_detail else "fails requests"
     if summary.probe_fails:
         return words
-    return f"is on trial: it {words}" if summary.state is EndpointState.TRIAL else words
+    if summary.state is EndpointState.TRIAL:
+        return f"is on trial: its probe passes; its last failure was that it {words}"
+    return words
 
 
 def _silence_allowed_ns(each: EndpointLook) -> Duration:
@@ -192,10 +194,13 @@ def _sentence(outs: Sequence[Out], picture: Picture) -> str:
     first = outs[0]
     if len(outs) == 1:
         return f"Endpoint {first.look.summary.id} of pool {picture.pool} {first.words}"
-    names = ", ".join(each.look.summary.id for each in outs[:NAMED_MAX])
-    names += ", …" if len(outs) > NAMED_MAX else ""
     name = first.look.summary.id
-    return f"{len(outs)} endpoints of pool {picture.pool} do not serve ({names}): {name} {first.words}"
+    return f"{len(outs)} endpoints of pool {picture.pool} do not serve ({_names(outs)}): {name} {first.words}"
+
+
+def _names(outs: Sequence[Out]) -> str:
+    names = ", ".join(each.look.summary.id for each in outs[:NAMED_MAX])
+    return names + (", …" if len(outs) > NAMED_MAX else "")
 
 
 def _evidence(out: Out) -> str:
@@ -204,7 +209,20 @@ def _evidence(out: Out) -> str:
     return f"{summary.id}: {summary.state}, {out.words}; {probe}; {summary.in_flight} requests in flight"
 
 
-def _start_again(out: Out, picture: Picture) -> str:
+def _start_again(outs: Sequence[Out], picture: Picture) -> str:
+    if len(outs) > 1:
+        return (
+            f"Restart the engines of {_names(outs)} and check their logs for why they ended; if they are running, "
+            f"correct their addresses in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. "
+            "Each serves again within seconds of its return."
+        )
+    out = outs[0]
+    if NAME_UNRESOLVED in out.look.summary.trouble_detail:
+        return (
+            f"Check the DNS record of the host of {out.look.summary.id}; if the host has another name now, correct it "
+            f"in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. It serves again within "
+            "seconds of the return of its name."
+        )
     return (
         f"Restart the engine of {out.look.summary.id} and check its log for why it ended; if it is running, correct "
         f"its address in pool {picture.pool} of the configuration file and send SIGHUP to the gateway. It serves again "
@@ -212,12 +230,12 @@ def _start_again(out: Out, picture: Picture) -> str:
     )
 
 
-def _restart(out: Out, picture: Picture) -> str:
-    return f"{take_out(out.look, picture)} Restart its engine and keep its log."
+def _restart(outs: Sequence[Out], picture: Picture) -> str:
+    return f"{take_out(outs[0].look, picture)} Restart its engine and keep its log."
 
 
-def _configure(out: Out, picture: Picture) -> str:
-    setting = "api_key" if out.look.summary.trouble is EndpointTrouble.KEY_REJECTED else "served_model"
+def _configure(outs: Sequence[Out], picture: Picture) -> str:
+    setting = "api_key" if outs[0].look.summary.trouble is EndpointTrouble.KEY_REJECTED else "served_model"
     what = "the engine's key" if setting == "api_key" else "a name that the engine serves"
     return (
         f"Set {setting} of pool {picture.pool} in the configuration file to {what}, check it with `headgate doctor`, "
@@ -225,17 +243,17 @@ def _configure(out: Out, picture: Picture) -> str:
     )
 
 
-def _read_log(out: Out, picture: Picture) -> str:
+def _read_log(outs: Sequence[Out], picture: Picture) -> str:
     return (
-        f"Read the log of the engine of {out.look.summary.id} and take back the last change to engine or model. "
-        f"{take_out(out.look, picture)}"
+        f"Read the log of the engine of {outs[0].look.summary.id} and take back the last change to engine or model. "
+        f"{take_out(outs[0].look, picture)}"
     )
 
 
-def _wait(out: Out, picture: Picture) -> str:
+def _wait(outs: Sequence[Out], picture: Picture) -> str:
     return (
-        f"Wait until {out.look.summary.id} has loaded its model, and read its engine's log if that takes longer than "
-        f"usual; for the next time raise warm_min of pool {picture.pool}."
+        f"Wait until {outs[0].look.summary.id} has loaded its model, and read its engine's log if that takes longer "
+        f"than usual; for the next time raise warm_min of pool {picture.pool}."
     )
 
 
@@ -252,7 +270,7 @@ def take_out(each: EndpointLook, picture: Picture) -> str:
     )
 
 
-_ACTIONS: Final[dict[Incident, Callable[[Out, Picture], str]]] = {
+_ACTIONS: Final[dict[Incident, Callable[[Sequence[Out], Picture], str]]] = {
     Incident.ENGINE_DOWN: _start_again,
     Incident.ENGINE_HANG: _restart,
     Incident.ENGINE_MISCONFIGURED: _configure,

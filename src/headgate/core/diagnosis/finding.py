@@ -71,9 +71,10 @@ def engine_waiting(picture: Picture) -> int:
 
 
 def attempts_failed(picture: Picture) -> str:
+    late, usual = picture.late, picture.usual
     return (
-        f"{picture.late.attempts_failed} attempts failed in {LATE_SECONDS} s, usually "
-        f"{picture.usually(picture.usual.attempts_failed)}"
+        f"{late.attempts_failed + late.attempts_stalled} attempts failed in {LATE_SECONDS} s, usually "
+        f"{picture.usually(usual.attempts_failed + usual.attempts_stalled)}"
     )
 
 

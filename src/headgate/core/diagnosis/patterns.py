@@ -82,7 +82,7 @@ NEW_NS: Final = Duration(20 * SECOND)
 
 def limit_too_low(picture: Picture) -> Found | None:
     serving = picture.serving
-    if not serving or not harmed(picture) or not picture.queued:
+    if not serving or not picture.queued or not (harmed(picture) or picture.backlog >= BACKLOG_MIN):
         return None
     full = [each for each in serving if each.summary.in_flight * 10 >= each.summary.in_flight_max * 9]
     if len(full) < len(serving) or not all(_idle(each, picture) for each in serving):
@@ -167,7 +167,7 @@ def noisy_tenant(picture: Picture) -> Found | None:
     }
     name = max(more, key=lambda each: (more[each], each))
     whole = sum(each for each in more.values() if each > 0)
-    count, before = late.tenants.by_name[name], picture.usually(usual.tenants.by_name.get(name, 0))
+    count, before = late.tenants.by_name.get(name, 0), picture.usually(usual.tenants.by_name.get(name, 0))
     if more[name] * 100 < NOISE_PERCENT * whole or count < NOISE_TIMES * before or not more_than_chance(count, before):
         return None
     if _all_grow(picture, name):
@@ -192,8 +192,9 @@ def noisy_tenant(picture: Picture) -> Found | None:
 def _all_grow(picture: Picture, name: str) -> bool:
     """Whether the requests of the other tenants grow by more than half of this tenant's factor: a general overload."""
     late, usual = picture.late.tenants.by_name, picture.usual.tenants.by_name
-    others, others_before = sum(late.values()) - late[name], sum(usual.values()) - usual.get(name, 0)
-    return NOISE_TIMES * others * usual.get(name, 0) > late[name] * others_before
+    own, own_before = late.get(name, 0), usual.get(name, 0)
+    others, others_before = sum(late.values()) - own, sum(usual.values()) - own_before
+    return NOISE_TIMES * others * own_before > own * others_before
 
 
 def _throttle(name: str, per_minute: int, picture: Picture) -> str:
@@ -256,8 +257,8 @@ def retry_storm(picture: Picture) -> Found | None:
             f"{fresh} new requests in {LATE_SECONDS} s, usually {before}",
             arrivals(picture),
         ),
-        "Turn shedding on or raise Retry-After so that callers spread out; tell those who retry without waiting to "
-        "back off.",
+        "Check the timeouts and retries of clients and of proxies before the gateway: a retry must wait for "
+        "Retry-After. `headgate explain --outcome retry_refused --since 10m` lists rejected retries and their tenants.",
     )
 
 
@@ -321,23 +322,32 @@ def _longer_prompts(picture: Picture) -> bool:
 def cold_start(picture: Picture) -> Found | None:
     if not harmed(picture):
         return None
-    starting = [each for each in picture.endpoints if _is_new(each, picture)]
-    if not starting:
+    new = [each for each in picture.endpoints if _is_new(each, picture)]
+    if not new:
         return None
-    waits = max(picture.now - each.seen.joined_at for each in starting)
+    serve = f"{len(picture.serving)} serve"
+    starting = [each for each in new if each.summary.state is EndpointState.WARMING]
+    if starting:
+        longest = seconds(Duration(max(picture.now - each.seen.joined_at for each in starting)))
+        noun, verb = ("endpoint", "is") if len(starting) == 1 else ("endpoints", "are")
+        sentence = f"Pool {picture.pool} waits for {len(starting)} {noun} that {verb} starting; {serve}."
+        fact = f"{len(starting)} {noun} {verb} starting, the longest for {longest}; {serve}"
+        first = "Wait for them, or lower what is let in"
+    else:
+        count = "1 endpoint has" if len(new) == 1 else f"{len(new)} endpoints have"
+        within = seconds(NEW_NS)
+        sentence = f"{count} joined pool {picture.pool} within the last {within}; {serve}, and the backlog remains."
+        fact = f"{count} become ready within the last {within}; {serve}"
+        first = "Wait until the backlog has drained, or lower what is let in"
     return Found(
         Incident.COLD_START,
-        f"Pool {picture.pool} waits for {len(starting)} endpoints that are starting; {len(picture.serving)} serve.",
+        sentence,
         (
-            (
-                f"{len(starting)} endpoints are starting, the longest for {seconds(Duration(waits))}; "
-                f"{len(picture.serving)} serve"
-            ),
+            fact,
             arrivals(picture),
             f"{picture.late.missing} requests found no endpoint in the last {LATE_SECONDS} s",
         ),
-        f"Wait for them, or lower what is let in; for the next time raise warm_min of pool {picture.pool} or name the "
-        "launch in its calendar.",
+        f"{first}; for the next time raise warm_min of pool {picture.pool} or name the launch in its calendar.",
     )
 
 
@@ -352,9 +362,9 @@ def _is_new(each: EndpointLook, picture: Picture) -> bool:
 
 def overload(picture: Picture) -> Found | None:
     late = picture.late
-    if not harmed(picture):
+    if not harmed(picture) or not plain(picture):
         return _backlog(picture) if picture.backlog >= BACKLOG_MIN else None
-    if not (picture.queued or late.refused or picture.level) or not plain(picture):
+    if not (picture.queued or late.refused or picture.level):
         return None
     return Found(
         Incident.OVERLOAD,
@@ -372,18 +382,31 @@ def overload(picture: Picture) -> Found | None:
 
 
 def _backlog(picture: Picture) -> Found:
-    """The pool is asked for more than it can compute, but so far no caller is harmed."""
+    """The pool is asked for more than it can compute, but so far no caller is harmed, or too few to be sure."""
+    late = picture.late
+    targets = "Targets are met so far."
+    action = "No action if the queued work can wait; otherwise add endpoints (raise endpoints_max or start them)."
+    if harmed(picture):
+        targets = f"{late.bad} requests were late or not served in {LATE_SECONDS} s."
+    elif late.gave_up >= GAVE_UP_MIN and late.gave_up * 100 >= GAVE_UP_PERCENT * (late.resolved + late.gave_up):
+        targets = f"Targets are met so far, but callers gave up on {late.gave_up} requests in {LATE_SECONDS} s."
+        action = (
+            "Add endpoints (raise endpoints_max or start them), or raise the timeout of these callers; `headgate "
+            "explain --outcome cancelled --since 10m` lists the requests."
+        )
     return Found(
         Incident.OVERLOAD,
         f"Pool {picture.pool} is asked for more than its {len(picture.serving)} endpoints can compute: "
-        f"{picture.queued} requests wait, and never fewer than {picture.backlog} in {BACKLOG_LOOKS} s. Targets are met "
-        "so far.",
+        f"{picture.queued} requests wait, and never fewer than {picture.backlog} in {BACKLOG_LOOKS} s. {targets}",
         (
             f"{picture.queued} requests wait; at least {picture.backlog} have waited at any time in {BACKLOG_LOOKS} s",
             arrivals(picture),
-            f"{picture.late.bad} of {picture.late.resolved} requests were late or not served in {LATE_SECONDS} s",
+            (
+                f"{late.bad} of {late.resolved} requests were late or not served in {LATE_SECONDS} s; callers gave up "
+                f"on {late.gave_up} more"
+            ),
         ),
-        "No action if the queued work can wait; otherwise add endpoints (raise endpoints_max or start them).",
+        action,
     )
 
 

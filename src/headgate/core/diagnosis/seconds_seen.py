@@ -46,6 +46,7 @@ COUNTS: Final = (
     "cached_tokens",
     "attempts_failed",
     "attempts_unsent",
+    "attempts_stalled",
     "gave_up",
 )
 
@@ -64,6 +65,14 @@ class Shares:
             by_name[name] += amount
         elif len(by_name) < TENANTS_MAX:
             by_name[name] = amount
+
+    def remove(self, name: str, amount: int) -> None:
+        """Takes back what was added within the same second."""
+        left = self.by_name.get(name, 0) - amount
+        if left > 0:
+            self.by_name[name] = left
+        else:
+            self.by_name.pop(name, None)
 
     def add_all(self, other: "Shares") -> None:
         for name, amount in other.by_name.items():
@@ -96,6 +105,7 @@ class Seen:
         "arrivals",
         "asked_tokens",
         "attempts_failed",
+        "attempts_stalled",
         "attempts_unsent",
         "bad_by",
         "begun",
@@ -140,6 +150,8 @@ class Seen:
         """Of answers, by the engines' own word: tokens of prompts, and those that were cached."""
         self.attempts_failed = self.attempts_unsent = 0
         """Failed attempts, and the subset that a gateway could not send because it lacked resources."""
+        self.attempts_stalled = 0
+        """Attempts that were aborted because their endpoint sent nothing for too long; not among the failed ones."""
         self.gave_up = 0
         """Requests that callers cancelled, or whose own deadline was shorter than the time promised to them."""
         self.tenants, self.tenants_work = Shares(), Shares()

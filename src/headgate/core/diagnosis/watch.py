@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from headgate.core.commands import Command, Dispatch, End
 from headgate.core.diagnosis.endpoint_seen import EndpointSeen
-from headgate.core.diagnosis.seconds_seen import History
+from headgate.core.diagnosis.seconds_seen import LATE_SECONDS, TENANTS_MAX, History
 from headgate.core.events import (
     AttemptEnded,
     AttemptEnding,
@@ -64,6 +64,8 @@ _NOT_SERVED: Final = {
     Outcome.ENGINE_SILENT: "failed",
     Outcome.GATEWAY_FAILED: "failed",
 }
+LIMITED_NS: Final = Duration(LATE_SECONDS * SECOND)
+"""A rejected retry harms no caller if its tenant has exceeded its rate limit within this time."""
 _BY_THE_CALLER: Final = (Outcome.UNREACHABLE, Outcome.TOO_LATE)
 """What a caller may bring about by a deadline of its own."""
 
@@ -96,6 +98,8 @@ class _Open:
     service_class: ClassName | None = None
     begun: bool = False
     judged: bool = False
+    running: int = 0
+    """Attempts that have been sent and have not ended."""
 
 
 class _Attempt:
@@ -123,6 +127,7 @@ class Watch:
         "_attempts",
         "_endpoints_max",
         "_homes",
+        "_limited",
         "_open",
         "_open_max",
         "_tell",
@@ -138,6 +143,8 @@ class Watch:
         self.classes: dict[ClassName, ServiceClass] = {}
         self.endpoints: dict[EndpointId, EndpointSeen] = {}
         self._homes: dict[ModelName, PoolSeen] = {}
+        self._limited: dict[TenantId, Instant] = {}
+        """The tenants that have exceeded a rate limit, and when they last did; the most recent is the last."""
         self._open: dict[RequestId, _Open] = {}
         self._attempts: dict[_Key, _Attempt] = {}
         self._tell = cast(
@@ -212,6 +219,7 @@ class Watch:
             endpoint = self.endpoints[dispatch.endpoint_id] = EndpointSeen(dispatch.endpoint_id, dispatch.pool, now)
         if request.stream:
             endpoint.sent(now)
+        request.running += 1
         self._attempts[_key(dispatch.request_id, dispatch.attempt)] = _Attempt(request, endpoint, now)
 
     def _began(self, event: FirstToken, now: Instant) -> None:
@@ -277,6 +285,7 @@ class Watch:
         if attempt is None:
             return
         request, endpoint = attempt.of, attempt.endpoint
+        request.running -= 1
         if attempt.begun_at is None:
             endpoint.unbegun_ns -= attempt.prefill_ns
         if attempt.reports_tokens:
@@ -296,6 +305,9 @@ class Watch:
             if event.fault is Fault.GATEWAY:
                 seen.attempts_unsent += 1
                 request.pool.unsent_why = event.detail[:DETAIL_CHARS_MAX]
+        elif event.ending is AttemptEnding.ABORTED and not request.running and event.request_id in self._open:
+            # The request outlives the abort of its only attempt: its endpoint stalled.
+            seen.attempts_stalled += 1
 
     def _completed(self, event: AttemptEnded, attempt: _Attempt, now: Instant) -> None:
         usage, request = event.usage, attempt.of
@@ -330,6 +342,11 @@ class Watch:
         if end.outcome is Outcome.COMPLETED:
             seen.unjudged += not request.judged
             return
+        if end.outcome is Outcome.RATE_LIMITED:
+            self._rate_limited(request, now)
+            return
+        if end.outcome is Outcome.RETRY_REFUSED and self._is_limited(request.tenant, now):
+            return
         if how is None:
             if end.outcome is not Outcome.CANCELLED:
                 return
@@ -340,6 +357,22 @@ class Watch:
         if how == "gave_up":
             return
         seen.bad_one(end.service_class, request.tenant)
+
+    def _rate_limited(self, request: _Open, now: Instant) -> None:
+        """The pool is not asked for work that exceeds its tenant's rate limit."""
+        limited = self._limited
+        limited.pop(request.tenant, None)
+        limited[request.tenant] = now
+        if len(limited) > TENANTS_MAX:
+            del limited[next(iter(limited))]
+        if not request.again:
+            seen = request.pool.history.now
+            seen.tenants.remove(request.tenant, 1)
+            seen.tenants_work.remove(request.tenant, _work(request, request.pool))
+
+    def _is_limited(self, tenant: TenantId, now: Instant) -> bool:
+        last = self._limited.get(tenant)
+        return last is not None and now - last <= LIMITED_NS
 
     def _left_in_vain(self, request: _Open, end: End, now: Instant) -> bool:
         """Who leaves after having waited for longer than was promised did not leave by chance."""
@@ -397,7 +430,11 @@ def _asked(request: _Open, pool: PoolSeen) -> None:
         seen.retries += 1
     else:
         seen.tenants.add(request.tenant, 1)
-        seen.tenants_work.add(request.tenant, tokens + _ANSWER_WEIGHT * pool.answer_tokens)
+        seen.tenants_work.add(request.tenant, _work(request, pool))
+
+
+def _work(request: _Open, pool: PoolSeen) -> int:
+    return request.prompt_tokens + _ANSWER_WEIGHT * pool.answer_tokens
 
 
 def _homes(policy: Policy, pools: dict[PoolName, PoolSeen]) -> dict[ModelName, PoolSeen]:

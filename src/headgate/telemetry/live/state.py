@@ -214,7 +214,7 @@ class LiveState:
                     "level": given.level if given else 0,
                     "shed_percent": given.shed_ppm / _PPM_PER_PERCENT if given else 0.0,
                     "demand_over_capacity": None if scaled is None else _over_capacity(scaled),
-                    "ready": sum(each.state is EndpointState.READY for each in of_pool),
+                    "ready": sum(each.state is EndpointState.READY and not each.probe_fails for each in of_pool),
                     "warming": sum(each.state is EndpointState.WARMING for each in of_pool),
                     "wanted": None if scaled is None else scaled.endpoints_wanted,
                 }
@@ -256,7 +256,7 @@ def _soundness(endpoint: EndpointSummary) -> int:
     """The lower, the more it deserves a look."""
     if endpoint.state is EndpointState.EJECTED:
         return 0
-    if endpoint.suspected:
+    if endpoint.suspected or (endpoint.probe_fails and endpoint.state is not EndpointState.WARMING):
         return 1
     if endpoint.leaving:
         return 2
@@ -278,6 +278,8 @@ def _endpoint(endpoint: EndpointSummary, told: Capabilities | None) -> dict[str,
         "speed_percent": max(endpoint.decode_percent, endpoint.prefill_percent),
         "suspected": endpoint.suspected,
         "leaving": endpoint.leaving,
+        "drained": endpoint.drained,
+        "probe_fails": endpoint.probe_fails,
     }
 
 

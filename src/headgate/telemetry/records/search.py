@@ -58,7 +58,7 @@ class Found:
     rows: list[Row]
     """The newest first."""
     whole: bool
-    """False where time was over before all had been looked at, or something could not be read."""
+    """False if the search ran out of time, something could not be read, or older records are no longer kept."""
 
 
 class TimeIsOver(Exception):
