@@ -46,11 +46,12 @@ test-processes *args:
 test-timing part="ours" *args:
     scripts/timing_tests "{{ part }}" {{ args }}
 
-# Write what docs/reference/errors takes from the table of outcomes, docs/reference/metrics.md and deploy/grafana from the metrics.
+# Write the generated parts of docs and deploy/grafana, and build the site into build/site; a broken link fails.
 docs:
     {{ bin }}/python scripts/write_error_pages.py
     {{ bin }}/python scripts/write_metrics_page.py
     {{ bin }}/headgate dashboards --out deploy/grafana
+    NO_MKDOCS_2_WARNING=1 {{ bin }}/mkdocs build --strict --quiet
 
 # Generate the messages of KEDA's interface from src/headgate/fleets/keda/externalscaler.proto.
 proto:
