@@ -208,7 +208,7 @@ def main(words: Sequence[str] | None = None) -> int:
     data = os.environ.get("HEADGATE_DATA")
     if data is None:
         tell(
-            "HEADGATE_DATA must name the folder that holds traces/ (docs/guides/simulation.md says where they come from)"
+            "HEADGATE_DATA must name the folder that holds traces/ (docs/reference/scenarios.md says where they come from)"
         )
         return 2
     with ProcessPoolExecutor(asked.processes) as pool:

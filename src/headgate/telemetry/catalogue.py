@@ -17,8 +17,7 @@ _CELL: Final = "the process is in a [cell](../concepts/cell.md)"
 _LEADS: Final = "the process is its cell's scheduler"
 _STARTS: Final = "the gateway itself starts the pool's endpoints"
 _TO_ZERO: Final = (
-    "the process is a scheduler or an island and the pool can be "
-    "[scaled to zero](../concepts/scaling.md#scale-to-zero)"
+    "the process is a scheduler or an island and the pool can be [scaled to zero](../concepts/scaling.md#scale-to-zero)"
 )
 
 _TRAFFIC: Final = (
@@ -71,16 +70,8 @@ _TRAFFIC: Final = (
         "Time from arrival to the first token of a stream.",
         "`size` is the [prompt size](#prompt-sizes): `small`, `medium` or `large`.",
     ),
-    histogram(
-        "headgate_inter_token_latency_seconds",
-        "class",
-        "Time between consecutive tokens of a stream.",
-    ),
-    histogram(
-        "headgate_request_duration_seconds",
-        "class size",
-        "Time from arrival to the end of completed requests.",
-    ),
+    histogram("headgate_inter_token_latency_seconds", "class", "Time between consecutive tokens of a stream."),
+    histogram("headgate_request_duration_seconds", "class size", "Time from arrival to the end of completed requests."),
 )
 
 _TENANTS: Final = (
@@ -150,12 +141,7 @@ _POOLS: Final = (
     counter("headgate_hedges_total", "pool", "Attempts sent while another attempt of the same request was running."),
     counter("headgate_endpoint_ejections_total", "pool", "Ejections of endpoints."),
     counter("headgate_usage_disbelieved_total", "pool", "Attempts whose engine reported implausible token usage."),
-    histogram(
-        "headgate_batch_size",
-        "pool",
-        "Inputs per engine call in pools with batching.",
-        "See [batching](../guides/batching.md).",
-    ),
+    histogram("headgate_batch_size", "pool", "Inputs per engine call in pools with batching."),
     histogram("headgate_batch_wait_seconds", "pool", "Time that each request waited for its batch to fill."),
     gauge(
         "headgate_demand_endpoints",
@@ -171,12 +157,7 @@ _POOLS: Final = (
         "endpoint.",
         when=_DECIDES,
     ),
-    gauge(
-        "headgate_endpoints_wanted",
-        "pool",
-        "Number of endpoints desired by the autoscaler.",
-        when=_SCALED,
-    ),
+    gauge("headgate_endpoints_wanted", "pool", "Number of endpoints desired by the autoscaler.", when=_SCALED),
     gauge(
         "headgate_endpoints",
         "pool state",
@@ -213,13 +194,7 @@ _POOLS: Final = (
         "The horizon is the cold-start time plus the scaling period, or the age of an older start in progress.",
         when=_SCALED,
     ),
-    histogram(
-        "headgate_cold_start_seconds",
-        "pool",
-        "Time from raising the desired count to a ready endpoint.",
-        "See [how cold starts are measured](../concepts/scaling.md#how-cold-starts-are-measured).",
-        when=_SCALED,
-    ),
+    histogram("headgate_cold_start_seconds", "pool", "Time from a scale-up until an endpoint is ready.", when=_SCALED),
     histogram(
         "headgate_endpoint_warming_seconds",
         "pool",
@@ -264,13 +239,7 @@ _QUEUES: Final = (
         "See [degradation levels](policy.md#degradation-levels).",
         when=_DECIDES,
     ),
-    gauge(
-        "headgate_shed_fraction",
-        "pool",
-        "Share of arriving requests that load shedding rejects, from 0 to 1.",
-        "See [load shedding](policy.md#load-shedding).",
-        when=_DECIDES,
-    ),
+    gauge("headgate_shed_fraction", "pool", "Share of arrivals rejected by load shedding, from 0 to 1.", when=_DECIDES),
     gauge("headgate_in_flight", "pool endpoint", "Attempts in flight.", when=_DECIDES),
     gauge(
         "headgate_prefix_hashes",
@@ -334,25 +303,9 @@ _ENGINES: Final = (
         "Prompt tokens found in the engine's prefix cache.",
         when=_ENGINE_TELLS,
     ),
-    gauge(
-        "headgate_gpu_utilisation_ratio",
-        "pool endpoint",
-        "Mean utilization of the endpoint's GPUs, from 0 to 1.",
-        "See [GPUs](#gpus).",
-        when=_GPU_TELLS,
-    ),
-    gauge(
-        "headgate_gpu_memory_used_bytes",
-        "pool endpoint",
-        "Memory in use on the endpoint's GPUs.",
-        when=_GPU_TELLS,
-    ),
-    gauge(
-        "headgate_gpu_memory_total_bytes",
-        "pool endpoint",
-        "Total memory of the endpoint's GPUs.",
-        when=_GPU_TELLS,
-    ),
+    gauge("headgate_gpu_utilisation_ratio", "pool endpoint", "Mean GPU utilization, from 0 to 1.", when=_GPU_TELLS),
+    gauge("headgate_gpu_memory_used_bytes", "pool endpoint", "Memory in use on the endpoint's GPUs.", when=_GPU_TELLS),
+    gauge("headgate_gpu_memory_total_bytes", "pool endpoint", "Total memory of the endpoint's GPUs.", when=_GPU_TELLS),
 )
 
 _VERDICTS: Final = (
@@ -381,31 +334,15 @@ _CELLS: Final = (
         "process looks for a scheduler.",
         when=_CELL,
     ),
-    gauge(
-        "headgate_cell_leads",
-        "",
-        "1 if the process is its cell's scheduler, otherwise 0.",
-        when=_CELL,
-    ),
-    gauge(
-        "headgate_cell_epoch",
-        "",
-        "Epoch of the scheduler that the process follows.",
-        "The number increases with every new scheduler.",
-        when=_CELL,
-    ),
+    gauge("headgate_cell_leads", "", "1 if the process is its cell's scheduler, otherwise 0.", when=_CELL),
+    gauge("headgate_cell_epoch", "", "Epoch of the current scheduler.", "Rises with every new scheduler.", when=_CELL),
     gauge(
         "headgate_cell_share_of",
         "",
         "Divisor N of an island's share, which is 1/N of all slots and limits.",
         when=_CELL,
     ),
-    gauge(
-        "headgate_cell_members",
-        "",
-        "Members known to the scheduler.",
-        when=_LEADS,
-    ),
+    gauge("headgate_cell_members", "", "Members known to the scheduler.", when=_LEADS),
     gauge(
         "headgate_cell_members_absent",
         "",
@@ -413,12 +350,7 @@ _CELLS: Final = (
         "The scheduler keeps their shares free.",
         when=_LEADS,
     ),
-    gauge(
-        "headgate_cell_unacknowledged",
-        "",
-        "Messages that the scheduler has not acknowledged yet.",
-        when=_CELL,
-    ),
+    gauge("headgate_cell_unacknowledged", "", "Messages that the scheduler has not acknowledged yet.", when=_CELL),
     gauge("headgate_cell_store_up", "", "1 if the cell's store responds, otherwise 0.", when=_CELL),
     gauge(
         "headgate_cell_store_round_trip_seconds",
@@ -437,12 +369,7 @@ _CELLS: Final = (
 )
 
 _PROCESS: Final = (
-    histogram(
-        "headgate_loop_lag_seconds",
-        "",
-        "Delay of due callbacks in the event loop.",
-        "The lag delays every stream.",
-    ),
+    histogram("headgate_loop_lag_seconds", "", "Delay of due callbacks in the event loop, which delays every stream."),
     gauge(
         "headgate_loop_turn_longest_seconds",
         "clock since",
@@ -464,12 +391,7 @@ _PROCESS: Final = (
         "Time spent in the scheduler.",
         "Extrapolated from one event in 17. In a cell, the value includes handling the cell's messages.",
     ),
-    gauge(
-        "headgate_held",
-        "what",
-        "Objects that the process keeps in memory, by kind.",
-        "The counts fall when traffic does.",
-    ),
+    gauge("headgate_held", "what", "Objects kept in memory, by kind.", "The counts fall when traffic does."),
     gauge("headgate_config_info", "hash", "Constant 1, labeled with the hash of the active configuration."),
     gauge("headgate_build_info", "version", "Constant 1, labeled with the running version."),
 )
