@@ -126,6 +126,8 @@ def test_engines_are_not_slow_because_requests_found_no_endpoint_before_they_ret
     assert not told_by(engines.slow_endpoint, endpoints=one_slow, **returned)
     assert told_by(engines.slow_endpoints, endpoints=all_slow, late=missing)
     assert not told_by(engines.slow_endpoints, endpoints=all_slow, **returned)
+    assert told(late=missing) is Incident.NO_ENDPOINTS
+    assert told(**returned) is None
 
 
 def test_an_older_machine_among_newer_ones_is_not_slow() -> None:

@@ -116,7 +116,7 @@ def slow_endpoint(picture: Picture) -> Found | None:
     if len(paced) < 2:
         return None
     worst, each = paced[-1]
-    if not (harmed(picture) or (worst >= VERY_SLOW_PERCENT and felt(picture))) or _after_outage(picture):
+    if not (harmed(picture) or (worst >= VERY_SLOW_PERCENT and felt(picture))) or after_outage(picture):
         return None
     others = paced[(len(paced) - 1) // 2][0]
     # An older machine slows down by more than the others when all of them are asked for too much.
@@ -140,7 +140,7 @@ def slow_endpoints(picture: Picture) -> Found | None:
     paced = _paced(picture)
     if not paced or not harmed(picture) or paced[(len(paced) - 1) // 2][0] < SLOW_PERCENT:
         return None
-    if _asked_more(picture) or _after_outage(picture):
+    if _asked_more(picture) or after_outage(picture):
         return None
     middle, each = paced[(len(paced) - 1) // 2]
     slow = [one for one in paced if one[0] >= SLOW_PERCENT]
@@ -163,7 +163,7 @@ def engines_late(picture: Picture) -> Found | None:
     late = picture.late
     if not harmed(picture) or not plain(picture):
         return None
-    if _after_outage(picture):
+    if after_outage(picture):
         return None
     return Found(
         Incident.SLOW_ENDPOINT,
@@ -178,7 +178,7 @@ def engines_late(picture: Picture) -> Found | None:
     )
 
 
-def _after_outage(picture: Picture) -> bool:
+def after_outage(picture: Picture) -> bool:
     """Whether most harmed requests found no endpoint a moment ago: no evidence about engines that are back."""
     return 0 < picture.late.bad <= 2 * picture.late.missing and not picture.latest.missing
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from headgate.core.diagnosis.endpoints_out import endpoints_out, is_minor
 from headgate.core.diagnosis.engines import (
+    after_outage,
     engine_failing,
     engines_late,
     gateway_resources,
@@ -364,7 +365,7 @@ def overload(picture: Picture) -> Found | None:
     late = picture.late
     if not harmed(picture) or not plain(picture):
         return _backlog(picture) if picture.backlog >= BACKLOG_MIN else None
-    if not (picture.queued or late.refused or picture.level):
+    if not (picture.queued or late.refused or picture.level) or after_outage(picture):
         return None
     return Found(
         Incident.OVERLOAD,
