@@ -76,7 +76,7 @@ async def freeze(world: World) -> None:
 
 
 async def thaw(world: World) -> None:
-    world.engines[0].thaw()
+    await asyncio.to_thread(world.engines[0].thaw)
 
 
 async def kill_one(world: World) -> None:

@@ -10,7 +10,7 @@ import urllib.request
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,15 @@ class LlamaEngine(LiveEngine):
         self.process = ChildProcess(f"llamacpp-{self.port}", [*llamacpp_command(self.port), *arguments])
         if wait:
             self.process.wait_until_ok(f"{self.url}/health", LLAMACPP_START_SECONDS_MAX)
+
+    def thaw(self) -> None:
+        """Thaw it and wait until it answers a request: first it computes the requests that waited in its sockets."""
+        super().thaw()
+        body = json.dumps({"prompt": "a", "max_tokens": 1}).encode()
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=START_S_MAX)
+        connection.request("POST", "/v1/completions", body, {"content-type": "application/json"})
+        connection.getresponse().read()
+        connection.close()
 
 
 @dataclass
