@@ -156,7 +156,7 @@ KINDS = {
 
 
 def sample(seed: int, counts: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Passage]]:
-    drawn = random.Random(seed)
+    drawn = random.Random(seed)  # noqa: S311
     for kind, count in counts:
         passages = sorted(set(KINDS[kind]()), key=lambda passage: (passage.place, passage.text))
         for passage in drawn.sample(passages, count):

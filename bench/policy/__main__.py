@@ -4,8 +4,8 @@
 
 Runs the experiments, all of them if none is named, and prints a table of each and the bars that it must meet. Whole
 runs take all seeds; `--quick` takes one, and less of each workload. `--write` puts tables and charts into
-`docs/project/results/`. Progress goes to stderr. The last line is one JSON object: the figures of the experiment, or of each
-by its name where there are several. The exit status is 1 if a bar is missed.
+`docs/project/results/`. Progress goes to stderr. The last line is one JSON object: the figures of the experiment, or of
+each by its name if there are several. The exit status is 1 if a bar is missed.
 """
 
 import argparse

@@ -71,7 +71,7 @@ def data() -> Path:
     folder = os.environ.get("HEADGATE_DATA")
     if folder is None:
         raise DataMissing(
-            "HEADGATE_DATA must name the folder that holds traces/ (docs/reference/scenarios.md says where they come from)"
+            "HEADGATE_DATA must name the directory that contains traces/ (their sources: docs/reference/scenarios.md)"
         )
     return Path(folder)
 
