@@ -46,11 +46,12 @@ test-processes *args:
 test-timing part="ours" *args:
     scripts/timing_tests "{{ part }}" {{ args }}
 
-# Write what docs/errors takes from the table of outcomes, docs/reference/metrics.md and deploy/grafana from the metrics.
+# Write the generated parts of docs and deploy/grafana, and build the site into build/site; a broken link fails.
 docs:
     {{ bin }}/python scripts/write_error_pages.py
     {{ bin }}/python scripts/write_metrics_page.py
     {{ bin }}/headgate dashboards --out deploy/grafana
+    NO_MKDOCS_2_WARNING=1 {{ bin }}/mkdocs build --strict --quiet
 
 # Generate the messages of KEDA's interface from src/headgate/fleets/keda/externalscaler.proto.
 proto:
@@ -103,12 +104,12 @@ test-endurance *args:
 test-soak *args:
     {{ bin }}/pytest -m endurance tests/acceptance/test_soak.py {{ args }}
 
-# The gateway's CPU, requests/s and added time to first token beside nginx and beside the bare upstream (docs/performance.md).
+# The gateway's CPU, requests/s and added time to first token beside nginx and beside the bare upstream (docs/project/performance.md).
 [positional-arguments]
 bench-relay *args:
     {{ bin }}/python -m bench.relay "$@"
 
-# The CPU cost of watching responses of 100 tokens token by token for callers that do not stream (docs/performance.md).
+# The CPU cost of watching responses of 100 tokens token by token for callers that do not stream (docs/project/performance.md).
 [positional-arguments]
 bench-whole-answers *args:
     {{ bin }}/python -m bench.whole_answers "$@"
@@ -118,7 +119,7 @@ bench-whole-answers *args:
 bench-engine *args:
     {{ bin }}/python -m bench.engine "$@"
 
-# Embeddings of a real engine asked one by one and together: requests/s and p99 by delay and concurrency (docs/batching.md).
+# Embeddings of a real engine asked one by one and together: requests/s and p99 by delay and concurrency (docs/guides/batching.md).
 [positional-arguments]
 bench-batching *args:
     {{ bin }}/python -m bench.batching "$@"
@@ -128,7 +129,7 @@ bench-batching *args:
 bench-core *args:
     {{ bin }}/python -m bench.core "$@"
 
-# One workload in the simulator and on a live gateway with four live simulated engines, side by side (docs/simulation.md).
+# One workload in the simulator and on a live gateway with four live simulated engines, side by side (docs/project/simulation-accuracy.md).
 [positional-arguments]
 sim-live *args:
     {{ bin }}/python -m bench.sim_live "$@"
@@ -138,22 +139,22 @@ sim-live *args:
 sim-live-overload *args:
     {{ bin }}/python -m bench.sim_live_overload "$@"
 
-# A burst on a live gateway that starts its engines itself: how soon it grows and recovers, and what shrinking severs (docs/fleets.md).
+# A burst on a live gateway that starts its engines itself: how soon it grows and recovers, and what shrinking severs (docs/guides/fleets.md).
 [positional-arguments]
 scale-live *args:
     {{ bin }}/python -m bench.scale_live "$@"
 
-# Cause incidents on a live gateway with simulated engine processes and record its verdict each second (docs/diagnosis.md).
+# Cause incidents on a live gateway with simulated engine processes and record its verdict each second (docs/concepts/diagnosis.md).
 [positional-arguments]
 incidents-live *args:
     {{ bin }}/python -m bench.incidents_live "$@"
 
-# A live gateway without any configured number beside a configured one, under overload (docs/protections.md).
+# A live gateway without any configured number beside a configured one, under overload (docs/concepts/protections.md).
 [positional-arguments]
 defaults-live *args:
     {{ bin }}/python -m bench.defaults_live "$@"
 
-# The experiments that judge the scheduler, in quick versions; fails where a bar is missed (docs/scheduling.md).
+# The experiments that judge the scheduler, in quick versions; fails where a bar is missed (docs/concepts/scheduling.md).
 [positional-arguments]
 sim *args:
     {{ bin }}/python -m bench.policy --quick "$@"
@@ -173,22 +174,22 @@ sim-e4 *args:
 sim-e6 *args:
     {{ bin }}/python -m bench.scaling "$@"
 
-# Simulated incidents and healthy runs: how often the right cause is told, and how soon (docs/diagnosis.md).
+# Simulated incidents and healthy runs: how often the right cause is told, and how soon (docs/concepts/diagnosis.md).
 [positional-arguments]
 diagnosis *args:
     {{ bin }}/python -m bench.diagnosis "$@"
 
-# Whole cells under faults of all kinds, as many seeds as one wants; `--seed N --trace` shows one (docs/the-cell.md).
+# Whole cells under faults of all kinds, as many seeds as one wants; `--seed N --trace` shows one (docs/project/cell-verification.md).
 [positional-arguments]
 sim-cell *args:
     {{ bin }}/python -m bench.cell "$@"
 
-# Real processes of a cell killed one after another under load: what is lost, and how soon it admits again (docs/the-cell.md).
+# Real processes of a cell killed one after another under load: what is lost, and how soon it admits again (docs/project/cell-verification.md).
 [positional-arguments]
 kill-cell *args:
     {{ bin }}/python -m bench.kill_cell "$@"
 
-# What a cell adds to the first byte, what its scheduler can take, and what a burst elsewhere costs (docs/the-cell.md).
+# What a cell adds to the first byte, what its scheduler can take, and what a burst elsewhere costs (docs/project/cell-verification.md).
 [positional-arguments]
 bench-cell *args:
     {{ bin }}/python -m bench.cell_live "$@"
@@ -207,7 +208,7 @@ nightly *args:
 bench-smoke:
     {{ bin }}/python -m bench.nightly --smoke
 
-# What simple gateways make of an overload of four simulated engines, and what ours does (docs/simulation.md).
+# What simple gateways make of an overload of four simulated engines, and what ours does (docs/project/simulation-accuracy.md).
 [positional-arguments]
 sim-overload *args:
     {{ bin }}/python -m bench.sim_overload "$@"
@@ -232,22 +233,22 @@ ledger-faults *args:
 ledger-adds-up *args:
     {{ bin }}/python -m bench.ledger_adds_up "$@"
 
-# What the ledger costs a gateway, in CPU per request with it and without, and how fast a day of rows is written (docs/ledger.md).
+# What the ledger costs a gateway, in CPU per request with it and without, and how fast a day of rows is written (docs/concepts/ledger.md).
 [positional-arguments]
 bench-ledger *args:
     {{ bin }}/python -m bench.ledger_speed "$@"
 
-# What traces cost a gateway: its CPU on streams of 250 chunks and on short answers, with traces and without (docs/tracing.md).
+# What traces cost a gateway: its CPU on streams of 250 chunks and on short answers, with traces and without (docs/guides/tracing.md).
 [positional-arguments]
 bench-tracing *args:
     {{ bin }}/python -m bench.tracing "$@"
 
-# How fast records of requests are written and found again, in a folder of a million (docs/explain.md).
+# How fast records of requests are written and found again, in a folder of a million (docs/guides/explain.md).
 [positional-arguments]
 bench-records *args:
     {{ bin }}/python -m bench.records_speed "$@"
 
-# How long each report takes on a day of a million rows and a month of such days (docs/ledger.md).
+# How long each report takes on a day of a million rows and a month of such days (docs/concepts/ledger.md).
 [positional-arguments]
 bench-reports *args:
     {{ bin }}/python -m bench.ledger_reports "$@"

@@ -6,9 +6,9 @@ A real engine serves embeddings; Triton by tensors, with a model whose every bat
 for one short text at a time, each anew as soon as it has its answer, through gateways that differ in one thing: whether
 they batch, how long they hold a request for company, and how many calls they make at a time. They are measured in
 turns, so that they meet the same machine, and stand still while others are; of the rounds the median counts. The last
-line compares two of them, which are chosen here and not by what came out: 64 callers (the most of --concurrency), the
-rules that docs/batching.md begins with (`JUDGED`) beside none, and a class whose `ttft` is one second. Each round gives
-a ratio of its own, and their median is told. --quick measures these two alone.
+line compares two of them, which are fixed in advance: 64 callers (the maximum of --concurrency), the rules at the
+beginning of docs/guides/batching.md (`JUDGED`) with no batching, and a class whose `ttft` is one second. It prints the
+median of the ratios of all rounds. --quick measures only these two.
 
 Beside it stands what an input costs the engine in time of its core, which others who use the machine hardly change:
 "cpu ms", and in the last line how many times less of it is used (`engine_cpu_ratio`).
@@ -70,7 +70,7 @@ IN_FLIGHT_MAX = 128
 BUDGET_MS = 1_000.0
 SETTLE_S = 0.3
 RATIO_MIN = 1.3
-"""What --assert asks for. Two is aimed at; docs/batching.md tells how often it is reached, and what limits it."""
+"""Lower bound for --assert. The aim is 2; docs/guides/batching.md reports how often it is reached and its limits."""
 WORDS = ("river", "bridge", "clock", "lighthouse", "loom", "orchard", "harbour", "windmill")
 ANSWER_S_MAX = 60.0
 
@@ -173,7 +173,7 @@ def missed(figures: Mapping[str, float]) -> list[str]:
     sentences: list[str] = []
     if figures["requests_per_s_ratio"] < RATIO_MIN:
         sentences.append(
-            f"missed: at least {RATIO_MIN:g} times the requests are asked for; docs/batching.md tells why not"
+            f"missed: at least {RATIO_MIN:g} times the requests are asked for; docs/guides/batching.md tells why not"
         )
     if figures["p99_ms"] > BUDGET_MS:
         sentences.append(f"missed: 99 of 100 answers are to come within the class's {BUDGET_MS:g} ms")

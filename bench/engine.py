@@ -114,7 +114,7 @@ def main(arguments: Sequence[str]) -> int:
     print(table_of(pairs, interval))
     missed = args.check and figures["ratio"] < RATIO_MIN
     if missed:
-        tell(f"missed: the ratio is {figures['ratio']}, and at least {RATIO_MIN} is asked for; see docs/performance.md")
+        tell(f"missed: the ratio is {figures['ratio']} (target: at least {RATIO_MIN}); see docs/project/performance.md")
     print(json.dumps(figures), flush=True)
     return 1 if missed else 0
 

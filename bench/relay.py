@@ -187,7 +187,7 @@ def main(arguments: Sequence[str]) -> int:
         tell(f"other processes took {others:.0%} of the target's core: trust the ratios, not the absolute figures")
     missed = missed_in_ci(figures, quiet=quiet) if args.check else []
     for sentence in missed:
-        tell(f"missed: {sentence}; docs/performance.md says where the time goes")
+        tell(f"missed: {sentence}; docs/project/performance.md says where the time goes")
     print(json.dumps(figures), flush=True)
     return 1 if missed else 0
 

@@ -207,7 +207,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asked = arguments(words)
     data = os.environ.get("HEADGATE_DATA")
     if data is None:
-        tell("HEADGATE_DATA must name the folder that holds traces/ (docs/simulation.md says where they come from)")
+        tell("HEADGATE_DATA must name the directory that contains traces/ (their sources: docs/reference/scenarios.md)")
         return 2
     with ProcessPoolExecutor(asked.processes) as pool:
         rows = measured(asked, Path(data), pool)

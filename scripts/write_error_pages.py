@@ -1,8 +1,8 @@
 """Do the pages about outcomes say what the table of outcomes says?
 
-Each outcome has a page in docs/errors. What the caller sees stands between two markers and is written by this script
-from src/headgate/model/outcome.py; everything else on the page is written by people. The list of all outcomes in
-docs/errors/README.md is written from the table and from each page's first sentence.
+Each outcome has a page in docs/reference/errors. This script writes the part between two markers, with the HTTP reply,
+from src/headgate/model/outcome.py; people write the rest. It also writes the list of all outcomes in
+docs/reference/errors/README.md, from the table and from the first sentence of each page.
 
 Usage: write_error_pages.py [--check] [FOLDER]. With --check nothing is written; the exit status is 1 if something
 would be.
@@ -18,7 +18,7 @@ from headgate.edge.replies import INTERRUPTED
 from headgate.model.outcome import FACES, STREAM_INTERRUPTED, Face, Outcome, RetryAfter
 from headgate.model.units import SECOND
 
-FOLDER = Path(__file__).parent.parent / "docs" / "errors"
+FOLDER = Path(__file__).parent.parent / "docs" / "reference" / "errors"
 INDEX = "README.md"
 BEGIN = "<!-- written by scripts/write_error_pages.py: change src/headgate/model/outcome.py instead -->"
 END = "<!-- from here on written by people -->"

@@ -1,10 +1,9 @@
-"""Does the reference of the metrics say what the catalogue says?
+"""Writes the tables of docs/reference/metrics.md from src/headgate/telemetry/catalogue.py.
 
-The tables of docs/reference/metrics.md stand between two markers and are written by this script from
-src/headgate/telemetry/catalogue.py; everything else on the page is written by people.
+The tables are between two markers. The rest of the page is written by hand.
 
-Usage: write_metrics_page.py [--check] [FILE]. With --check nothing is written; the exit status is 1 if something would
-be.
+Usage: write_metrics_page.py [--check] [FILE]. With --check the script writes nothing and exits with status 1 if the
+page is out of date.
 """
 
 import re
@@ -20,7 +19,7 @@ END = "<!-- from here on written by people -->"
 
 def row(each: Described) -> str:
     labels = ", ".join(f"`{label}`" for label in each.labels)
-    when = f"Told where {each.shown_when}." if each.shown_when else ""
+    when = f"Reported if {each.shown_when}." if each.shown_when else ""
     meaning = " ".join(part for part in (each.help, each.note, when) if part)
     return f"| `{each.name}` | {each.kind} | {labels} | {meaning} |"
 

@@ -32,7 +32,7 @@ class Record(msgspec.Struct, kw_only=True):
     ending: Ending = Ending.UNANSWERED
     status: int | None = None
     outcome: str = ""
-    """Of a refusal, in the words of docs/errors."""
+    """Of a refusal, in the words of docs/reference/errors."""
     message: str = ""
     request_id: str = ""
     service_class: str = ""

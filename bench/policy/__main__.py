@@ -4,8 +4,8 @@
 
 Runs the experiments, all of them if none is named, and prints a table of each and the bars that it must meet. Whole
 runs take all seeds; `--quick` takes one, and less of each workload. `--write` puts tables and charts into
-`bench/results/`. Progress goes to stderr. The last line is one JSON object: the figures of the experiment, or of each
-by its name where there are several. The exit status is 1 if a bar is missed.
+`docs/project/results/`. Progress goes to stderr. The last line is one JSON object: the figures of the experiment, or of
+each by its name if there are several. The exit status is 1 if a bar is missed.
 """
 
 import argparse
@@ -88,7 +88,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("experiments", nargs="*", metavar="EXPERIMENT", help=f"of {', '.join(EXPERIMENTS)}; or all")
     parser.add_argument("--quick", action="store_true", help="one seed, and less of each workload")
     parser.add_argument("--seeds", nargs="+", type=int, help="other seeds than the usual")
-    parser.add_argument("--write", action="store_true", help="put tables and charts into bench/results/")
+    parser.add_argument("--write", action="store_true", help="put tables and charts into docs/project/results/")
     parser.add_argument("--processes", type=int, default=1, help="how many seeds are run at a time (1)")
     arguments = parser.parse_args(words)
     for name in arguments.experiments:

@@ -18,7 +18,7 @@ from headgate.simulation.virtual.host import VirtualHost
 from headgate.simulation.virtual.scenario import Decider, Scenario
 
 Figures = Mapping[str, Any]
-RESULTS = Path(__file__).parent.parent / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "project" / "results"
 WHOLE_SEEDS = (1, 2, 3, 4, 5)
 
 
@@ -71,7 +71,7 @@ def data() -> Path:
     folder = os.environ.get("HEADGATE_DATA")
     if folder is None:
         raise DataMissing(
-            "HEADGATE_DATA must name the folder that holds traces/ (docs/simulation.md says where they come from)"
+            "HEADGATE_DATA must name the directory that contains traces/ (their sources: docs/reference/scenarios.md)"
         )
     return Path(folder)
 

@@ -4,8 +4,8 @@
 
 Runs one trace at a cold start of 120 s, also with profiles that are wrong by 30 %. `--whole` takes all traces and cold
 starts, a constant load, and hours request by request against the model; `--write` with it puts the page and its charts
-into `bench/results/`. Progress goes to stderr. The last line is one JSON object. The exit status is 1 if a bar is
-missed; an aim that is missed is only told.
+into `docs/project/results/`. Progress goes to stderr. The last line is one JSON object. The exit status is 1 if a bar
+is missed; a missed aim is only reported.
 """
 
 import argparse
@@ -59,7 +59,9 @@ def main(words: Sequence[str] | None = None) -> int:
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.scaling", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--whole", action="store_true", help="all traces and cold starts, and the model checked")
-    parser.add_argument("--write", action="store_true", help="put page and charts into bench/results/; with --whole")
+    parser.add_argument(
+        "--write", action="store_true", help="put page and charts into docs/project/results/; with --whole"
+    )
     parser.add_argument("--seed", type=int, default=1, help="what chance makes of the rates (1)")
     parser.add_argument("--processes", type=int, default=1, help="how many runs at a time (1)")
     arguments = parser.parse_args(words)

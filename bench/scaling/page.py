@@ -191,9 +191,9 @@ def write(
 
 
 _CORRECTED = (
-    "The measured attainment corrects the want (`docs/scaling.md`); everything above is without it. Predicted work is "
-    "that of a profile whose times are all wrong by the same factor, in percent of the real work, at 100 % load, an "
-    "objective of 99 % and a cold start of 120 s."
+    "The measured attainment corrects the want (`docs/concepts/scaling.md`); everything above is without it. Predicted "
+    "work is that of a profile whose times are all wrong by the same factor, in percent of the real work, at 100 % "
+    "load, an objective of 99 % and a cold start of 120 s."
 )
 _CHECKED = (
     "The same rates through the virtual host, request by request; served is in engine-seconds a second, running in "

@@ -19,7 +19,7 @@ from bench.targets import find_nginx, gateway, upstream
 from testing.processes import MissingPart
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "performance.md").read_text()
+PAGE = (ROOT / "docs" / "project" / "performance.md").read_text()
 
 
 @pytest.mark.process

@@ -32,7 +32,7 @@ export function wrong(verdicts: readonly Verdict[]): Verdict[] {
 
 /** Where the page about it is: the gateway brings it along. */
 export function runbookLink(path: string): string | null {
-  const name = /^docs\/runbooks\/([a-z0-9_-]+)\.md$/.exec(path)?.[1]
+  const name = /^docs\/operations\/runbooks\/([a-z0-9_-]+)\.md$/.exec(path)?.[1]
   return name === undefined ? null : `runbooks/${name}`
 }
 

@@ -57,9 +57,9 @@ describe('the verdict', () => {
   })
 
   it('links only to pages that the gateway brings along', () => {
-    expect(runbookLink('docs/runbooks/engine_hang.md')).toBe('runbooks/engine_hang')
+    expect(runbookLink('docs/operations/runbooks/engine_hang.md')).toBe('runbooks/engine_hang')
     expect(runbookLink('javascript:alert(1)')).toBeNull()
-    expect(runbookLink('docs/runbooks/../x.md')).toBeNull()
+    expect(runbookLink('docs/operations/runbooks/../x.md')).toBeNull()
   })
 
   it('tells commands from words', () => {

@@ -5,7 +5,7 @@
    the granting epoch's lease was over.
 3. A new scheduler decides nothing before all whom it knows of have reported, or it has waited for as long as is stated.
 4. What one decider has at an endpoint never exceeds what is its own: the endpoint's places for a scheduler, a share of
-   them for an island. What all have together never exceeds the formula of `docs/the-cell.md`.
+   them for an island. What all have together never exceeds the formula of `docs/concepts/cell.md`.
 5. What is admitted of a limited tenant stays within the formula there.
 6. No member goes by new rules before the scheduler that it follows does, and that one waits until all who answer have
    read them, or for as long as is stated.

@@ -94,7 +94,7 @@ async def test_engines_that_hang_wake_somebody_with_the_page_that_helps_and_the_
                     )
                     runbook = alert["annotations"]["runbook_url"]
                     assert runbook == f"{RUNBOOKS}/objective_burns.md"
-                    assert (PROJECT / "docs" / "runbooks" / Path(runbook).name).is_file()
+                    assert (PROJECT / "docs" / "operations" / "runbooks" / Path(runbook).name).is_file()
                     assert "headgate doctor --live" in alert["annotations"]["description"]
                     over = ["report", str(gateway.file), "--prometheus", url, "--since", "60s"]
                     assert await asyncio.to_thread(main, over) == 1

@@ -25,7 +25,7 @@ ILL = VerdictSaid(
     ("bolt: 400 requests in 10 s, usually 50",),
     (AffectedSaid("interactive", "acme", "7 requests late"), AffectedSaid(None, None, "waits")),
     "Set limits of tenant bolt.",
-    "docs/runbooks/noisy_tenant.md",
+    "docs/operations/runbooks/noisy_tenant.md",
 )
 
 
@@ -37,7 +37,7 @@ def test_a_verdict_is_told_with_its_evidence_who_is_affected_and_what_to_do() ->
         "              affected: class interactive, tenant acme: 7 requests late",
         "              affected: all: waits",
         "              -> Set limits of tenant bolt.",
-        "              -> read docs/runbooks/noisy_tenant.md",
+        "              -> read docs/operations/runbooks/noisy_tenant.md",
         "healthy       Pool small is healthy.",
     ]
 

@@ -184,7 +184,7 @@ def test_a_fault_that_meets_nobody_is_a_warning_and_not_in_the_table(headgate: H
 def test_scheduler_serves_more_within_its_targets_under_overload_than_others_do(
     headgate: Headgate, scenario: Path
 ) -> None:
-    """The overload of docs/simulation.md in small: one H200, and more than it can do for 20 s."""
+    """The overload of docs/project/simulation-accuracy.md in small: one H200, and more than it can do for 20 s."""
     scenario.write_text(OVERLOAD)
 
     def figures(scheduler: str) -> tuple[float, float]:

@@ -100,6 +100,6 @@ async def test_a_report_of_a_live_gateway_says_that_the_promise_was_kept(
     assert "interactive: promises latency, kept; 5 requests" in told
     assert "first token within 5 s for 99 %: measured 100.00% of 5" in told
     assert "quality    0.00% degraded" in told
-    assert "cost       no price is set" in told
+    assert "cost       no price configured" in told
     [found] = [each for each in json.loads(capsys.readouterr().out)["classes"] if each["requests"]]
     assert (found["name"], found["kept"], found["consequences"]["quality"]) == ("interactive", True, "0.00% degraded")

@@ -582,7 +582,15 @@ def test_an_anonymous_tenant_behind_a_local_address_needs_no_warning(host: str) 
 
 @pytest.mark.parametrize(
     "address",
-    ["docs/errors", "ftp://docs", "https://", "https://u:p@docs", "https://d/e?x=1", "https://d/e#x", '"https://d e"'],
+    [
+        "docs/reference/errors",
+        "ftp://docs",
+        "https://",
+        "https://u:p@docs",
+        "https://d/e?x=1",
+        "https://d/e#x",
+        '"https://d e"',
+    ],
 )
 def test_the_pages_about_outcomes_stand_at_a_plain_address(address: str) -> None:
     assert problems_of(small_with(f"error_docs: {address}")) == [

@@ -143,7 +143,7 @@ async def test_a_verdict_changes_in_place(browser: Browser, gateway: RunningGate
         asked.append(len(asked))
         last = len(asked)
         changing = {"since_s": last, "sentence": f"{last} %", "evidence": [f"{last} of 9", "the same"], "affected": []}
-        state["verdicts"] = [{**texts, **changing, "runbook": f"docs/runbooks/{texts['incident']}.md"}]
+        state["verdicts"] = [{**texts, **changing, "runbook": f"docs/operations/runbooks/{texts['incident']}.md"}]
         body = f"retry: 100\nevent: state\ndata: {json.dumps(state)}\n\n"
         await route.fulfill(content_type="text/event-stream", body=body)
 

@@ -11,7 +11,7 @@ import pytest
 from headgate.model.outcome import FACES, Outcome
 from tests.house.small_tree import PROJECT, script
 
-FOLDER = PROJECT / "docs" / "errors"
+FOLDER = PROJECT / "docs" / "reference" / "errors"
 HEADINGS = ["What the caller sees", "Why it happens", "What the caller can do", "What the operator can do"]
 NOT_YET = "No part of this version gives this answer yet"
 WITHOUT_A_BODY_OF_OURS = {Outcome.COMPLETED, Outcome.CANCELLED, Outcome.ENGINE_REFUSED}

@@ -16,7 +16,7 @@ from headgate.slo.rules import alert_groups
 from tests.house.small_tree import PROJECT
 from tests.telemetry.slo.incidents import PROMISES
 
-FOLDER = PROJECT / "docs" / "runbooks"
+FOLDER = PROJECT / "docs" / "operations" / "runbooks"
 PAGES = sorted(path for path in FOLDER.glob("*.md") if path.stem != "README")
 INDEX = (FOLDER / "README.md").read_text()
 CLASSICS = {"latency_up_gpu_normal", "cost_up_without_traffic", "p99_after_launch"}

@@ -15,7 +15,7 @@ BASE = "https://docs.example.com/errors"
 @pytest.mark.parametrize(
     ("settings", "page"),
     [
-        ({}, "docs/errors/{}.md"),
+        ({}, "docs/reference/errors/{}.md"),
         ({"error_docs": BASE}, BASE + "/{}"),
         ({"error_docs": BASE + "/"}, BASE + "/{}"),
     ],

@@ -93,7 +93,7 @@ async def test_all_of_it_needs_a_key(path: str, tmp_path: Path) -> None:
                 assert answer.status == 200
 
     assert refused[0] == 401
-    assert refused[1].endswith("(unauthorized); see docs/errors/unauthorized.md")
+    assert refused[1].endswith("(unauthorized); see docs/reference/errors/unauthorized.md")
     assert not engine.requests
 
 
@@ -194,7 +194,7 @@ async def test_what_no_engine_should_see_is_refused(
 
     assert (answer.status, engine.requests) == (400, [])
     assert said in told
-    assert told.endswith("(invalid); see docs/errors/invalid.md")
+    assert told.endswith("(invalid); see docs/reference/errors/invalid.md")
 
 
 async def test_a_model_that_is_not_there_is_not_found(tmp_path: Path) -> None:
@@ -231,7 +231,9 @@ async def test_an_answer_that_breaks_off_is_never_delivered_as_whole(tmp_path: P
         engine.behaviour = Behaviour(body=b"x" * 100, content_type="application/octet-stream", cut_after=0)
         async with infer(gateway) as answer:
             assert answer.status == 502
-            assert (await answer.json())["error"].endswith("(engine_failed); see docs/errors/engine_failed.md")
+            assert (await answer.json())["error"].endswith(
+                "(engine_failed); see docs/reference/errors/engine_failed.md"
+            )
 
 
 async def test_limits_hold_and_a_place_is_waited_for(tmp_path: Path) -> None:

@@ -383,7 +383,7 @@ async def test_a_file_of_another_version_is_put_aside_and_counted_and_stops_nobo
         assert await spool.take_over() == 0
         assert (spool.lost, spool.unread) == (1, 1)
     assert [path.name for path in tmp_path.iterdir()] == ["dead.00000001.rows.unread"]
-    assert "docs/ledger.md" in caplog.text
+    assert "docs/concepts/ledger.md" in caplog.text
 
 
 async def test_rows_with_a_field_that_this_version_does_not_know_are_kept_and_counted(tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ async def test_a_file_that_was_put_aside_is_read_again_when_it_is_given_back(tmp
     async with a_spool(tmp_path, "p1") as spool:
         await spool.take_over()
     [aside] = tmp_path.iterdir()
-    # As docs/ledger.md says.
+    # As docs/concepts/ledger.md says.
     aside.write_bytes(good)
     aside.rename(file)
     (tmp_path / "dead.lock").touch()

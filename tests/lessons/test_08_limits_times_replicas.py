@@ -117,7 +117,7 @@ async def test_without_the_store_each_lets_in_its_part_and_says_so(tmp_path: Pat
 @pytest.mark.parametrize("deaf", [False, True], ids=["cut off", "hears nothing"])
 @again_if_stalled
 async def test_one_that_is_cut_off_adds_its_part_and_no_more(tmp_path: Path, deaf: bool) -> None:
-    """The bound of docs/the-cell.md for one island: the limit of those who follow, and its own part of it."""
+    """The bound of docs/concepts/cell.md for one island: the limit of those who follow, and its own part of it."""
     async with FakeEngine() as engine:
         tenants = {"laptop": {"limits": {"requests_per_minute": PER_MINUTE}}}
         async with a_cell(4, tmp_path, engine.url, in_flight_max=64, tenants=tenants) as cell:

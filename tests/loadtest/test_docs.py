@@ -1,4 +1,4 @@
-"""Does docs/loadtest.md name every option, and none that does not exist?"""
+"""Does docs/guides/load-testing.md name every option, and none that does not exist?"""
 
 import argparse
 import re
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from headgate.cli.loadtest import add_arguments
 
-PAGE = (Path(__file__).parents[2] / "docs" / "loadtest.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "guides" / "load-testing.md").read_text()
 
 
 def test_the_page_names_the_options_there_are() -> None:

@@ -10,7 +10,7 @@ from testing.fake_engine import Behaviour, FakeEngine
 from tests.loadtest.command import loadtest_process
 
 CPU_SHARE_MAX = 0.6
-"""Several times what docs/loadtest.md measures."""
+"""Several times what docs/guides/load-testing.md measures."""
 
 
 @pytest.mark.process

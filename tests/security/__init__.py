@@ -1,1 +1,1 @@
-"""What does Headgate defend against, and does it? docs/security.md names each defence and its test here."""
+"""What does Headgate defend against, and does it? docs/operations/security.md names each defence and its test here."""

@@ -395,7 +395,7 @@ def test_what_is_kept_of_a_life_stays_small() -> None:
 
 
 def test_the_docs_tell_the_bounds_and_every_kind_of_step() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "explain.md").read_text()
     known = {step["kind"] for history in HISTORIES.values() for step in told(*history)["steps"]}
 
     assert f"the last {REQUESTS_MAX:,} requests" in page

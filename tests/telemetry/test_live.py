@@ -257,7 +257,7 @@ def test_a_verdict_is_told_whole() -> None:
         "evidence": ["9 tokens, usually 1"],
         "affected": [{"class": "interactive", "tenant": None, "how": "late"}],
         "action": "Add endpoints.",
-        "runbook": "docs/runbooks/long_prompts.md",
+        "runbook": "docs/operations/runbooks/long_prompts.md",
     }
 
 

@@ -345,7 +345,7 @@ def test_the_page_says_what_it_is() -> None:
     page, kind = render(an_observer(), Histogram(), EMPTY, {})
 
     assert kind.startswith("text/plain; version=")
-    assert page.startswith(b"# HELP headgate_requests_total Requests by how they ended.\n")
+    assert page.startswith(b"# HELP headgate_requests_total Finished requests by outcome.\n")
     assert b"_created" not in page
 
 

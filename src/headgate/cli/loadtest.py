@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_traffic(group: "argparse._ArgumentGroup") -> None:  # pyright: ignore[reportPrivateUsage]
     arrivals = group.add_mutually_exclusive_group(required=True)
     arrivals.add_argument("--rate", type=_positive, metavar="R", help="requests a second, at random moments")
-    arrivals.add_argument("--trace", type=Path, metavar="FILE", help="times and sizes from a file (docs/loadtest.md)")
+    arrivals.add_argument(
+        "--trace", type=Path, metavar="FILE", help="times and sizes from a file (docs/guides/load-testing.md)"
+    )
     group.add_argument("--duration", type=_positive, metavar="S", help="seconds of arrivals (30, or the whole trace)")
     group.add_argument("--limit", type=_count, metavar="N", help="at most so many requests")
     group.add_argument("--speed-up", type=_positive, default=1.0, metavar="X", help="play the trace X times as fast")

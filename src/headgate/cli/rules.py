@@ -14,7 +14,10 @@ _WIDTH = 120
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", nargs="?", default="headgate.yaml", type=Path, help="configuration (headgate.yaml)")
     parser.add_argument(
-        "--runbooks", metavar="URL", default="docs/runbooks", help="where the runbooks are published (docs/runbooks)"
+        "--runbooks",
+        metavar="URL",
+        default="docs/operations/runbooks",
+        help="where the runbooks are published (docs/operations/runbooks)",
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="write them there instead of printing them")
 

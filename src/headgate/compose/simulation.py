@@ -72,7 +72,7 @@ REQUESTS_QUIET_MAX = 5_000_000
 """More requests than these take long enough to be told before they begin."""
 
 REQUEST_COSTS_S = 300e-6
-"""What simulating one request takes, roughly: docs/simulation.md has figures."""
+"""What simulating one request takes, roughly: docs/project/simulation-accuracy.md has figures."""
 
 
 def scenario(settings: ScenarioSettings, seed: int) -> Scenario:

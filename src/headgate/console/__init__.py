@@ -1,1 +1,1 @@
-"""The console: a page on the admin listener that shows a gateway live. It is built from console/ (docs/console.md)."""
+"""The console: a live page on the admin listener, built from console/ (docs/guides/console.md)."""

@@ -52,7 +52,7 @@ def load_assets() -> Mapping[bytes, Asset]:
 
 def _runbooks() -> list[Path]:
     """What is installed along; from a checkout, where it is written."""
-    for folder in (_HERE / "runbooks", _HERE.parents[2] / "docs" / "runbooks"):
+    for folder in (_HERE / "runbooks", _HERE.parents[2] / "docs" / "operations" / "runbooks"):
         if folder.is_dir():
             return sorted(folder.glob("*.md"))
     return []

@@ -117,6 +117,6 @@ class Replies:
         return error_body(message=message, type=type, code=code, param=param)
 
     def _with_page(self, message: str, outcome: Outcome) -> str:
-        page = f"{self.error_docs}/{outcome}" if self.error_docs else f"docs/errors/{outcome}.md"
+        page = f"{self.error_docs}/{outcome}" if self.error_docs else f"docs/reference/errors/{outcome}.md"
         # Nothing after the address, or readers that make links of addresses would take it along.
         return f"{message} ({outcome}); see {page}"

@@ -5,7 +5,7 @@ One step of the loop takes
     a + bp·prefill_tokens + bd·decoding_sequences + c·kv_tokens_read + q·Σ chunk·(done + chunk/2)
 
 where `done` is what had been computed of a prompt before its chunk, and a decoding sequence reads all of its tokens.
-The five parameters are whole picoseconds, so that sums of step times are exact; `docs/simulated-engine.md` says
+The five parameters are whole picoseconds, so that sums of step times are exact; `docs/guides/simulated-engine.md` says
 where each number comes from.
 """
 

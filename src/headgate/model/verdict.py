@@ -28,7 +28,7 @@ class Cause(StrEnum):
 
 
 class Incident(StrEnum):
-    """The patterns that are told apart. Each has a page of its own name in docs/runbooks."""
+    """The patterns that are told apart. Each has a page of its own name in docs/operations/runbooks."""
 
     HEALTHY = "healthy"
     LONG_PROMPTS = "long_prompts"

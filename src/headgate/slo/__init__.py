@@ -1,4 +1,4 @@
-"""What does Prometheus have to be told so that it wakes the right person, and Grafana so that it shows why?
+"""Prometheus rules, Grafana dashboards and SLO reports.
 
-All of it is made of plain values: no clock, no file, no network.
+Everything here works on plain values: no clock, no files, no network.
 """

@@ -1,4 +1,4 @@
-"""What is an alert: when does it fire, whom does it wake, and which page says what to do?"""
+"""Alerts: expression, severity, annotations and runbook."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -6,19 +6,19 @@ from typing import Final
 
 from headgate.slo.lengths import Length
 
-RUNBOOKS: Final = "docs/runbooks"
-"""Where the pages are, unless somebody says where they are published."""
+RUNBOOKS: Final = "docs/operations/runbooks"
+"""Default location of the runbooks."""
 OF_THE_INCIDENT: Final = "{{ $labels.incident }}"
-"""The page that the alert's own label names."""
+"""Runbook named by the alert's own label."""
 
 Rule = dict[str, object]
 
 
 class Severity(StrEnum):
     PAGE = "page"
-    """Wakes somebody: callers suffer, or will within the hour."""
+    """Needs immediate attention: callers are affected, or will be within the hour."""
     TICKET = "ticket"
-    """Is read by day."""
+    """Can wait for working hours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Alert:
     expr: str
     severity: Severity
     runbook: str
-    """The name of its page, without its ending."""
+    """File name of the runbook, without extension."""
     summary: str
     description: str
-    """What it means, and the next command."""
+    """Meaning of the alert and the next command."""
     lasting_s: int = 0
-    """How long it must hold before anybody hears of it."""
+    """Time in seconds for which the expression must hold before the alert fires."""
     labels: tuple[tuple[str, str], ...] = field(default=())
 
 

@@ -1,8 +1,8 @@
-"""When are so many requests of a class bad that its promise for the month is in danger?
+"""Burn-rate alerts for the objectives of a class.
 
-By how fast the month's allowance is being used up, over a long window, so that a hiccup wakes nobody, and over a short
-one, so that the alert ends soon after the trouble has. Under a handful of bad requests nobody is told at all: where few
-ask, one bad answer is a large share of them.
+An alert fires if the error budget burns too fast over a long window, which filters out short disturbances, and over a
+short window, which ends the alert soon after recovery. It needs a minimum number of bad requests, because with little
+traffic one bad request is a large share.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from headgate.slo.recording import BAD_RATIO, BAD_REQUESTS
 BAD_REQUESTS_MIN: Final = 10
 """Within the long window."""
 BAD_RATIO_MAX: Final = 0.5
-"""Where little is promised, fourteen times what is allowed is more than there is; half of all is bad enough."""
+"""Upper limit of the threshold. For a low objective, 14.4 times the allowed share would exceed 100 %."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,22 @@ class Burn:
     short_s: int
     severity: Severity
     leaves: str
-    """What is left of the month's allowance at this rate."""
+    """Remaining lifetime of the monthly error budget at this rate."""
 
 
 BURNS: Final = (
-    Burn("HeadgateObjectiveBurnsFast", 14.4, HOUR, 5 * MINUTE, Severity.PAGE, "the month's allowance lasts two days"),
-    Burn("HeadgateObjectiveBurns", 6, 6 * HOUR, 30 * MINUTE, Severity.PAGE, "the month's allowance lasts five days"),
-    Burn("HeadgateObjectiveBurnsSlowly", 1, 3 * DAY, 6 * HOUR, Severity.TICKET, "nothing of the month's will be left"),
+    Burn(
+        "HeadgateObjectiveBurnsFast", 14.4, HOUR, 5 * MINUTE, Severity.PAGE, "the monthly error budget lasts two days"
+    ),
+    Burn("HeadgateObjectiveBurns", 6, 6 * HOUR, 30 * MINUTE, Severity.PAGE, "the monthly error budget lasts five days"),
+    Burn(
+        "HeadgateObjectiveBurnsSlowly",
+        1,
+        3 * DAY,
+        6 * HOUR,
+        Severity.TICKET,
+        "the monthly error budget will be used up",
+    ),
 )
 
 
@@ -58,7 +67,8 @@ def _alert(class_name: str, objective: Objective, burn: Burn) -> Alert:
         burn.severity,
         "objective_burns",
         f"class {class_name}: {{{{ $value | humanizePercentage }}}} of requests miss “{objective.meaning}”",
-        f"{percent(objective.ppm)} are promised; at this rate {burn.leaves}. Ask `headgate doctor --live` what is"
-        f" wrong, and `headgate explain --class {class_name} --since 10m` where requests lose their time.",
+        f"The objective is {percent(objective.ppm)} of requests. At this rate, {burn.leaves}. `headgate doctor --live`"
+        f" shows the cause, and `headgate explain --class {class_name} --since 10m` shows where requests spend their"
+        " time.",
         labels=(("class", class_name), ("objective", objective.name)),
     )

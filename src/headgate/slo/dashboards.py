@@ -1,6 +1,6 @@
-"""What is to be seen in Grafana, on which dashboard?
+"""All Grafana dashboards.
 
-Every metric of the catalogue is on a panel or among those not shown, each with the reason.
+Every metric of the catalogue is on a panel or in `NOT_SHOWN` with the reason.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ DASHBOARDS: Final = (OVERVIEW, QUEUES, FLEET, STAGES, COST, CELL, GATEWAY)
 
 NOT_SHOWN: Final[Mapping[str, str]] = MappingProxyType(
     {
-        "headgate_cell_epoch": "a number that only rises; a change of scheduler shows in who leads",
-        "headgate_directory_tenants": "a number that says nothing about health; `headgate status` has it",
-        "headgate_directory_keys": "a number that says nothing about health; `headgate status` has it",
+        "headgate_cell_epoch": "only increases; the panel `Leader` shows a change of scheduler",
+        "headgate_directory_tenants": "no sign of health; `headgate status` shows it",
+        "headgate_directory_keys": "no sign of health; `headgate status` shows it",
     }
 )

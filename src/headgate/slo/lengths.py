@@ -1,4 +1,4 @@
-"""How does Prometheus write a length of time?"""
+"""Durations in the Prometheus format."""
 
 from collections.abc import Callable
 from typing import Final
@@ -11,11 +11,11 @@ WEEK: Final = 7 * DAY
 _UNITS_MS: Final = ((DAY * 1_000, "d"), (HOUR * 1_000, "h"), (MINUTE * 1_000, "m"), (1_000, "s"), (1, "ms"))
 
 Length = Callable[[int], str]
-"""Seconds, as they stand in a rule."""
+"""Formats seconds for a rule."""
 
 
 def lengths(scale: float = 1.0) -> Length:
-    """All lengths of the rules times `scale`: tests that cannot wait three days have shorter ones."""
+    """A formatter that multiplies every duration by `scale`, which shortens them for tests."""
 
     def length(seconds: int) -> str:
         whole_ms = max(1, round(seconds * scale * 1_000))
@@ -26,5 +26,5 @@ def lengths(scale: float = 1.0) -> Length:
 
 
 def name(seconds: int) -> str:
-    """As it stands in the name of a recorded series, which says the same whatever the scale."""
+    """Duration in the name of a recorded series, which does not depend on the scale."""
     return lengths()(seconds)

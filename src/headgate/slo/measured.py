@@ -1,6 +1,6 @@
-"""What was measured of a class, over whatever time is asked about?
+"""Measurements of each class, from Prometheus samples.
 
-Made of plain samples, so that it is the same whether they come from the page of one gateway or from a Prometheus.
+The samples come from one gateway's metrics page or from a Prometheus server.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
     "headgate_time_to_first_token_seconds_bucket": ("class", "le"),
     "headgate_request_duration_seconds_bucket": ("class", "le"),
 }
-"""Which series are asked for, and by which of their labels they are summed."""
+"""Required series and the labels by which they are summed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,19 @@ class Sample:
 
 @dataclass(slots=True)
 class Measured:
-    """Of one class."""
+    """Measurements of one class."""
 
     requests: float = 0.0
     completed: float = 0.0
     admitted: float = 0.0
     degraded: float = 0.0
     asked: dict[str, float] = field(default_factory=dict[str, float])
-    """By objective, the requests that it is about."""
+    """Requests measured against each objective."""
     good: dict[str, float] = field(default_factory=dict[str, float])
     tokens: float = 0.0
     cost_usd: float = 0.0
     ttft: dict[float, float] = field(default_factory=dict[float, float])
-    """How many came within so many seconds."""
+    """Cumulative counts by bucket bound in seconds."""
     duration: dict[float, float] = field(default_factory=dict[float, float])
 
     @property
@@ -61,7 +61,7 @@ class Measured:
 
 
 def measured(samples: Iterable[Sample]) -> dict[str, Measured]:
-    """By class. Samples that differ only in labels nobody asked for are summed."""
+    """Measurements by class. Samples that differ only in other labels are summed."""
     found: dict[str, Measured] = {}
     for sample in samples:
         name = sample.labels.get("class")
@@ -99,7 +99,7 @@ def _count(counts: dict[_Key, float], key: _Key, value: float) -> None:
 
 
 def quantile(within: Mapping[float, float], share: float) -> float | None:
-    """What so many stayed below, as Prometheus reckons it: evenly between two bounds. None where there was nothing."""
+    """Quantile with linear interpolation between bounds, as Prometheus computes it. None if there are no samples."""
     bounds: Sequence[float] = sorted(within)
     if not bounds or not within[bounds[-1]]:
         return None

@@ -1,4 +1,4 @@
-"""What is one panel of a dashboard, as Grafana reads it?"""
+"""Grafana panels and dashboards as JSON."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Final
 
 SCHEMA_VERSION: Final = 39
 WIDTH: Final = 24
-"""Of a dashboard, in Grafana's columns."""
+"""Width of a dashboard in Grafana's columns."""
 _HEIGHT: Final = 8
 _DATASOURCE: Final = {"type": "prometheus", "uid": "${datasource}"}
 
@@ -17,11 +17,11 @@ Json = dict[str, object]
 class Panel:
     title: str
     queries: tuple[tuple[str, str], ...]
-    """Each with what its lines are called, in Grafana's way: `{{class}}`."""
+    """Expressions with their legends in Grafana's format: `{{class}}`."""
     unit: str = "short"
     kind: str = "timeseries"
     says: str = ""
-    """What to look for."""
+    """Description of the panel: what to look for."""
     width: int = 8
 
 
@@ -51,7 +51,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
 
 
 def _placed(panels: Sequence[Panel]) -> list[Json]:
-    """From left to right, then below."""
+    """Panels laid out from left to right, then in the next row."""
     placed: list[Json] = []
     x = y = 0
     for number, panel in enumerate(panels, start=1):

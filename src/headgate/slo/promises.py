@@ -1,4 +1,4 @@
-"""What is promised of a class?"""
+"""Objectives of a class."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ SERVED: Final = "served"
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """A share of a class's requests that is to be good."""
+    """Share of a class's requests that must be good."""
 
     name: str
     ppm: int
@@ -30,11 +30,11 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class ClassPromises:
-    """None where nothing is promised."""
+    """Objectives of one class. None if not set."""
 
     name: str
     promise: str
-    """Of latency, quality and cost, the one that is kept when something has to give way."""
+    """The one of latency, quality and cost that the class protects under overload."""
     ttft_s: float | None = None
     ttft_ppm: int | None = None
     duration_s: float | None = None
@@ -46,9 +46,9 @@ class ClassPromises:
         if self.ttft_ppm is not None and self.ttft_s is not None:
             yield Objective(TTFT, self.ttft_ppm, f"first token within {self.ttft_s:g} s")
         if self.duration_ppm is not None and self.duration_s is not None:
-            yield Objective(DURATION, self.duration_ppm, f"whole answer within {self.duration_s:g} s")
+            yield Objective(DURATION, self.duration_ppm, f"complete response within {self.duration_s:g} s")
         if self.served_ppm is not None:
-            yield Objective(SERVED, self.served_ppm, "served at all")
+            yield Objective(SERVED, self.served_ppm, "successful response")
 
 
 def percent(ppm: int) -> str:

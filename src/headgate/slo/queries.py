@@ -1,15 +1,15 @@
-"""How is a metric asked for on a panel?"""
+"""PromQL queries for panels."""
 
 from typing import Final
 
 OVER: Final = "5m"
 
 Query = tuple[str, str]
-"""An expression, and what its lines are called."""
+"""Expression and legend."""
 
 
 def rate(metric: str, *labels: str, only: str = "") -> Query:
-    """Of a counter, each second."""
+    """Per-second rate of a counter."""
     return f"{_sum(labels)} (rate({metric}{only}[{OVER}]))", _legend(labels)
 
 
@@ -18,7 +18,7 @@ def gauge(metric: str, *labels: str, of: str = "sum") -> Query:
 
 
 def tail(metric: str, quantile: float, *labels: str) -> Query:
-    """Of a histogram, what so many stay below."""
+    """Quantile of a histogram."""
     by = ", ".join((*labels, "le"))
     name = f"p{quantile * 100:g}"
     found = f"histogram_quantile({quantile:g}, sum by ({by}) (rate({metric}_bucket[{OVER}])))"

@@ -1,6 +1,6 @@
-"""Which series does Prometheus reckon beforehand, for alerts, dashboards and reports alike?
+"""Recording rules, used by alerts, dashboards and reports.
 
-The name of each says by what it is summed, of what it is made, and over how long.
+The name of a recorded series consists of its grouping labels, its metric and its window.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ BY_CLASS: Final = (
     "headgate_request_duration_seconds",
 )
 BY_SIZE: Final = ("headgate_time_to_first_token_seconds", "headgate_request_duration_seconds")
-"""Those that are told by the size of the prompt too."""
+"""Metrics that have a label for the prompt size."""
 WINDOWS_S: Final = (5 * MINUTE, 30 * MINUTE, HOUR, 6 * HOUR, 3 * DAY)
-"""Over which burn rates are reckoned."""
+"""Windows of the burn rates."""
 COST_WINDOWS_S: Final = (HOUR, WEEK)
 
 BAD_RATIO: Final = "class_objective:headgate_objective:bad_ratio_"
@@ -30,7 +30,7 @@ COST_PER_REQUEST: Final = "class:headgate_cost_usd:per_request_"
 
 
 def tails(length: Length) -> Iterator[Rule]:
-    """Of every class, and of every size of prompt in it."""
+    """Latency percentiles by class, and by class and prompt size."""
     for level, labels, metrics in (("class", "class", BY_CLASS), ("class_size", "class, size", BY_SIZE)):
         for metric in metrics:
             buckets = f"sum by ({labels}, le) (rate({metric}_bucket[{length(5 * MINUTE)}]))"

@@ -1,7 +1,7 @@
-"""Was what a class promises kept, and what became of the other two of latency, quality and cost?
+"""SLO report: whether each class met its objectives.
 
-A class keeps one of the three when something has to give way. Whether it did is a judgement; of the other two it is
-only said what they were, since nobody promised them.
+A class protects one of latency, quality and cost under overload. The report judges that one and shows the other two
+for information.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,14 +19,14 @@ _TAIL: Final = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Of one objective."""
+    """Result for one objective."""
 
     objective: str
     promised: str
     measured: str
     requests: int
     kept: bool | None
-    """None where nothing was measured."""
+    """None if not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +34,16 @@ class ClassReport:
     name: str
     promise: str
     kept: bool | None
-    """None where nothing is promised in figures, or nothing was measured."""
+    """None if the class has no objectives or nothing was measured."""
     requests: int
     findings: tuple[Finding, ...]
-    """What is promised."""
+    """Results for the objectives of the class."""
     consequences: tuple[tuple[str, str], ...]
-    """The other two, in words."""
+    """Measured values of the other two, as text."""
 
 
 def report(promises: Sequence[ClassPromises], found: Mapping[str, Measured]) -> list[ClassReport]:
-    """Of every class that promises something in figures, or that anybody asked."""
+    """Reports of all classes with objectives or requests."""
     made = (_of_class(each, found.get(each.name, Measured())) for each in promises)
     return [each for each in made if each.requests or each.findings]
 
@@ -70,7 +70,7 @@ def _latency(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
 
 
 def _served(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
-    """Whatever a class promises, it is to be served."""
+    """Result for the availability objective, which applies to every class that sets it."""
     for objective in promises.objectives():
         if objective.name == SERVED:
             yield _share(SERVED, f"{objective.meaning} for {percent(objective.ppm)}", objective.share, found)
@@ -81,7 +81,7 @@ def _share(objective: str, promised: str, least: float, found: Measured) -> Find
     return Finding(
         objective,
         promised,
-        "nothing" if share is None else f"{share:.2%}",
+        "n/a" if share is None else f"{share:.2%}",
         round(found.asked.get(objective, 0.0)),
         None if share is None else share >= least,
     )
@@ -92,8 +92,8 @@ def _quality(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
     share = found.degraded_share
     yield Finding(
         "not degraded",
-        "as asked for, always",
-        "nothing" if share is None else f"{1 - share:.2%}",
+        "all requests as requested",
+        "n/a" if share is None else f"{1 - share:.2%}",
         round(found.admitted),
         None if share is None else not found.degraded,
     )
@@ -107,7 +107,7 @@ def _cost(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
     yield Finding(
         "cost",
         f"${promised:.4g} per 1k tokens",
-        "nothing" if cost is None else f"${cost:.4g}",
+        "n/a" if cost is None else f"${cost:.4g}",
         round(found.completed),
         None if cost is None else cost <= promised,
     )
@@ -116,26 +116,26 @@ def _cost(promises: ClassPromises, found: Measured) -> Iterator[Finding]:
 def _say_latency(promises: ClassPromises, found: Measured) -> str:
     tails = (
         ("first token", quantile(found.ttft, _TAIL)),
-        ("whole answer", quantile(found.duration, _TAIL)),
+        ("complete response", quantile(found.duration, _TAIL)),
     )
     said = [f"{what} within {tail_s:.3g} s for 95 %" for what, tail_s in tails if tail_s is not None]
     for each in promises.objectives():
         share = found.good_share(each.name)
         if each.name != SERVED and share is not None:
             said.append(f"{each.meaning} for {share:.2%}")
-    return ", ".join(said) or "nothing measured"
+    return ", ".join(said) or "not measured"
 
 
 def _say_quality(found: Measured) -> str:
     share = found.degraded_share
-    return "nothing measured" if share is None else f"{share:.2%} degraded"
+    return "not measured" if share is None else f"{share:.2%} degraded"
 
 
 def _say_cost(found: Measured) -> str:
     cost = found.cost_usd_per_1k_tokens
     if cost is None:
-        return "nothing measured"
+        return "not measured"
     if not found.cost_usd:
-        return "no price is set"
+        return "no price configured"
     in_all = f"${found.cost_usd:,.2f}" if found.cost_usd >= 1 else f"${found.cost_usd:.4g}"
-    return f"${cost:.4g} per 1k tokens, {in_all} in all"
+    return f"${cost:.4g} per 1k tokens, {in_all} in total"

@@ -1,4 +1,4 @@
-"""Which rules does Prometheus need for a gateway that makes these promises?"""
+"""Prometheus rules for the objectives of a configuration."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -16,7 +16,7 @@ Group = dict[str, object]
 
 
 def rules(promises: Sequence[ClassPromises], *, runbooks: str = RUNBOOKS, scale: float = 1.0) -> dict[str, list[Group]]:
-    """A file of rules. `scale` shortens every window, for tests that cannot wait three days."""
+    """Content of a rule file. `scale` shortens every window, for tests that cannot wait three days."""
     length = lengths(scale)
     recordings: dict[str, Iterable[Rule]] = {
         "headgate-tails": recording.tails(length),

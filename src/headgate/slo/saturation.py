@@ -1,4 +1,4 @@
-"""When is more asked than there is?"""
+"""Alerts on saturation: demand, KV cache, degradation, load shedding, retries, budgets and queue wait."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -11,17 +11,17 @@ from headgate.telemetry.verdicts import GATEWAY
 KV_FULL: Final = 0.95
 SHED_MIN: Final = 0.01
 RETRIES_MAX: Final = 0.2
-"""Of attempts. Ours are bounded by a budget; more than this means that something fails for everybody."""
+"""Share of attempts. Retries have a budget; a larger share means widespread failures."""
 CALLER_RETRIES_MAX: Final = 0.1
-"""Of requests, those refused because they came again too soon."""
+"""Share of requests rejected because the tenant's retry budget is exhausted."""
 OVER_BUDGET_MAX: Final = 0.05
 STAGE_OVER_BUDGET_MAX: Final = 0.05
 REQUESTS_MIN: Final = 10
-"""Within the window; no share of fewer is worth a word."""
+"""Within the window. A share of fewer requests is not meaningful."""
 
 
 def incident_alert() -> Alert:
-    """A pool is the same wherever it is told of; what is told of a gateway is about that process."""
+    """One alert per pool, however many gateways report it, and one per gateway for its own incidents."""
     wrong = 'headgate_incident{incident!="healthy",pool'
     return Alert(
         "HeadgateIncident",
@@ -31,8 +31,8 @@ def incident_alert() -> Alert:
         OF_THE_INCIDENT,
         f'{{{{ if eq $labels.pool "{GATEWAY}" }}}}gateway {{{{ $labels.instance }}}}'
         "{{ else }}pool {{ $labels.pool }}{{ end }}: {{ $labels.incident }}",
-        "The gateway's own verdict, for a minute. `headgate doctor --live` has the evidence, who is affected, and what"
-        " to do first.",
+        "The gateway has reported this incident for one minute. `headgate doctor --live` shows the evidence, the"
+        " affected requests and the first step.",
         lasting_s=MINUTE,
     )
 
@@ -43,8 +43,8 @@ def saturation_alerts(length: Length) -> Iterator[Alert]:
         "max by (pool) (headgate_demand_over_capacity) > 1",
         Severity.TICKET,
         "overload",
-        "pool {{ $labels.pool }}: {{ $value | humanize }} times as much is asked as its endpoints can give",
-        "Add endpoints, or lower what is asked. `headgate status` shows both sides.",
+        "pool {{ $labels.pool }}: demand is {{ $value | humanize }} times the capacity of its endpoints",
+        "Add endpoints or reduce the load. `headgate status` shows demand and capacity.",
         lasting_s=5 * MINUTE,
     )
     yield Alert(
@@ -52,8 +52,8 @@ def saturation_alerts(length: Length) -> Iterator[Alert]:
         f"min by (pool) (headgate_engine_kv_used_ratio) > {KV_FULL:g}",
         Severity.TICKET,
         "kv_exhausted",
-        "pool {{ $labels.pool }}: every endpoint's KV cache is over {{ $value | humanizePercentage }} full",
-        "Engines begin to preempt, which computes everything twice. `headgate doctor --live` says who fills them.",
+        "pool {{ $labels.pool }}: the KV cache of every endpoint is at least {{ $value | humanizePercentage }} full",
+        "Engines start to preempt requests and compute them again. `headgate doctor --live` shows the cause.",
         lasting_s=5 * MINUTE,
     )
     yield Alert(
@@ -61,8 +61,8 @@ def saturation_alerts(length: Length) -> Iterator[Alert]:
         "max by (pool) (headgate_ladder_level) >= 1",
         Severity.TICKET,
         "ladder_raised",
-        "pool {{ $labels.pool }}: quality is given up, at level {{ $value }}",
-        "Answers are shorter or of smaller models for as long as this lasts. `headgate status` shows the level.",
+        "pool {{ $labels.pool }}: degradation level {{ $value }}",
+        "Responses are shorter or come from smaller models. `headgate status` shows the level.",
         lasting_s=10 * MINUTE,
     )
     yield Alert(
@@ -70,9 +70,9 @@ def saturation_alerts(length: Length) -> Iterator[Alert]:
         f"max by (pool) (headgate_shed_fraction) > {SHED_MIN:g}",
         Severity.PAGE,
         "shedding",
-        "pool {{ $labels.pool }}: {{ $value | humanizePercentage }} of what arrives is refused by rank",
-        "Callers are told to come again. `headgate doctor --live` says whether demand, an engine or a tenant is at the"
-        " bottom of it.",
+        "pool {{ $labels.pool }}: load shedding rejects {{ $value | humanizePercentage }} of arriving requests",
+        "Callers get 429 with Retry-After. `headgate doctor --live` shows whether demand, an engine or a tenant is the"
+        " cause.",
         lasting_s=5 * MINUTE,
     )
     yield from _of_callers(length)
@@ -87,8 +87,8 @@ def _of_callers(length: Length) -> Iterator[Alert]:
         f" and {attempts} >= {REQUESTS_MIN}",
         Severity.PAGE,
         "retry_storm",
-        "pool {{ $labels.pool }}: {{ $value | humanizePercentage }} of attempts are made anew",
-        "Something fails for everybody. `headgate explain --outcome engine_failed --since 10m` shows how.",
+        "pool {{ $labels.pool }}: {{ $value | humanizePercentage }} of attempts are retries",
+        "Failures are widespread. `headgate explain --outcome engine_failed --since 10m` shows how.",
         lasting_s=2 * MINUTE,
     )
     yield Alert(
@@ -96,8 +96,8 @@ def _of_callers(length: Length) -> Iterator[Alert]:
         _share("retry_refused", CALLER_RETRIES_MAX, over),
         Severity.TICKET,
         "retry_storm",
-        "class {{ $labels.class }}: {{ $value | humanizePercentage }} of requests come again sooner than told",
-        "`headgate explain --outcome retry_refused --since 10m` names who.",
+        "class {{ $labels.class }}: {{ $value | humanizePercentage }} of requests exceed the tenant's retry budget",
+        "`headgate explain --outcome retry_refused --since 10m` shows the tenants.",
         lasting_s=10 * MINUTE,
     )
     yield Alert(
@@ -105,8 +105,8 @@ def _of_callers(length: Length) -> Iterator[Alert]:
         _share("over_budget", OVER_BUDGET_MAX, over),
         Severity.TICKET,
         "over_budget",
-        "class {{ $labels.class }}: {{ $value | humanizePercentage }} of requests are refused since a budget is spent",
-        "`headgate budgets show` says whose, and until when.",
+        "class {{ $labels.class }}: {{ $value | humanizePercentage }} of requests are rejected for an exceeded budget",
+        "`headgate budgets show` shows whose budget it is and when it resets.",
         lasting_s=10 * MINUTE,
     )
     stage = f"sum by (class, stage) (increase(headgate_stage_over_budget_total[{over}]))"
@@ -116,14 +116,14 @@ def _of_callers(length: Length) -> Iterator[Alert]:
         f"{stage} / {every} > {STAGE_OVER_BUDGET_MAX:g} and {every} >= {REQUESTS_MIN}",
         Severity.TICKET,
         "stage_over_budget",
-        "class {{ $labels.class }}: stage {{ $labels.stage }} is over its budget in {{ $value | humanizePercentage }}",
-        "`headgate explain --class {{ $labels.class }} --since 10m` shows where requests lose their time.",
+        "class {{ $labels.class }}: {{ $value | humanizePercentage }} exceed the budget of stage {{ $labels.stage }}",
+        "`headgate explain --class {{ $labels.class }} --since 10m` shows where requests spend their time.",
         lasting_s=10 * MINUTE,
     )
 
 
 def _share(outcome: str, share: float, over: str) -> str:
-    """Of the requests of a class, those that ended in one way."""
+    """Condition: the share of a class's requests with this outcome is above `share`."""
     some = f'sum by (class) (increase(headgate_requests_total{{outcome="{outcome}"}}[{over}]))'
     every = f"sum by (class) (increase(headgate_requests_total[{over}]))"
     return f"{some} / {every} > {share:g} and {some} >= {REQUESTS_MIN}"
@@ -136,9 +136,9 @@ def queue_alert(promises: ClassPromises) -> Iterator[Alert]:
             f'class:headgate_queue_wait_seconds:p95_5m{{class="{promises.name}"}} > {promises.ttft_s:g}',
             Severity.TICKET,
             "queue_wait",
-            f"class {promises.name}: one in twenty waits {{{{ $value | humanizeDuration }}}} in our queue",
-            f"Its first token is due after {promises.ttft_s:g} s, and the wait alone is longer."
-            " `headgate doctor --live` says what it waits for.",
+            f"class {promises.name}: the 95th percentile of queue wait is {{{{ $value | humanizeDuration }}}}",
+            f"The target for the first token is {promises.ttft_s:g} s, so these requests miss it in the queue."
+            " `headgate doctor --live` shows the cause.",
             lasting_s=5 * MINUTE,
             labels=(("class", promises.name),),
         )

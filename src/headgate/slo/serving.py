@@ -1,4 +1,4 @@
-"""When can a pool not serve, or does it serve blindly?"""
+"""Alerts on availability: endpoints, failed requests and missing engine metrics."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -7,11 +7,11 @@ from headgate.slo.alert import Alert, Severity
 from headgate.slo.lengths import MINUTE, Length
 
 TELEMETRY_S_MAX: Final = 20
-"""As old as what an engine told may be before it counts as stale."""
+"""Age in seconds at which engine metrics count as stale."""
 EJECTIONS_MIN: Final = 3
 UNSERVED_MAX: Final = 0.05
 REQUESTS_MIN: Final = 10
-"""Unserved within the window; of fewer nobody is told."""
+"""Failed requests within the window. The alert does not fire for fewer."""
 _UNSERVED: Final = "engine_failed|engine_silent|gateway_failed|no_endpoints|expired|too_late|unverified"
 
 
@@ -22,7 +22,7 @@ def serving_alerts(length: Length) -> Iterator[Alert]:
         Severity.PAGE,
         "no_ready_endpoint",
         "pool {{ $labels.pool }}: no endpoint is ready",
-        "Its callers are refused. `headgate status` has the state of each endpoint, `headgate doctor` why.",
+        "Requests are rejected. `headgate status` shows the state of each endpoint, and `headgate doctor` the reason.",
         lasting_s=MINUTE,
     )
     yield _unserved(length)
@@ -31,16 +31,16 @@ def serving_alerts(length: Length) -> Iterator[Alert]:
         f"sum by (pool) (increase(headgate_endpoint_ejections_total[{length(15 * MINUTE)}])) >= {EJECTIONS_MIN}",
         Severity.TICKET,
         "endpoint_ejections",
-        "pool {{ $labels.pool }}: endpoints were ejected {{ $value | humanize }} times within 15 minutes",
-        "`headgate status` shows which, `headgate explain --outcome engine_failed --since 15m` what they did.",
+        "pool {{ $labels.pool }}: {{ $value | humanize }} endpoint ejections in 15 minutes",
+        "`headgate status` shows the endpoints, `headgate explain --outcome engine_failed --since 15m` their failures.",
     )
     yield Alert(
         "HeadgateSignalMissing",
         "max by (endpoint, signal) (headgate_endpoint_signal_missing) == 1",
         Severity.TICKET,
         "signals_missing",
-        "endpoint {{ $labels.endpoint }} does not tell {{ $labels.signal }}",
-        "Requests go on, routed by our own count. `headgate status` says what is missing and what to do.",
+        "endpoint {{ $labels.endpoint }}: engine metric {{ $labels.signal }} is missing",
+        "The scheduler routes by its own count of attempts. `headgate status` shows what is missing and the next step.",
         lasting_s=MINUTE,
     )
     yield Alert(
@@ -48,8 +48,8 @@ def serving_alerts(length: Length) -> Iterator[Alert]:
         f"min by (endpoint) (headgate_endpoint_telemetry_age_seconds) > {TELEMETRY_S_MAX}",
         Severity.TICKET,
         "signals_missing",
-        "endpoint {{ $labels.endpoint }} last told its load {{ $value | humanizeDuration }} ago",
-        "For all endpoints at once, look at the network between gateway and engines. `headgate status` shows all.",
+        "endpoint {{ $labels.endpoint }}: engine metrics are {{ $value | humanizeDuration }} old",
+        "If all endpoints are affected, check the network to the engines. `headgate status` lists them.",
         lasting_s=MINUTE,
     )
 
@@ -64,7 +64,7 @@ def _unserved(length: Length) -> Alert:
         Severity.PAGE,
         "requests_fail",
         "class {{ $labels.class }}: {{ $value | humanizePercentage }} of requests fail",
-        "By engines that fail, are silent or are not there, or in our queue. `headgate doctor --live` says which, and"
-        " `headgate explain --outcome engine_failed --since 10m` shows some.",
+        "Engines fail, time out or are missing, or requests expire in the queue. `headgate doctor --live` shows the"
+        " cause, and `headgate explain --outcome engine_failed --since 10m` shows examples.",
         lasting_s=2 * MINUTE,
     )

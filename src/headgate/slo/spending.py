@@ -1,4 +1,4 @@
-"""When does a class cost more than was promised, or more than it used to without anybody asking more?"""
+"""Alerts on missed cost objectives and on rising cost per token or request."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -9,9 +9,9 @@ from headgate.slo.promises import ClassPromises
 from headgate.slo.recording import COST_PER_1K, COST_PER_REQUEST
 
 DRIFT: Final = 1.25
-"""So many times what the week cost on the average is worth a look."""
+"""Ratio of the last hour's cost to the weekly average."""
 REQUESTS_MIN: Final = 100
-"""Within an hour. Of fewer the average says little."""
+"""Within an hour. An average of fewer requests is not meaningful."""
 
 
 def cost_objective_alert(promises: ClassPromises, length: Length) -> Iterator[Alert]:
@@ -24,21 +24,23 @@ def cost_objective_alert(promises: ClassPromises, length: Length) -> Iterator[Al
             Severity.TICKET,
             "cost_objective",
             f'class {promises.name}: 1,000 tokens cost ${{{{ $value | printf "%.4f" }}}}',
-            f"On the average of an hour ${promised:.10g} are promised. `headgate cost drift` says what became dearer;"
-            f" `headgate cost --by pool --class {promises.name}` where it is spent.",
+            f"The objective is at most ${promised:.10g} on the hourly average. `headgate cost drift` shows what"
+            f" changed, and `headgate cost --by pool --class {promises.name}` shows the cost of each pool.",
             lasting_s=30 * MINUTE,
             labels=(("class", promises.name),),
         )
 
 
 def drift_alerts(length: Length) -> Iterator[Alert]:
-    """Of one token, one request: how many are asked for is not in it, so no traffic raises them, by day or by night.
+    """Alerts on the cost per token and per request, which do not depend on the amount of traffic.
 
-    Where a week is not yet known, its average is that of the time since the start, so that a gateway is watched from
-    its first day on. What was as dear at the same hour a week ago, such as the work of every night, is nothing new.
+    In the first week, the average covers the time since the start. Later, a cost that was as high at the same hour a
+    week ago, such as a nightly job, does not count.
     """
     hour, week = name(HOUR), name(WEEK)
-    told = "More traffic alone does not do this. `headgate cost drift` says which of tokens, prices and waste it is."
+    told = (
+        "More traffic alone cannot cause this. `headgate cost drift` shows whether tokens, prices or waste increased."
+    )
     for alert, series, what in (
         ("HeadgateTokensCostMore", COST_PER_1K, "1,000 tokens cost"),
         ("HeadgateRequestsCostMore", COST_PER_REQUEST, "a request costs"),
@@ -49,7 +51,7 @@ def drift_alerts(length: Length) -> Iterator[Alert]:
             f" unless {series}{hour} / ({series}{hour} offset {length(WEEK)}) <= {DRIFT:g}",
             Severity.TICKET,
             "cost_drift",
-            f"class {{{{ $labels.class }}}}: {what} {{{{ $value | humanize }}}} times what the week's did",
+            f"class {{{{ $labels.class }}}}: {what} {{{{ $value | humanize }}}} times the weekly average",
             told,
             lasting_s=15 * MINUTE,
         )

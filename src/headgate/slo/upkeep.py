@@ -1,4 +1,4 @@
-"""When is something wrong with the gateway itself, its cell, or what it depends on?"""
+"""Alerts on the gateway process, its cell, the ledger and the directory."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -16,8 +16,8 @@ def process_alerts(length: Length) -> Iterator[Alert]:
         "absent(headgate_build_info)",
         Severity.PAGE,
         "gateway_absent",
-        "no gateway tells anything",
-        "None runs, or Prometheus cannot reach its listener: `headgate status --url http://HOST:9090` says which.",
+        "no gateway is being scraped",
+        "No gateway runs, or Prometheus cannot reach it. Check with `headgate status --url http://HOST:9090`.",
         lasting_s=2 * MINUTE,
     )
     lag = f"sum by (instance, le) (rate(headgate_loop_lag_seconds_bucket[{length(5 * MINUTE)}]))"
@@ -26,8 +26,8 @@ def process_alerts(length: Length) -> Iterator[Alert]:
         f"histogram_quantile(0.99, {lag}) > {LAG_S_MAX:g}",
         Severity.PAGE,
         "scheduler_behind",
-        "{{ $labels.instance }}: its event loop is late by {{ $value | humanizeDuration }}",
-        "Every stream it carries is late by as much. `headgate doctor --live` says whether it is short of processor.",
+        "{{ $labels.instance }}: the event loop lags by {{ $value | humanizeDuration }}",
+        "The lag delays every stream. `headgate doctor --live` shows whether the process lacks CPU time.",
         lasting_s=5 * MINUTE,
     )
     yield Alert(
@@ -36,25 +36,25 @@ def process_alerts(length: Length) -> Iterator[Alert]:
         Severity.TICKET,
         "configurations_differ",
         "gateways run {{ $value }} different configurations",
-        "A reload reached only some, or one refused it. `headgate status` of each has its hash and why.",
+        "A reload reached only some gateways, or one rejected it. `headgate status` shows each hash and the reason.",
         lasting_s=10 * MINUTE,
     )
     yield Alert(
         "HeadgateTracesDropped",
-        # Those beyond `kept_per_second_max` are left out on purpose.
+        # Traces beyond `kept_per_second_max` are dropped on purpose.
         f'sum by (why) (increase(headgate_traces_dropped_total{{why!="too_many"}}[{length(15 * MINUTE)}])) > 0',
         Severity.TICKET,
         "traces_dropped",
-        "{{ $value | humanize }} traces were lost within 15 minutes ({{ $labels.why }})",
-        "Their collector does not keep up, or is away. Requests do not suffer. `headgate status` has its address.",
+        "{{ $value | humanize }} traces lost in 15 minutes ({{ $labels.why }})",
+        "The trace collector is slow or unreachable. Requests are not affected. `headgate status` shows its address.",
     )
     yield Alert(
         "HeadgateRecordsDropped",
         f"sum(increase(headgate_records_dropped_total[{length(15 * MINUTE)}])) > 0",
         Severity.TICKET,
         "records_dropped",
-        "{{ $value | humanize }} records of requests were dropped within 15 minutes",
-        "`headgate explain` will not know these requests. Look at the disk of `records.folder`.",
+        "{{ $value | humanize }} request records lost in 15 minutes",
+        "`headgate explain` does not have these requests. Check the disk of `records.folder`.",
     )
 
 
@@ -64,8 +64,8 @@ def cell_alerts() -> Iterator[Alert]:
         'max by (instance) (headgate_cell_mode{mode="island"}) == 1',
         Severity.PAGE,
         "cell_island",
-        "{{ $labels.instance }} decides by itself, with its share",
-        "It hears of no scheduler. `headgate status` of it says since when, and of which scheduler it heard last.",
+        "{{ $labels.instance }} runs as an island, limited to its share",
+        "The gateway cannot reach a scheduler. Its `headgate status` shows since when and the last known scheduler.",
         lasting_s=2 * MINUTE,
     )
     yield Alert(
@@ -73,8 +73,8 @@ def cell_alerts() -> Iterator[Alert]:
         "min by (instance) (headgate_cell_store_up) == 0",
         Severity.PAGE,
         "cell_store_down",
-        "{{ $labels.instance }}: the store of the cell does not answer",
-        "Gateways go on as islands. `headgate doctor` asks the store by itself.",
+        "{{ $labels.instance }}: the cell's store does not respond",
+        "Gateways continue as islands. `headgate doctor` checks the store.",
         lasting_s=MINUTE,
     )
     yield Alert(
@@ -82,8 +82,8 @@ def cell_alerts() -> Iterator[Alert]:
         "max(headgate_cell_members_absent) > 0",
         Severity.TICKET,
         "cell_members_absent",
-        "{{ $value }} gateways of the cell do not answer",
-        "Their shares are kept free, so the others have less. `headgate status` of the scheduler names them.",
+        "{{ $value }} gateways of the cell do not respond",
+        "The scheduler keeps their shares free, so the others have less. Its `headgate status` names them.",
         lasting_s=5 * MINUTE,
     )
 
@@ -94,16 +94,16 @@ def database_alerts(length: Length) -> Iterator[Alert]:
         f"sum by (why) (increase(headgate_ledger_rows_lost_total[{length(HOUR)}])) > 0",
         Severity.TICKET,
         "ledger_rows_lost",
-        "{{ $value | humanize }} rows of the ledger are lost for good ({{ $labels.why }})",
-        "What they cost is in no report. `headgate status` and the log say why.",
+        "{{ $value | humanize }} ledger rows lost permanently ({{ $labels.why }})",
+        "Reports do not include their cost. `headgate status` and the log show the reason.",
     )
     yield Alert(
         "HeadgateLedgerBehind",
         f"max by (instance) (headgate_ledger_oldest_seconds) > {LEDGER_S_MAX}",
         Severity.TICKET,
         "ledger_behind",
-        "{{ $labels.instance }}: a row has waited for the database for {{ $value | humanizeDuration }}",
-        "Nothing is lost while the spool has room. `headgate status` says what is wrong with the database.",
+        "{{ $labels.instance }}: the oldest ledger row has waited {{ $value | humanizeDuration }} for the database",
+        "Nothing is lost while the spool has room. `headgate status` shows the database problem.",
         lasting_s=5 * MINUTE,
     )
     yield Alert(
@@ -111,8 +111,8 @@ def database_alerts(length: Length) -> Iterator[Alert]:
         "min by (instance) (headgate_ledger_database_up) == 0",
         Severity.TICKET,
         "ledger_behind",
-        "{{ $labels.instance }}: the database of the ledger does not answer",
-        "Rows wait in the spool; budgets go by what was last known. `headgate doctor` asks the database by itself.",
+        "{{ $labels.instance }}: the ledger's database does not respond",
+        "Rows wait in the spool, and budgets use the last known values. `headgate doctor` checks the database.",
         lasting_s=5 * MINUTE,
     )
     yield Alert(
@@ -120,7 +120,7 @@ def database_alerts(length: Length) -> Iterator[Alert]:
         "min by (instance) (headgate_directory_fresh) == 0",
         Severity.PAGE,
         "directory_stale",
-        "{{ $labels.instance }}: its copy of tenants and keys is not known to be whole",
-        "Known keys go on working, unknown ones are answered with 503. `headgate status` says why.",
+        "{{ $labels.instance }}: the replica of tenants and keys may be out of date",
+        "Known keys still work; unknown keys get 503. `headgate status` shows the reason.",
         lasting_s=2 * MINUTE,
     )

@@ -54,5 +54,5 @@ def verdict_row(verdict: Verdict, now: Instant) -> dict[str, object]:
             {"class": each.service_class, "tenant": each.tenant, "how": each.how} for each in verdict.affected
         ],
         "action": verdict.action,
-        "runbook": f"docs/runbooks/{verdict.incident.value}.md",
+        "runbook": f"docs/operations/runbooks/{verdict.incident.value}.md",
     }

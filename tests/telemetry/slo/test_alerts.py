@@ -105,8 +105,8 @@ def test_an_alert_says_whom_it_is_about_and_where_its_page_is(tmp_path: Path) ->
         "exp_labels": {"severity": "ticket", "pool": "small", "incident": "engine_hang"},
         "exp_annotations": {
             "summary": "pool small: engine_hang",
-            "description": "The gateway's own verdict, for a minute. `headgate doctor --live` has the evidence, who is"
-            " affected, and what to do first.",
+            "description": "The gateway has reported this incident for one minute. `headgate doctor --live` shows the"
+            " evidence, the affected requests and the first step.",
             "runbook_url": f"{RUNBOOKS}/engine_hang.md",
         },
     }
@@ -154,7 +154,7 @@ def test_what_an_alert_says_is_filled_in(tmp_path: Path) -> None:
 
     said = hold(tmp_path, *held)
 
-    assert "error" not in said
+    assert "error expanding template" not in said
     assert [each.alert for each in TROUBLES if each.step_s == MINUTE and f'alertname="{each.alert}"' not in said] == []
     assert "{{" not in said
     assert "<no value>" not in said

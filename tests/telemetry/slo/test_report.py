@@ -52,10 +52,10 @@ def test_latency_that_is_promised_and_kept_has_quality_and_cost_as_consequences(
                     kept=True,
                 ),
                 Finding(
-                    objective="served", promised="served at all for 99.9 %", measured="nothing", requests=0, kept=None
+                    objective="served", promised="successful response for 99.9 %", measured="n/a", requests=0, kept=None
                 ),
             ),
-            consequences=(("quality", "3.00% degraded"), ("cost", "$0.0021 per 1k tokens, $2.10 in all")),
+            consequences=(("quality", "3.00% degraded"), ("cost", "$0.0021 per 1k tokens, $2.10 in total")),
         )
     )
 
@@ -70,7 +70,7 @@ def test_quality_is_kept_only_where_nothing_was_degraded() -> None:
     assert of(promises, counted()).kept is False
     assert of(promises, counted(degraded=0)).kept is True
     assert of(promises, counted()).consequences == snapshot(
-        (("latency", "first token within 0.75 s for 95 %"), ("cost", "$0.0021 per 1k tokens, $2.10 in all"))
+        (("latency", "first token within 0.75 s for 95 %"), ("cost", "$0.0021 per 1k tokens, $2.10 in total"))
     )
 
 
@@ -91,7 +91,9 @@ def test_a_class_that_nobody_asked_and_that_promises_nothing_is_left_out() -> No
 
 
 def test_no_price_is_not_told_as_free() -> None:
-    assert dict(report([CHAT], {"chat": Measured(requests=1, tokens=5)})[0].consequences)["cost"] == "no price is set"
+    assert (
+        dict(report([CHAT], {"chat": Measured(requests=1, tokens=5)})[0].consequences)["cost"] == "no price configured"
+    )
 
 
 def test_a_quantile_is_what_prometheus_would_say() -> None:

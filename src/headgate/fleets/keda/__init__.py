@@ -1,1 +1,1 @@
-"""How does Kubernetes learn how many endpoints are wanted? KEDA asks; this answers. See docs/kubernetes.md."""
+"""How does Kubernetes learn how many endpoints are wanted? KEDA asks; this answers. See docs/guides/kubernetes.md."""

@@ -7,7 +7,8 @@ one parcel as soon as the store is free: at once when little happens, and much t
 The process's own observers see what becomes of its own requests, whoever decided it, so that the figures of all
 gateways can be added. Those `of_scheduler` see what the scheduler of the cell decides, while this process is it.
 
-What is not ideal: a snapshot is told and written on the event loop, which stands still for it (`docs/the-cell.md`).
+What is not ideal: a snapshot is told and written on the event loop, which stands still for it
+(`docs/project/cell-protocol.md`).
 """
 
 import asyncio

@@ -33,7 +33,7 @@ from headgate.ports.directory import (
 DEPTH_MAX: Final = 3
 """Organisation, project, key."""
 TENANTS_MAX: Final = 100_000
-"""Every process holds all of them in memory, and a change of one goes over all (docs/keys.md says how long)."""
+"""Every process keeps all of them in memory, and a change takes longer the more there are."""
 DIGESTS_PER_KEY_MAX: Final = 8
 """That work at the same time, while keys are rotated."""
 ORDERS_MAX: Final = 200

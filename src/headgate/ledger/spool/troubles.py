@@ -77,7 +77,7 @@ class SpoolTroubles:
 
     def tell_unread(self, path: Path) -> None:
         self.unread += 1
-        told = "it is kept as it is; docs/ledger.md says how to read it again"
+        told = "it is kept as it is; docs/concepts/ledger.md says how to read it again"
         log.error("%s is damaged or of another version, and is called %s%s; %s", path.name, path.name, UNREAD, told)
 
     def tell_left(self, left: Left) -> None:

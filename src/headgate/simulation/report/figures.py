@@ -1,8 +1,8 @@
 """What came of a run, for machines?
 
 Durations are seconds, and they, rates and shares are rounded to six digits; counts are whole. A share of nothing and a
-percentile of none are null. Rates are counted over the time in which requests arrived. docs/simulation.md explains
-each key.
+percentile of none are null. Rates are counted over the time in which requests arrived. docs/guides/simulation.md
+explains each key.
 """
 
 from headgate.model.outcome import Outcome

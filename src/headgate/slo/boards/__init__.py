@@ -1,1 +1,1 @@
-"""What stands on each dashboard?"""
+"""Grafana dashboards: panels and their queries."""

@@ -1,4 +1,4 @@
-"""What becomes of requests: how many, how quickly, who waits, who is turned away?"""
+"""Dashboards of request results, latency, queues and fairness."""
 
 from typing import Final
 
@@ -11,34 +11,34 @@ OVERVIEW: Final = Dashboard(
     "Headgate: overview",
     (
         Panel(
-            "What is wrong",
+            "Verdict",
             (("max by (pool, cause) (headgate_verdict) == 1", "{{pool}}: {{cause}}"),),
             kind="stat",
-            says="The gateway's own verdict of each pool. `headgate doctor --live` has the evidence.",
+            says="The gateway's verdict on each pool. `headgate doctor --live` shows the evidence.",
         ),
         Panel(
-            "By which pattern",
+            "Incident",
             (("max by (pool, incident) (headgate_incident) == 1", "{{pool}}: {{incident}}"),),
             kind="stat",
-            says="Each pattern has a page of its name under docs/runbooks.",
+            says="Each incident has a runbook of the same name in docs/operations/runbooks.",
         ),
         Panel(
-            "How fast the month's allowance is used up",
+            "Burn rate (1 h)",
             (
                 (
                     f"{BAD_RATIO}1h / (1 - max by (class, objective) (headgate_objective_ratio))",
                     "{{class}} {{objective}}",
                 ),
             ),
-            says="Above 1 the promise of the month is in danger, above 14.4 somebody is woken. Needs `headgate rules`.",
+            says="Above 1, the error budget runs out early. Above 14.4, an alert fires. Needs `headgate rules`.",
         ),
-        Panel("Requests by ending", (rate("headgate_requests_total", "outcome"),), "reqps"),
+        Panel("Requests by outcome", (rate("headgate_requests_total", "outcome"),), "reqps"),
         Panel("Requests by class", (rate("headgate_requests_total", "class"),), "reqps"),
         Panel(
-            "Good requests",
+            "Goodput",
             (rate("headgate_goodput_requests_total", "class"),),
             "reqps",
-            says="Those that completed within every target of their class.",
+            says="Requests completed within all latency targets of their class.",
         ),
         Panel(
             "Time to first token",
@@ -46,23 +46,23 @@ OVERVIEW: Final = Dashboard(
             "s",
         ),
         Panel(
-            "Whole answers",
+            "Request duration",
             tuple(tail("headgate_request_duration_seconds", each, "class") for each in (0.5, 0.9, 0.95, 0.99)),
             "s",
         ),
         Panel(
-            "Between tokens",
+            "Inter-token latency",
             tuple(tail("headgate_inter_token_latency_seconds", each, "class") for each in (0.5, 0.99)),
             "s",
         ),
         Panel(
-            "Time to first token by size of prompt, p99",
+            "Time to first token by prompt size, p99",
             (tail("headgate_time_to_first_token_seconds", 0.99, "class", "size"),),
             "s",
         ),
         Panel("Tokens", (rate("headgate_tokens_total", "class", "direction"),), "short"),
         Panel(
-            "Promises kept",
+            "Objective attainment",
             (share("headgate_objective_good_total", "headgate_objective_requests_total", "class", "objective"),),
             "percentunit",
         ),
@@ -73,29 +73,29 @@ QUEUES: Final = Dashboard(
     "headgate-queues",
     "Headgate: queues and fairness",
     (
-        Panel("Waiting by class", (gauge("headgate_queue_depth", "class"),)),
-        Panel("Waiting by tenant", (gauge("headgate_tenant_queue_depth", "tenant"),)),
+        Panel("Queue depth by class", (gauge("headgate_queue_depth", "class"),)),
+        Panel("Queue depth by tenant", (gauge("headgate_tenant_queue_depth", "tenant"),)),
         Panel(
-            "Wait in our queue",
+            "Queue wait",
             tuple(tail("headgate_queue_wait_seconds", each, "class") for each in (0.5, 0.95, 0.99)),
             "s",
         ),
-        Panel("Let in", (rate("headgate_requests_admitted_total", "class"),), "reqps"),
+        Panel("Requests admitted", (rate("headgate_requests_admitted_total", "class"),), "reqps"),
         Panel(
-            "Turned away",
+            "Requests rejected or failed",
             (rate("headgate_requests_total", "class", "outcome", only='{outcome!~"completed|cancelled"}'),),
             "reqps",
         ),
         Panel("Requests by tenant", (rate("headgate_tenant_requests_total", "tenant", "outcome"),), "reqps"),
         Panel("Tokens by tenant", (rate("headgate_tenant_tokens_total", "tenant", "direction"),)),
         Panel(
-            "Given up",
+            "Degradation level",
             (gauge("headgate_ladder_level", "pool", of="max"),),
-            says="The ladder's level, from 0 to 6: how much of quality is given up under overload.",
+            says="From 0 (none) to 6. Higher levels reduce quality further under overload.",
         ),
-        Panel("Refused by rank", (gauge("headgate_shed_fraction", "pool", of="max"),), "percentunit"),
-        Panel("Degraded", (rate("headgate_requests_degraded_total", "class"),), "reqps"),
-        Panel("Held for an endpoint to start", (gauge("headgate_hold_depth", "class", "pool"),)),
-        Panel("Held so far", (rate("headgate_requests_held_total", "class", "pool"),), "reqps"),
+        Panel("Shed ratio", (gauge("headgate_shed_fraction", "pool", of="max"),), "percentunit"),
+        Panel("Requests degraded", (rate("headgate_requests_degraded_total", "class"),), "reqps"),
+        Panel("Requests held (cold start)", (gauge("headgate_hold_depth", "class", "pool"),)),
+        Panel("Requests held per second", (rate("headgate_requests_held_total", "class", "pool"),), "reqps"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Where do time and money go?"""
+"""Dashboards of time per stage and of cost."""
 
 from typing import Final
 
@@ -13,7 +13,7 @@ _MEAN: Final = (
 
 STAGES: Final = Dashboard(
     "headgate-stages",
-    "Headgate: stages and budgets",
+    "Headgate: stages",
     (
         Panel(
             "Time by stage, mean",
@@ -23,17 +23,21 @@ STAGES: Final = Dashboard(
         ),
         Panel("Time by stage, p99", (tail("headgate_stage_seconds", 0.99, "class", "stage"),), "s", width=12),
         Panel(
-            "Over budget",
+            "Stages over budget",
             (rate("headgate_stage_over_budget_total", "class", "stage"),),
             "reqps",
-            says="Which stage spends the time. `headgate explain --class NAME --since 10m` shows the requests.",
+            says="Requests that exceed a stage budget. `headgate explain --class NAME --since 10m` lists them.",
             width=12,
         ),
         Panel(
-            "Budgets", (gauge("headgate_stage_budget_seconds", "class", "stage", of="max"),), "s", kind="stat", width=12
+            "Stage budgets",
+            (gauge("headgate_stage_budget_seconds", "class", "stage", of="max"),),
+            "s",
+            kind="stat",
+            width=12,
         ),
         Panel(
-            "Too late, by the stage that took the most",
+            "Late requests by slowest stage",
             (rate("headgate_late_requests_total", "class", "goal", "stage"),),
             "reqps",
             width=12,
@@ -46,30 +50,32 @@ COST: Final = Dashboard(
     "Headgate: cost",
     (
         Panel(
-            "Dollars an hour by class",
+            "Cost per hour by class",
             (("3600 * " + rate("headgate_cost_usd_total", "class")[0], "{{class}}"),),
             "currencyUSD",
         ),
         Panel(
-            "Dollars an hour by tenant",
+            "Cost per hour by tenant",
             (("3600 * " + rate("headgate_tenant_cost_usd_total", "tenant")[0], "{{tenant}}"),),
             "currencyUSD",
         ),
         Panel(
-            "1,000 tokens",
+            "Cost per 1,000 tokens",
             (
                 (f"{COST_PER_1K}1h", "{{class}}"),
-                (gauge("headgate_cost_objective_usd_per_1k_tokens", "class", of="max")[0], "{{class}} promised"),
+                (gauge("headgate_cost_objective_usd_per_1k_tokens", "class", of="max")[0], "{{class}} objective"),
             ),
             "currencyUSD",
             says="Needs `headgate rules`.",
         ),
-        Panel("A request", ((f"{COST_PER_REQUEST}1h", "{{class}}"),), "currencyUSD", says="Needs `headgate rules`."),
         Panel(
-            "Useful tokens",
+            "Cost per request", ((f"{COST_PER_REQUEST}1h", "{{class}}"),), "currencyUSD", says="Needs `headgate rules`."
+        ),
+        Panel(
+            "Goodput token ratio",
             (share("headgate_useful_tokens_total", "headgate_tokens_total", "class"),),
             "percentunit",
-            says="The rest went into attempts that answered nobody.",
+            says="Share of tokens used by attempts that completed a request.",
         ),
     ),
 )

@@ -1,7 +1,7 @@
 """How do spans stand in the messages of OTLP?
 
 OpenTelemetry's own messages are filled here, without its SDK: through that the same trace takes several times as long
-(docs/tracing.md), most of it for what a process needs that begins and ends its spans while it works.
+(docs/guides/tracing.md), most of it for what a process needs that begins and ends its spans while it works.
 """
 
 from collections.abc import Iterable
