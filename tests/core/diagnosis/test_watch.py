@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from headgate.core.commands import Command
-from headgate.core.diagnosis.seconds_seen import Seen
+from headgate.core.diagnosis.seconds_seen import TENANTS_MAX, Seen
 from headgate.core.diagnosis.watch import Watch
 from headgate.core.events import EndpointMeasured, Event, TimerFired
 from headgate.model.fault import Fault
@@ -248,6 +248,17 @@ def test_rejected_retries_of_a_rate_limited_tenant_are_no_harm() -> None:
     seen = now_of(watch)
     assert seen.refused == 2
     assert seen.bad_by.by_name == {"interactive acme": 1, "interactive bolt": 1}
+
+
+def test_only_the_most_recent_rate_limited_tenants_are_remembered() -> None:
+    watch = a_watch()
+    for number in range(TENANTS_MAX + 1):
+        saw(watch, arrived(f"a{number}", f"t{number}"), end(f"a{number}", Outcome.RATE_LIMITED))
+    for number in (0, 1, TENANTS_MAX):
+        retry = arrived(f"b{number}", f"t{number}", client_retries=1)
+        saw(watch, retry, end(f"b{number}", Outcome.RETRY_REFUSED, service_class="interactive"))
+
+    assert now_of(watch).bad_by.by_name == {"interactive t0": 1}
 
 
 def test_attempt_that_the_gateway_could_not_send_does_not_count_against_its_endpoint() -> None:
