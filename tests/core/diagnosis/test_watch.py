@@ -222,7 +222,7 @@ def test_attempt_aborted_because_its_endpoint_stalled_is_counted() -> None:
     assert (seen.attempts_stalled, seen.attempts_failed) == (2, 0)
 
 
-def test_rate_limited_requests_are_not_work_that_a_pool_is_asked_for() -> None:
+def test_rate_limited_requests_do_not_count_as_demand_on_a_pool() -> None:
     watch = a_watch()
     saw(watch, arrived("a", "bolt"))
     for request in ("b", "c"):
@@ -238,7 +238,7 @@ def test_rate_limited_requests_are_not_work_that_a_pool_is_asked_for() -> None:
     assert seen.tenants_work.by_name == {"bolt": 2 * work}
 
 
-def test_rejected_retries_of_a_rate_limited_tenant_are_no_harm() -> None:
+def test_rejected_retries_of_a_rate_limited_tenant_do_not_count_as_harm() -> None:
     watch = a_watch()
     saw(watch, arrived("a", "bolt"), end("a", Outcome.RATE_LIMITED))
     for request, tenant, seconds in (("b", "bolt", 10), ("c", "acme", 10), ("d", "bolt", 10.1)):

@@ -8,7 +8,7 @@ from typing import Final
 
 from headgate.core.diagnosis.endpoint_seen import SLOW_PERCENT
 from headgate.core.diagnosis.endpoints_out import take_out
-from headgate.core.diagnosis.finding import Found, arrivals, attempts_failed, felt, harmed, plain, prefill
+from headgate.core.diagnosis.finding import Found, after_outage, arrivals, attempts_failed, felt, harmed, plain, prefill
 from headgate.core.diagnosis.picture import EndpointLook, Picture, more_than_chance
 from headgate.core.diagnosis.seconds_seen import LATE_SECONDS
 from headgate.model.endpoint import EndpointState
@@ -176,11 +176,6 @@ def engines_late(picture: Picture) -> Found | None:
         "Look at the engines: what waits inside them, their clocks, who else uses them. If they have always been so "
         "slow, the targets of the class are too strict.",
     )
-
-
-def after_outage(picture: Picture) -> bool:
-    """Whether most harmed requests found no endpoint a moment ago: no evidence about engines that are back."""
-    return 0 < picture.late.bad <= 2 * picture.late.missing and not picture.latest.missing
 
 
 def _asked_more(picture: Picture) -> bool:

@@ -42,6 +42,11 @@ def plain(picture: Picture) -> bool:
     return picture.known or picture.late.bad * 5 >= picture.late.resolved
 
 
+def after_outage(picture: Picture) -> bool:
+    """Whether most harmed requests found no endpoint a moment ago: no evidence about engines that are back."""
+    return 0 < picture.late.bad <= 2 * picture.late.missing and not picture.latest.missing
+
+
 # Facts, each with what is usual
 
 

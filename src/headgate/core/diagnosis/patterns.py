@@ -13,7 +13,6 @@ from typing import Final
 
 from headgate.core.diagnosis.endpoints_out import endpoints_out, is_minor
 from headgate.core.diagnosis.engines import (
-    after_outage,
     engine_failing,
     engines_late,
     gateway_resources,
@@ -24,6 +23,7 @@ from headgate.core.diagnosis.engines import (
 )
 from headgate.core.diagnosis.finding import (
     Found,
+    after_outage,
     arrivals,
     engine_waiting,
     harmed,
